@@ -1,0 +1,1 @@
+"""Change a database and publish to Kafka atomically, across every crash."""

@@ -1,0 +1,1 @@
+"""One file per API key; each registers itself with the versions it serves."""

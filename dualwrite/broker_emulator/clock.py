@@ -1,0 +1,109 @@
+"""The emulator's only source of time.
+
+Everything that the broker decides by time (transaction timeouts, expiry, append timestamps) asks a `Clock`.
+Waiting for the network (long polls, retry back-off) follows the event loop instead, because it paces
+clients that live in real time whatever the broker's calendar says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A pending call, as returned by `Clock.call_every`."""
+
+    def cancel(self) -> None:
+        """Stop calling; harmless when already stopped."""
+
+
+class Clock(Protocol):
+    """Milliseconds since the Unix epoch, and calls at intervals of it."""
+
+    def now_ms(self) -> int:
+        """The broker's present time in milliseconds since the Unix epoch."""
+
+    def call_every(self, interval_ms: int, callback: Callable[[], None]) -> Timer:
+        """Call `callback` each time `interval_ms` has passed, until cancelled. Must run in the emulator's loop."""
+
+
+@dataclass(slots=True)
+class _LoopTimer:
+    interval_ms: int
+    callback: Callable[[], None]
+    handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self.handle = asyncio.get_running_loop().call_later(self.interval_ms / 1000, self._fire)
+
+    def _fire(self) -> None:
+        self.start()
+        self.callback()
+
+    def cancel(self) -> None:
+        if self.handle is not None:
+            self.handle.cancel()
+
+
+class SystemClock:
+    """The machine's own time."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def call_every(self, interval_ms: int, callback: Callable[[], None]) -> Timer:
+        timer = _LoopTimer(interval_ms, callback)
+        timer.start()
+        return timer
+
+
+@dataclass(slots=True, order=True)
+class _VirtualTimer:
+    due_ms: int
+    sequence: int
+    interval_ms: int = field(compare=False)
+    callback: Callable[[], None] = field(compare=False)
+    cancelled: bool = field(default=False, compare=False)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class VirtualClock:
+    """Time that stands still until `advance` moves it; due timers fire in order, each at its own instant."""
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = start_ms
+        self._timers: list[_VirtualTimer] = []
+        self._sequence = itertools.count()
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def call_every(self, interval_ms: int, callback: Callable[[], None]) -> Timer:
+        if interval_ms <= 0:
+            raise ValueError(f"interval_ms must be positive, not {interval_ms}")
+        timer = _VirtualTimer(self._now_ms + interval_ms, next(self._sequence), interval_ms, callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def advance(self, duration_ms: int) -> None:
+        """Move time forward by `duration_ms`. Must run in the emulator's loop (see `Emulator.advance_clock`)."""
+        if duration_ms < 0:
+            raise ValueError(f"time does not run backwards: {duration_ms} ms")
+        end_ms = self._now_ms + duration_ms
+        while self._timers and self._timers[0].due_ms <= end_ms:
+            timer = heapq.heappop(self._timers)
+            if timer.cancelled:
+                continue
+            self._now_ms = timer.due_ms
+            timer.due_ms += timer.interval_ms
+            heapq.heappush(self._timers, timer)
+            timer.callback()
+        self._now_ms = end_ms

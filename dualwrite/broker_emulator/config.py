@@ -1,0 +1,72 @@
+"""Broker settings by Kafka's names, and the behaviour profiles.
+
+`BrokerConfig` holds Kafka's own setting names with `.` turned into `_`; units are in Kafka's names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Self
+
+MAX_EPOCH = 32767
+"""Short.MAX_VALUE: appears on markers and in Prepare records only, except for KIP-939's recovering client."""
+
+TWO_PHASE_COMMIT_TIMEOUT_MS = 2147483647
+"""The stored timeout that marks a two-phase-commit transaction (KAFKA-18953)."""
+
+
+class Profile(StrEnum):
+    """Whose behaviour is imitated. KIP_939 is everything in the KIPs as their text says."""
+
+    KIP_939 = "kip-939"
+    KAFKA_4_3 = "kafka-4.3"
+    KAFKA_3_9 = "kafka-3.9"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of every broker of one emulator; defaults are Kafka's unless a comment says why not."""
+
+    profile: Profile = Profile.KIP_939
+    transaction_version: int = 2
+    """Finalized level of the feature `transaction.version`."""
+    num_partitions: int = 1
+    auto_create_topics_enable: bool = True
+    message_max_bytes: int = 1048588
+    socket_request_max_bytes: int = 104857600
+    transaction_two_phase_commit_enable: bool = True  # Kafka: false; this broker exists to be used with it
+    transaction_max_timeout_ms: int = 900_000
+    transaction_state_log_num_partitions: int = 50
+    offsets_topic_num_partitions: int = 50
+    offset_metadata_max_bytes: int = 4096
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transactional_id_expiration_ms: int = 604_800_000
+    producer_id_expiration_ms: int = 86_400_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    transaction_partition_verification_enable: bool = True
+    add_partitions_to_txn_retry_backoff_ms: int = 20
+    add_partitions_to_txn_retry_backoff_max_ms: int = 100
+
+    @classmethod
+    def from_properties(cls, properties: dict[str, Any]) -> Self:
+        """Build from Kafka's dotted names. Raises ValueError on a name that is not a setting."""
+        known = {field.name.replace("_", "."): field for field in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in properties.items():
+            if name not in known:
+                raise ValueError(f"unknown broker setting {name!r}; known: {', '.join(sorted(known))}")
+            values[known[name].name] = _parse(name, value, getattr(cls(), known[name].name))
+        return cls(**values)
+
+
+def _parse(name: str, value: Any, default: Any) -> Any:
+    if isinstance(default, bool):
+        if value in (True, "true", False, "false"):
+            return value in (True, "true")
+        raise ValueError(f"broker setting {name} takes true or false, not {value!r}")
+    try:
+        return type(default)(value)
+    except ValueError as error:
+        raise ValueError(f"broker setting {name} takes a {type(default).__name__}, not {value!r}") from error

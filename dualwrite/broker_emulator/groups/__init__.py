@@ -1,0 +1,1 @@
+"""Committed and pending consumer offsets."""

@@ -1,0 +1,1 @@
+"""A partition: batches, producer state, last stable offset, aborted index."""

@@ -1,0 +1,74 @@
+"""Named instants inside the coordinator at which a test can hold it.
+
+A point that nobody holds costs one attribute read. Names are the members of `PausePoint`; `docs/` and the
+fault tests use the same names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class PausePoint(StrEnum):
+    """Where the transaction coordinator can be held, in the order in which one transaction meets them."""
+
+    BEFORE_STATE_APPEND = "before-state-append"  # Empty or Ongoing record
+    AFTER_STATE_APPEND = "after-state-append"
+    BEFORE_PREPARE_APPEND = "before-prepare-append"
+    AFTER_PREPARE_APPEND = "after-prepare-append"
+    BEFORE_MARKER = "before-marker"  # one partition's marker; context holds topic and partition
+    AFTER_MARKER = "after-marker"
+    BEFORE_COMPLETE_APPEND = "before-complete-append"
+    AFTER_COMPLETE_APPEND = "after-complete-append"
+
+
+Match = Callable[[Mapping[str, Any]], bool]
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """One held point; made by `PausePoints.hold`, ended by `release`."""
+
+    point: PausePoint
+    match: Match
+    hits: int = 0
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def release(self) -> None:
+        """Let everything go that waits here, now and later."""
+        self.released.set()
+
+
+class PausePoints:
+    """The holds of one emulator. Must be used inside the emulator's loop."""
+
+    __slots__ = ("_holds",)
+
+    def __init__(self) -> None:
+        self._holds: list[Hold] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether any point is held; callers skip `reach` when not."""
+        return bool(self._holds)
+
+    def hold(self, point: PausePoint, match: Match | None = None) -> Hold:
+        """Hold `point` for contexts that `match` accepts (all, when None) until released."""
+        hold = Hold(point, match or (lambda context: True))
+        self._holds.append(hold)
+        return hold
+
+    async def reach(self, point: PausePoint, **context: Any) -> None:
+        """Wait while `point` is held for `context` (transactional_id, producer_id, topic, partition, ...)."""
+        for hold in list(self._holds):
+            if hold.point is point and not hold.released.is_set() and hold.match(context):
+                hold.hits += 1
+                hold.reached.set()
+                await hold.released.wait()
+                if hold in self._holds:
+                    self._holds.remove(hold)

@@ -1,0 +1,1 @@
+"""Access control, SASL and TLS of the emulator (not built yet)."""

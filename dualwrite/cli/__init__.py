@@ -1,0 +1,1 @@
+"""The `dualwrite` command line."""

@@ -1,0 +1,1 @@
+"""How the producer works inside. Nothing here is public."""

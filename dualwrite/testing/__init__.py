@@ -1,0 +1,1 @@
+"""What tests of a dual write need: servers, crash points, a pytest plugin."""

@@ -1,0 +1,1 @@
+"""Exactly-once PySpark sink (not built yet)."""
