@@ -79,11 +79,11 @@ class StateRowError(RecipeError):
     """The state row is missing, or is not what this writer left in it under its lock."""
 
 
-class RowLockTimeout(RecipeError):
+class RowLockTimeoutError(RecipeError):
     """The state row stayed locked by another database transaction; nothing was decided."""
 
 
-class OutcomeUnknown(DualWriteError):
+class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
     """The database commit was sent, no answer came, and the database could not be asked.
 
     Both sides will agree whatever happens next; only which way is unknown yet.

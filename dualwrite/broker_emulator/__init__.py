@@ -1,1 +1,1 @@
-"""A Kafka broker and transaction coordinator in one process, speaking the wire protocol (KIP-98, KIP-664, KIP-890, KIP-939)."""
+"""A Kafka broker and transaction coordinator in one process (KIP-98, KIP-664, KIP-890, KIP-939)."""
