@@ -1,0 +1,40 @@
+"""What goes into and comes out of `send` and `send_offsets_to_transaction`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic. Any (topic, partition) tuple is accepted where this is."""
+
+    topic: str
+    partition: int
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written. `timestamp_ms` is the broker's when the topic uses LogAppendTime, else the record's own."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A consumed position: `offset` is that of the next record to read."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupMetadata:
+    """Who consumed (KIP-447). Only `group_id` is needed by consumers that assign partitions themselves."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None

@@ -1,0 +1,101 @@
+"""The identity of a prepared Kafka transaction, and its exact string form (KIP-939)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+MAX_PRODUCER_ID: Final = 2**63 - 1
+MAX_PRODUCER_EPOCH: Final = 2**15 - 1
+
+_NUMBER: Final = re.compile(r"[0-9]+", re.ASCII)
+
+
+class PreparedTxnState:
+    """Producer id and epoch of a prepared transaction, as stored in the database next to the data (KIP-939).
+
+    `PreparedTxnState("42:7")` is producer id 42, epoch 7, and `str()` gives the same text back.
+    `PreparedTxnState()`, `PreparedTxnState(None)` and `PreparedTxnState("")` mean that nothing is prepared, and print as "".
+
+    Immutable; equal when producer id and epoch are equal. A malformed text raises `ValueError`.
+    """
+
+    __slots__ = ("_producer_epoch", "_producer_id")
+
+    _producer_id: int
+    _producer_epoch: int
+
+    def __init__(self, text: str | None = None) -> None:
+        producer_id, producer_epoch = _parse(text) if text else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        self._set(producer_id, producer_epoch)
+
+    @classmethod
+    def of(cls, *, producer_id: int, producer_epoch: int) -> PreparedTxnState:
+        """The state of this pair; (-1, -1) is the empty state. `ValueError` when a number is out of range."""
+        if (producer_id, producer_epoch) != (NO_PRODUCER_ID, NO_PRODUCER_EPOCH):
+            _check_range(producer_id, producer_epoch)
+        state = cls.__new__(cls)
+        state._set(producer_id, producer_epoch)
+        return state
+
+    def _set(self, producer_id: int, producer_epoch: int) -> None:
+        object.__setattr__(self, "_producer_id", producer_id)
+        object.__setattr__(self, "_producer_epoch", producer_epoch)
+
+    @property
+    def producer_id(self) -> int:
+        """Kafka's producer id, or -1 when empty."""
+        return self._producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """Kafka's producer epoch, or -1 when empty."""
+        return self._producer_epoch
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether this says that nothing is prepared."""
+        return self._producer_id == NO_PRODUCER_ID
+
+    def __str__(self) -> str:
+        return "" if self.is_empty else f"{self._producer_id}:{self._producer_epoch}"
+
+    def __repr__(self) -> str:
+        return f"PreparedTxnState({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PreparedTxnState):
+            return NotImplemented
+        return self._producer_id == other._producer_id and self._producer_epoch == other._producer_epoch
+
+    def __hash__(self) -> int:
+        return hash((self._producer_id, self._producer_epoch))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"PreparedTxnState is immutable; {name} cannot be set")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"PreparedTxnState is immutable; {name} cannot be deleted")
+
+    def __reduce__(self) -> tuple[type[PreparedTxnState], tuple[str]]:
+        return PreparedTxnState, (str(self),)
+
+
+def _parse(text: str) -> tuple[int, int]:
+    parts = text.split(":")
+    if len(parts) != 2 or not all(_NUMBER.fullmatch(part) for part in parts):
+        raise ValueError(
+            f"{text!r} is not a prepared transaction state: write it as producerId:producerEpoch, like 42:7"
+        )
+    producer_id, producer_epoch = int(parts[0]), int(parts[1])
+    _check_range(producer_id, producer_epoch)
+    return producer_id, producer_epoch
+
+
+def _check_range(producer_id: int, producer_epoch: int) -> None:
+    if not 0 <= producer_id <= MAX_PRODUCER_ID:
+        raise ValueError(f"the producer id {producer_id} is not between 0 and {MAX_PRODUCER_ID}")
+    if not 0 <= producer_epoch <= MAX_PRODUCER_EPOCH:
+        raise ValueError(f"the producer epoch {producer_epoch} is not between 0 and {MAX_PRODUCER_EPOCH}")
