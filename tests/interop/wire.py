@@ -1,0 +1,648 @@
+"""A third client for the broker tests: one request, one answer, on one plain blocking socket.
+
+It uses kafka-python's codec and nothing of `dualwrite`, so that what it sees of the emulator and of a real
+Apache Kafka is the wire, not our reading of it. It retries nothing and hides no error code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Self
+
+from kafka.protocol.admin.topics import CreateTopicsRequest
+from kafka.protocol.admin.transactions import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.consumer.fetch import FetchRequest
+from kafka.protocol.consumer.group import OffsetFetchRequest
+from kafka.protocol.consumer.offsets import ListOffsetsRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata.api_versions import ApiVersionsRequest
+from kafka.protocol.producer.produce import ProduceRequest
+from kafka.protocol.producer.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
+from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.memory_records import MemoryRecords
+
+DEADLINE_S = 15.0
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+EARLIEST, LATEST = -2, -1
+TRANSACTION, GROUP = 1, 0
+
+
+class Code(IntEnum):
+    """The error codes that these tests meet, by Kafka's names."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    UNSUPPORTED_VERSION = 35
+    INVALID_REQUEST = 42
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
+    TRANSACTION_COORDINATOR_FENCED = 52
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    OPERATION_NOT_ATTEMPTED = 55
+    INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
+    TRANSACTIONAL_ID_NOT_FOUND = 105
+    TRANSACTION_ABORTABLE = 120
+    INVALID_REGULAR_EXPRESSION = 128
+
+
+def code_of(number: int) -> Code | int:
+    try:
+        return Code(number)
+    except ValueError:
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A producer id with its epoch."""
+
+    producer_id: int
+    producer_epoch: int
+
+    def bumped(self, by: int = 1) -> Identity:
+        return Identity(self.producer_id, self.producer_epoch + by)
+
+
+NOBODY = Identity(-1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """Answer of InitProducerId."""
+
+    error: Code | int
+    identity: Identity
+    ongoing: Identity = NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Answer of EndTxn; versions below 5 carry no identity."""
+
+    error: Code | int
+    identity: Identity = NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """Answer of Produce for one partition."""
+
+    error: Code | int
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Answer of DescribeTransactions for one transactional id, without its start time."""
+
+    error: Code | int
+    state: str
+    timeout_ms: int
+    identity: Identity
+    started: bool
+    topics: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """One entry of DescribeProducers, without its timestamp."""
+
+    identity: Identity
+    last_sequence: int
+    coordinator_epoch: int
+    txn_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One record batch as a fetch returns it."""
+
+    base_offset: int
+    identity: Identity
+    values: tuple[bytes | None, ...]
+    is_transactional: bool
+    is_control: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Answer of Fetch for one partition."""
+
+    error: Code | int
+    high_watermark: int
+    last_stable_offset: int
+    aborted: tuple[tuple[int, int], ...] | None
+    batches: tuple[Batch, ...]
+
+
+def record_batch(
+    values: Sequence[bytes],
+    identity: Identity = NOBODY,
+    sequence: int = -1,
+    *,
+    transactional: bool = False,
+    timestamp_ms: int | None = None,
+) -> bytes:
+    """A record batch of format v2 with these values and null keys."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=transactional,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        base_sequence=sequence,
+        batch_size=1 << 20,
+    )
+    now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+    for offset, value in enumerate(values):
+        builder.append(offset, now_ms, None, value, [])
+    return bytes(builder.build())
+
+
+class ConnectionClosedError(Exception):
+    """The broker closed the connection instead of answering."""
+
+
+class Wire:
+    """One connection to one broker."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        host, port = bootstrap_servers.split(",")[0].rsplit(":", 1)
+        self._socket = socket.create_connection((host, int(port)), timeout=DEADLINE_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_ids = itertools.count(1)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- frames
+
+    def call(self, request: ApiMessage) -> Any:
+        """Send `request` and return the decoded answer."""
+        request.with_header(correlation_id=next(self._correlation_ids), client_id="wire")
+        answer = self.exchange(request.encode(header=True))
+        response_class = request.header.get_response_class()
+        return response_class.decode(answer, version=request.API_VERSION, header=True)
+
+    def exchange(self, frame: bytes) -> bytes:
+        """Send one frame as it is and return the answer's frame. Raises ConnectionClosedError."""
+        try:
+            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+            (length,) = struct.unpack(">i", self._read(4))
+            return self._read(length)
+        except ConnectionError as error:
+            raise ConnectionClosedError from error
+
+    def _read(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            chunk = self._socket.recv(count - len(data))
+            if not chunk:
+                raise ConnectionClosedError
+            data += chunk
+        return bytes(data)
+
+    # -- what clients do first
+
+    def api_versions(self) -> Any:
+        request = ApiVersionsRequest(version=4, client_software_name="wire", client_software_version="1")
+        return self.call(request)
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic and wait until each partition has a leader."""
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+        )
+        answer = self.call(CreateTopicsRequest(version=5, topics=[topic], timeout_ms=10_000, validate_only=False))
+        assert answer.topics[0].error_code == 0, answer
+        wait_until(lambda: self._leaders(name) == partitions)
+
+    def _leaders(self, name: str) -> int:
+        topics = [MetadataRequest.MetadataRequestTopic(name=name)]
+        answer = self.call(MetadataRequest(version=8, topics=topics, allow_auto_topic_creation=False))
+        return sum(partition.error_code == 0 for partition in answer.topics[0].partitions)
+
+    def find_coordinator(self, key: str, key_type: int = TRANSACTION, *, version: int = 3) -> Code | int:
+        answer = self.call(FindCoordinatorRequest(version=version, key=key, key_type=key_type))
+        return code_of(answer.error_code)
+
+    def wait_for_coordinator(self, key: str, key_type: int = TRANSACTION) -> None:
+        """The first look-up creates the internal topic, which takes a moment."""
+        wait_until(lambda: self.find_coordinator(key, key_type) == Code.NONE)
+
+    # -- transaction coordinator
+
+    def init(
+        self,
+        transactional_id: str | None,
+        expected: Identity = NOBODY,
+        *,
+        version: int = 5,
+        timeout_ms: int = 60_000,
+        enable_2pc: bool = False,
+        keep: bool = False,
+    ) -> Init:
+        extra = {"enable2_pc": enable_2pc, "keep_prepared_txn": keep} if version >= 6 else {}
+        answer = self.call(
+            InitProducerIdRequest(
+                version=version,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
+                producer_id=expected.producer_id,
+                producer_epoch=expected.producer_epoch,
+                **extra,
+            )
+        )
+        ongoing = (
+            Identity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) if version >= 6 else NOBODY
+        )
+        return Init(code_of(answer.error_code), Identity(answer.producer_id, answer.producer_epoch), ongoing)
+
+    def init_ok(self, transactional_id: str | None, expected: Identity = NOBODY, **settings: Any) -> Identity:
+        """Init as a client does it: repeated while the coordinator is loading or busy with a transaction's end."""
+        answer = wait_for(
+            lambda: self.init(transactional_id, expected, **settings), lambda answer: answer.error not in _RETRIED
+        )
+        assert answer.error == Code.NONE, answer
+        return answer.identity
+
+    def add(
+        self, transactional_id: str, identity: Identity, *partitions: tuple[str, int], version: int = 3
+    ) -> list[Code | int]:
+        """AddPartitionsToTxn v0-3; the codes in the order of `partitions`."""
+        topics = [
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=[partition])
+            for name, partition in partitions
+        ]
+        answer = self.call(
+            AddPartitionsToTxnRequest(
+                version=version,
+                v3_and_below_transactional_id=transactional_id,
+                v3_and_below_producer_id=identity.producer_id,
+                v3_and_below_producer_epoch=identity.producer_epoch,
+                v3_and_below_topics=topics,
+            )
+        )
+        codes = {
+            (topic.name, result.partition_index): code_of(result.partition_error_code)
+            for topic in answer.results_by_topic_v3_and_below
+            for result in topic.results_by_partition
+        }
+        return [codes[partition] for partition in partitions]
+
+    def add_broker(
+        self,
+        transactional_id: str,
+        identity: Identity,
+        partition: tuple[str, int],
+        *,
+        verify_only: bool,
+        version: int = 5,
+    ) -> Code | int:
+        """AddPartitionsToTxn v4+, as brokers send it to the coordinator."""
+        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction.AddPartitionsToTxnTopic(
+            name=partition[0], partitions=[partition[1]]
+        )
+        transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+            transactional_id=transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            verify_only=verify_only,
+            topics=[topic],
+        )
+        answer = self.call(AddPartitionsToTxnRequest(version=version, transactions=[transaction]))
+        if answer.error_code:
+            return code_of(answer.error_code)
+        result = answer.results_by_transaction[0].topic_results[0].results_by_partition[0]
+        return code_of(result.partition_error_code)
+
+    def add_offsets(self, transactional_id: str, identity: Identity, group: str, *, version: int = 3) -> Code | int:
+        answer = self.call(
+            AddOffsetsToTxnRequest(
+                version=version,
+                transactional_id=transactional_id,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                group_id=group,
+            )
+        )
+        return code_of(answer.error_code)
+
+    def end(self, transactional_id: str, identity: Identity, *, commit: bool, version: int = 5) -> End:
+        answer = self.call(
+            EndTxnRequest(
+                version=version,
+                transactional_id=transactional_id,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                committed=commit,
+            )
+        )
+        if version < 5:
+            return End(code_of(answer.error_code))
+        return End(code_of(answer.error_code), Identity(answer.producer_id, answer.producer_epoch))
+
+    def end_settled(self, transactional_id: str, identity: Identity, *, commit: bool, version: int = 5) -> End:
+        """EndTxn repeated while it answers CONCURRENT_TRANSACTIONS, then waited for until its markers are written."""
+        answer = wait_for(
+            lambda: self.end(transactional_id, identity, commit=commit, version=version),
+            lambda answer: answer.error not in _RETRIED,
+        )
+        self.wait_until_settled(transactional_id)
+        return answer
+
+    def wait_until_settled(self, transactional_id: str) -> Described:
+        return wait_for(
+            lambda: self.describe(transactional_id), lambda described: not described.state.startswith("Prepare")
+        )
+
+    def describe(self, transactional_id: str) -> Described:
+        answer = self.call(DescribeTransactionsRequest(version=0, transactional_ids=[transactional_id]))
+        (state,) = answer.transaction_states
+        return Described(
+            error=code_of(state.error_code),
+            state=state.transaction_state,
+            timeout_ms=state.transaction_timeout_ms,
+            identity=Identity(state.producer_id, state.producer_epoch),
+            started=state.transaction_start_time_ms >= 0,
+            topics={topic.topic: sorted(topic.partitions) for topic in state.topics},
+        )
+
+    def list_transactions(
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        duration_ms: int | None = None,
+        pattern: str | None = None,
+        version: int = 2,
+    ) -> tuple[Code | int, list[str], dict[str, tuple[int, str]]]:
+        """Error, unknown state filters, and `{transactional id: (producer id, state)}`."""
+        extra: dict[str, Any] = {}
+        if version >= 1:
+            extra["duration_filter"] = -1 if duration_ms is None else duration_ms
+        if version >= 2:
+            extra["transactional_id_pattern"] = pattern
+        answer = self.call(
+            ListTransactionsRequest(
+                version=version, state_filters=list(states), producer_id_filters=list(producer_ids), **extra
+            )
+        )
+        rows = {row.transactional_id: (row.producer_id, row.transaction_state) for row in answer.transaction_states}
+        return code_of(answer.error_code), list(answer.unknown_state_filters), rows
+
+    # -- partitions
+
+    def produce(
+        self,
+        transactional_id: str | None,
+        identity: Identity,
+        topic: str,
+        sequence: int,
+        *values: bytes,
+        partition: int = 0,
+        version: int = 12,
+        transactional: bool = True,
+        acks: int = -1,
+    ) -> Produced:
+        batch = record_batch(values or (b"v",), identity, sequence, transactional=transactional)
+        return self.produce_bytes(transactional_id, topic, batch, partition=partition, version=version, acks=acks)
+
+    def produce_bytes(
+        self,
+        transactional_id: str | None,
+        topic: str,
+        records: bytes | None,
+        *,
+        partition: int = 0,
+        version: int = 12,
+        acks: int = -1,
+    ) -> Produced:
+        data = ProduceRequest.TopicProduceData
+        topic_data = data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=records)])
+        answer = self.call(
+            ProduceRequest(
+                version=version,
+                transactional_id=transactional_id,
+                acks=acks,
+                timeout_ms=10_000,
+                topic_data=[topic_data],
+            )
+        )
+        result = answer.responses[0].partition_responses[0]
+        return Produced(code_of(result.error_code), result.base_offset)
+
+    def produce_settled(self, transactional_id: str, identity: Identity, topic: str, sequence: int) -> Produced:
+        """Produce repeated while the transaction before it is still being completed."""
+        return wait_for(
+            lambda: self.produce(transactional_id, identity, topic, sequence),
+            lambda answer: answer.error not in _RETRIED,
+        )
+
+    def list_offsets(
+        self, topic: str, timestamp: int = LATEST, isolation: int = READ_UNCOMMITTED, *, version: int = 7
+    ) -> int:
+        wanted = ListOffsetsRequest.ListOffsetsTopic
+        partition = wanted.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
+        answer = self.call(
+            ListOffsetsRequest(
+                version=version,
+                replica_id=-1,
+                isolation_level=isolation,
+                topics=[wanted(name=topic, partitions=[partition])],
+            )
+        )
+        result = answer.topics[0].partitions[0]
+        assert result.error_code == 0, result
+        return int(result.offset)
+
+    def fetch(self, topic: str, offset: int = 0, isolation: int = READ_UNCOMMITTED, *, version: int = 11) -> Fetched:
+        wanted = FetchRequest.FetchTopic
+        partition = wanted.FetchPartition(
+            partition=0,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=1 << 20,
+        )
+        answer = self.call(
+            FetchRequest(
+                version=version,
+                replica_id=-1,
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=1 << 20,
+                isolation_level=isolation,
+                session_id=0,
+                session_epoch=-1,
+                topics=[wanted(topic=topic, partitions=[partition])],
+                forgotten_topics_data=[],
+                rack_id="",
+            )
+        )
+        result = answer.responses[0].partitions[0]
+        aborted = result.aborted_transactions
+        return Fetched(
+            error=code_of(result.error_code),
+            high_watermark=result.high_watermark,
+            last_stable_offset=result.last_stable_offset,
+            aborted=None if aborted is None else tuple((entry.producer_id, entry.first_offset) for entry in aborted),
+            batches=tuple(_batches(bytes(result.records or b""))),
+        )
+
+    def producers(self, topic: str, partition: int = 0) -> tuple[Code | int, dict[int, ActiveProducer]]:
+        request = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[partition])
+        answer = self.call(DescribeProducersRequest(version=0, topics=[request]))
+        result = answer.topics[0].partitions[0]
+        entries = {
+            entry.producer_id: ActiveProducer(
+                Identity(entry.producer_id, entry.producer_epoch),
+                entry.last_sequence,
+                entry.coordinator_epoch,
+                entry.current_txn_start_offset,
+            )
+            for entry in result.active_producers
+        }
+        return code_of(result.error_code), entries
+
+    def write_marker(
+        self, identity: Identity, topic: str, *, commit: bool, coordinator_epoch: int = 0, partition: int = 0
+    ) -> Code | int:
+        """WriteTxnMarkers v1, as a coordinator (or KIP-664's abort tool) sends it."""
+        marker = WriteTxnMarkersRequest.WritableTxnMarker
+        answer = self.call(
+            WriteTxnMarkersRequest(
+                version=1,
+                markers=[
+                    marker(
+                        producer_id=identity.producer_id,
+                        producer_epoch=identity.producer_epoch,
+                        transaction_result=commit,
+                        topics=[marker.WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+                        coordinator_epoch=coordinator_epoch,
+                    )
+                ],
+            )
+        )
+        return code_of(answer.markers[0].topics[0].partitions[0].error_code)
+
+    # -- group coordinator
+
+    def txn_offset_commit(
+        self,
+        transactional_id: str,
+        identity: Identity,
+        group: str,
+        topic: str,
+        offset: int,
+        *,
+        version: int = 5,
+        generation: int = -1,
+        member: str = "",
+        metadata: str = "",
+    ) -> Code | int:
+        wanted = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        partition = wanted.TxnOffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
+        )
+        extra = {"generation_id": generation, "member_id": member, "group_instance_id": None} if version >= 3 else {}
+        answer = self.call(
+            TxnOffsetCommitRequest(
+                version=version,
+                transactional_id=transactional_id,
+                group_id=group,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                topics=[wanted(name=topic, partitions=[partition])],
+                **extra,
+            )
+        )
+        return code_of(answer.topics[0].partitions[0].error_code)
+
+    def offset_fetch(self, group: str, topic: str, *, require_stable: bool = False) -> tuple[Code | int, int]:
+        """OffsetFetch v7 of partition 0: error and committed offset."""
+        wanted = OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])
+        answer = self.call(
+            OffsetFetchRequest(version=7, group_id=group, topics=[wanted], require_stable=require_stable)
+        )
+        if answer.error_code:
+            return code_of(answer.error_code), -1
+        result = answer.topics[0].partitions[0]
+        return code_of(result.error_code), result.committed_offset
+
+
+_RETRIED = (
+    Code.CONCURRENT_TRANSACTIONS,
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+)
+
+
+def _batches(records: bytes) -> Iterator[Batch]:
+    for batch in MemoryRecords(records):
+        yield Batch(
+            base_offset=batch.base_offset,
+            identity=Identity(batch.producer_id, batch.producer_epoch),
+            values=tuple(record.value for record in batch),
+            is_transactional=batch.is_transactional,
+            is_control=batch.is_control_batch,
+        )
+
+
+def wait_for(ask: Callable[[], T], good: Callable[[T], bool], deadline_s: float = DEADLINE_S) -> T:
+    """Ask until the answer is good; fails with the last answer."""
+    deadline = time.monotonic() + deadline_s
+    while not good(answer := ask()):
+        assert time.monotonic() < deadline, f"still {answer} after {deadline_s} s"
+        time.sleep(0.005)
+    return answer
+
+
+def wait_until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
+    wait_for(condition, bool, deadline_s)
