@@ -1,0 +1,69 @@
+"""The life of one transactional id inside one process, as a table.
+
+A slot is what a `DualWriter` knows about its transactional id. It never decides an outcome: the database row
+does. It only says which calls make sense now, and whether the id must be taken over (initialised with
+`keep_prepared_txn`, then completed by the row) before it carries another transaction.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import MappingProxyType
+
+from dualwrite.errors import IllegalStateError
+
+
+class SlotState(StrEnum):
+    """What is known about the transactional id."""
+
+    NEW = "new"
+    """No producer of this process has the id, or the one that had it was given up: take over before use."""
+    READY = "ready"
+    """Our producer has the id and nothing is open."""
+    OPEN = "open"
+    """The row is locked and a dual write is running."""
+    DECIDING = "deciding"
+    """Kafka is prepared; the database commit is about to be sent, or was sent."""
+    IN_DOUBT = "in-doubt"
+    """The database committed; Kafka's commit is not confirmed. The next take-over completes it."""
+    UNRESOLVED = "unresolved"
+    """The database commit was sent, no answer came, and the row could not be read yet."""
+    FENCED = "fenced"
+    """Another process has taken the id over."""
+    CLOSED = "closed"
+
+
+_S = SlotState
+
+TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyType(
+    {
+        _S.NEW: frozenset({_S.READY, _S.FENCED, _S.CLOSED}),
+        _S.READY: frozenset({_S.OPEN, _S.NEW, _S.CLOSED}),
+        _S.OPEN: frozenset({_S.READY, _S.DECIDING, _S.NEW, _S.FENCED, _S.CLOSED}),
+        _S.DECIDING: frozenset({_S.READY, _S.NEW, _S.IN_DOUBT, _S.UNRESOLVED, _S.FENCED}),
+        _S.IN_DOUBT: frozenset({_S.READY, _S.FENCED, _S.CLOSED}),
+        _S.UNRESOLVED: frozenset({_S.READY, _S.NEW, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
+        _S.FENCED: frozenset({_S.CLOSED}),
+        _S.CLOSED: frozenset(),
+    }
+)
+
+
+class Slot:
+    """The present state of one transactional id; `move` is the only way to change it."""
+
+    __slots__ = ("_state", "_transactional_id")
+
+    def __init__(self, transactional_id: str) -> None:
+        self._transactional_id = transactional_id
+        self._state = SlotState.NEW
+
+    @property
+    def state(self) -> SlotState:
+        return self._state
+
+    def move(self, to: SlotState) -> None:
+        """Change the state. Raises IllegalStateError where the table has no such step."""
+        if to not in TRANSITIONS[self._state]:
+            raise IllegalStateError(f"transactional id {self._transactional_id!r} cannot go from {self._state} to {to}")
+        self._state = to

@@ -1,0 +1,181 @@
+"""The state table on any database that SQLAlchemy reaches, and how its row is locked there.
+
+The row of a transactional id holds the prepared state of the last dual write that the database committed with it
+(KIP-939's recipe). `schema.sql` is the same table for people who create tables by hand.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
+
+from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
+from dualwrite.prepared_state import PreparedTxnState
+
+metadata = sa.MetaData()
+
+kafka_transaction_state = sa.Table(
+    "kafka_transaction_state",
+    metadata,
+    sa.Column("transactional_id", sa.String(255), primary_key=True),
+    sa.Column("prepared_transaction_state", sa.String(64), nullable=False, server_default=""),
+    sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+)
+
+_T = kafka_transaction_state
+_SELECT = sa.select(_T.c.prepared_transaction_state).where(_T.c.transactional_id == sa.bindparam("id"))
+_INSERT = sa.insert(_T).values(transactional_id=sa.bindparam("id"))
+_TOUCH = sa.update(_T).where(_T.c.transactional_id == sa.bindparam("id")).values(updated_at=_T.c.updated_at)
+_WRITE = (
+    sa.update(_T)
+    .where(_T.c.transactional_id == sa.bindparam("id"), _T.c.prepared_transaction_state == sa.bindparam("previous"))
+    .values(prepared_transaction_state=sa.bindparam("new"), updated_at=sa.func.now())
+)
+
+
+class _RowLock(Protocol):
+    def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
+        """Lock the row and return its text, or None where there is no row."""
+
+    def assert_transaction(self, connection: sa.Connection) -> None:
+        """Raise IllegalStateError where the connection commits each statement by itself, so that no lock can last."""
+
+
+class _SelectForUpdate:
+    """Databases with row locks. Without contention it costs one statement."""
+
+    def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
+        return connection.scalar(_SELECT.with_for_update(), {"id": transactional_id})
+
+    def assert_transaction(self, connection: sa.Connection) -> None:
+        dbapi_connection = connection.connection.dbapi_connection
+        if dbapi_connection is not None and connection.dialect.detect_autocommit_setting(dbapi_connection):
+            raise IllegalStateError(_AUTOCOMMIT)
+
+
+class _PostgresRowLock(_SelectForUpdate):
+    """SKIP LOCKED first, because it neither waits nor fails the transaction; then wait with a time limit."""
+
+    def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
+        free = connection.scalar(_SELECT.with_for_update(skip_locked=True), {"id": transactional_id})
+        if free is not None or timeout_ms is None:
+            return free if free is not None else super().acquire(connection, transactional_id, timeout_ms)
+        before = connection.scalar(sa.text("SELECT current_setting('lock_timeout')"))
+        self._set_timeout(connection, f"{timeout_ms}ms")
+        waited_for = super().acquire(connection, transactional_id, timeout_ms)
+        self._set_timeout(connection, str(before))
+        return waited_for
+
+    @staticmethod
+    def _set_timeout(connection: sa.Connection, value: str) -> None:
+        connection.execute(sa.text("SELECT set_config('lock_timeout', :value, true)"), {"value": value})
+
+
+class _SqliteWriteLock:
+    """SQLite has one write lock for the whole file; an UPDATE that changes nothing takes it at once.
+
+    A transaction that has read before may not be able to take it any more (SQLITE_BUSY_SNAPSHOT); it then fails here,
+    before anything was sent.
+    """
+
+    def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
+        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
+        if timeout_ms is not None:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(timeout_ms)}")
+        try:
+            connection.execute(_TOUCH, {"id": transactional_id})
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
+        return connection.scalar(_SELECT, {"id": transactional_id})
+
+    def assert_transaction(self, connection: sa.Connection) -> None:
+        if not getattr(connection.connection.dbapi_connection, "in_transaction", True):
+            raise IllegalStateError(_AUTOCOMMIT)
+
+
+_AUTOCOMMIT = (
+    "the database connection is in autocommit mode, where a row lock ends with its own statement; "
+    "nothing was written: use a connection with transactions for dual writes"
+)
+_ROW_LOCKS: dict[str, type[_RowLock]] = {"postgresql": _PostgresRowLock, "sqlite": _SqliteWriteLock}
+
+# What databases say when a lock was not free in time: SQLSTATE 55P03 (PostgreSQL), and SQLite's sentence.
+_LOCK_TIMEOUT_SQLSTATES = frozenset({"55P03"})
+_LOCK_TIMEOUT_SENTENCES = ("database is locked", "database table is locked")
+
+
+def _is_lock_timeout(error: DBAPIError) -> bool:
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    return sqlstate in _LOCK_TIMEOUT_SQLSTATES or any(text in str(error.orig) for text in _LOCK_TIMEOUT_SENTENCES)
+
+
+def create_state_table(engine: sa.Engine) -> None:
+    """Create `kafka_transaction_state` where it is missing; safe when several processes do it at once."""
+    try:
+        metadata.create_all(engine)
+    except (IntegrityError, ProgrammingError, OperationalError):
+        # Two processes created it in the same instant: the loser sees the winner's table on a second look.
+        if not sa.inspect(engine).has_table(kafka_transaction_state.name):
+            raise
+
+
+class SqlAlchemyStateStore:
+    """`PreparedStateStore` for `sqlalchemy.Connection`."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _SelectForUpdate)()
+
+    def ensure_row(self, transactional_id: str) -> None:
+        """Create the row, empty; harmless when it exists. Raises StateRowError where the table is missing."""
+        try:
+            with self._engine.begin() as connection:
+                if connection.scalar(_SELECT, {"id": transactional_id}) is not None:
+                    return
+                connection.execute(_INSERT, {"id": transactional_id})
+        except IntegrityError:
+            return  # another process created it in the same instant, which is as good
+        except (OperationalError, ProgrammingError) as error:
+            if sa.inspect(self._engine).has_table(kafka_transaction_state.name):
+                raise
+            raise StateRowError(
+                "the table kafka_transaction_state does not exist in this database; nothing was written: "
+                "create it with dualwrite.recipes.state_table.create_state_table(engine)"
+            ) from error
+
+    def lock(self, transaction: sa.Connection, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        try:
+            text = self._row_lock.acquire(transaction, transactional_id, timeout_ms)
+        except DBAPIError as error:
+            if not _is_lock_timeout(error):
+                raise
+            raise RowLockTimeoutError(
+                f"the state row of transactional id {transactional_id!r} stayed locked for {timeout_ms} ms by another "
+                "database transaction; nothing was decided or written: try again when its owner has finished or died"
+            ) from error
+        self._row_lock.assert_transaction(transaction)
+        return self._parse(transactional_id, text)
+
+    def read(self, transaction: sa.Connection, transactional_id: str) -> PreparedTxnState:
+        return self._parse(transactional_id, transaction.scalar(_SELECT, {"id": transactional_id}))
+
+    def write(
+        self, transaction: sa.Connection, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState
+    ) -> None:
+        values = {"id": transactional_id, "previous": str(previous), "new": str(new)}
+        if transaction.execute(_WRITE, values).rowcount != 1:
+            raise StateRowError(
+                f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r} although it "
+                "was locked; nothing was written: the lock was lost, or something else writes to this table"
+            )
+
+    @staticmethod
+    def _parse(transactional_id: str, text: str | None) -> PreparedTxnState:
+        if text is None:
+            raise StateRowError(
+                f"kafka_transaction_state has no row for transactional id {transactional_id!r}; nothing was written: "
+                "it was deleted after this writer had created it, and must not be while the id is in use"
+            )
+        return PreparedTxnState(text)
