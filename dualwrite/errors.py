@@ -11,6 +11,9 @@ A caller acts on the class, not on the text:
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import Final
+
 
 class DualWriteError(Exception):
     """Base of all errors of this package."""
@@ -26,6 +29,10 @@ class IllegalStateError(DualWriteError):
 
 class InvalidTxnStateError(IllegalStateError):
     """A two-phase-commit call came while nothing is prepared, or two-phase commit is off (KIP-939)."""
+
+
+class InvalidRecordError(DualWriteError, ValueError):
+    """The record cannot be sent as it is (too large, or not bytes); nothing of it was sent and no state changed."""
 
 
 class KafkaError(DualWriteError):
@@ -49,6 +56,14 @@ class KafkaTimeoutError(RetriableError):
 
 class AbortableError(KafkaError):
     """The transaction cannot be committed any more; abort it and start a new one."""
+
+
+class DeliveryError(AbortableError):
+    """A record was not stored within `delivery.timeout.ms`, was refused, or was dropped when its transaction ended."""
+
+
+class AuthorizationError(KafkaError):
+    """Kafka refused the right to use the transactional id; grant it, then the same call may be repeated."""
 
 
 class FatalError(KafkaError):
@@ -95,3 +110,143 @@ class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
         super().__init__(message)
         self.transactional_id = transactional_id
         self.prepared_state = prepared_state
+
+
+class ErrorClass(Enum):
+    """What a client does about an error code of a broker."""
+
+    RETRIABLE = "ask the same node again after a back-off"
+    RETRIABLE_AFTER_LOOKUP = "find out who is responsible, then ask again"
+    ABORTABLE = "the transaction (without one: the record) has failed, the producer has not"
+    REFUSED = "permission is missing; the call failed and may be repeated"
+    FENCED = "another producer has taken over"
+    UNSUPPORTED = "the broker does not offer it"
+    FATAL = "the producer cannot go on"
+
+
+class Api(Enum):
+    """The APIs that a producer uses; the values are Kafka's API keys."""
+
+    PRODUCE = 0
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+
+
+NETWORK_EXCEPTION: Final = 13
+"""Kafka's code for an answer that did not come; a lost connection is reported as this."""
+
+_E = ErrorClass
+
+# One row per code and API; a pair that is not here is FATAL, because an unknown answer must not be guessed at.
+# Fenced on Produce is abortable: a broker answers 47 there to a late batch of a transaction that it aborted (KIP-890).
+ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
+    (Api.PRODUCE, 2): _E.RETRIABLE,  # CORRUPT_MESSAGE: on the way
+    (Api.PRODUCE, 3): _E.RETRIABLE_AFTER_LOOKUP,  # UNKNOWN_TOPIC_OR_PARTITION
+    (Api.PRODUCE, 5): _E.RETRIABLE_AFTER_LOOKUP,  # LEADER_NOT_AVAILABLE
+    (Api.PRODUCE, 6): _E.RETRIABLE_AFTER_LOOKUP,  # NOT_LEADER_OR_FOLLOWER
+    (Api.PRODUCE, 7): _E.RETRIABLE,  # REQUEST_TIMED_OUT
+    (Api.PRODUCE, 10): _E.ABORTABLE,  # MESSAGE_TOO_LARGE
+    (Api.PRODUCE, 13): _E.RETRIABLE_AFTER_LOOKUP,  # NETWORK_EXCEPTION
+    (Api.PRODUCE, 14): _E.RETRIABLE,  # COORDINATOR_LOAD_IN_PROGRESS
+    (Api.PRODUCE, 15): _E.RETRIABLE,  # COORDINATOR_NOT_AVAILABLE
+    (Api.PRODUCE, 16): _E.RETRIABLE,  # NOT_COORDINATOR: the partition leader asks, it looks up by itself
+    (Api.PRODUCE, 17): _E.ABORTABLE,  # INVALID_TOPIC_EXCEPTION
+    (Api.PRODUCE, 18): _E.ABORTABLE,  # RECORD_LIST_TOO_LARGE
+    (Api.PRODUCE, 19): _E.RETRIABLE,  # NOT_ENOUGH_REPLICAS
+    (Api.PRODUCE, 20): _E.RETRIABLE,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND: a retry is recognised by its sequence
+    (Api.PRODUCE, 29): _E.ABORTABLE,  # TOPIC_AUTHORIZATION_FAILED
+    (Api.PRODUCE, 31): _E.FATAL,  # CLUSTER_AUTHORIZATION_FAILED
+    (Api.PRODUCE, 35): _E.UNSUPPORTED,  # UNSUPPORTED_VERSION
+    (Api.PRODUCE, 43): _E.ABORTABLE,  # UNSUPPORTED_FOR_MESSAGE_FORMAT
+    (Api.PRODUCE, 45): _E.ABORTABLE,  # OUT_OF_ORDER_SEQUENCE_NUMBER, when no predecessor explains it
+    (Api.PRODUCE, 47): _E.ABORTABLE,  # INVALID_PRODUCER_EPOCH
+    (Api.PRODUCE, 48): _E.ABORTABLE,  # INVALID_TXN_STATE
+    (Api.PRODUCE, 49): _E.FATAL,  # INVALID_PRODUCER_ID_MAPPING
+    (Api.PRODUCE, 51): _E.RETRIABLE,  # CONCURRENT_TRANSACTIONS: the last transaction's markers (KAFKA-18575)
+    (Api.PRODUCE, 53): _E.FATAL,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    (Api.PRODUCE, 56): _E.RETRIABLE_AFTER_LOOKUP,  # KAFKA_STORAGE_ERROR
+    (Api.PRODUCE, 59): _E.ABORTABLE,  # UNKNOWN_PRODUCER_ID
+    (Api.PRODUCE, 87): _E.ABORTABLE,  # INVALID_RECORD
+    (Api.PRODUCE, 90): _E.FENCED,  # PRODUCER_FENCED
+    (Api.PRODUCE, 120): _E.ABORTABLE,  # TRANSACTION_ABORTABLE
+    (Api.METADATA, 3): _E.RETRIABLE,  # UNKNOWN_TOPIC_OR_PARTITION: may be on its way
+    (Api.METADATA, 5): _E.RETRIABLE,  # LEADER_NOT_AVAILABLE
+    (Api.METADATA, 17): _E.REFUSED,  # INVALID_TOPIC_EXCEPTION
+    (Api.METADATA, 29): _E.REFUSED,  # TOPIC_AUTHORIZATION_FAILED
+    (Api.FIND_COORDINATOR, 7): _E.RETRIABLE,
+    (Api.FIND_COORDINATOR, 13): _E.RETRIABLE,
+    (Api.FIND_COORDINATOR, 14): _E.RETRIABLE,
+    (Api.FIND_COORDINATOR, 15): _E.RETRIABLE,
+    (Api.FIND_COORDINATOR, 24): _E.ABORTABLE,  # INVALID_GROUP_ID
+    (Api.FIND_COORDINATOR, 30): _E.ABORTABLE,  # GROUP_AUTHORIZATION_FAILED
+    (Api.FIND_COORDINATOR, 35): _E.UNSUPPORTED,
+    (Api.FIND_COORDINATOR, 53): _E.REFUSED,
+    (Api.INIT_PRODUCER_ID, 7): _E.RETRIABLE,
+    (Api.INIT_PRODUCER_ID, 13): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.INIT_PRODUCER_ID, 14): _E.RETRIABLE,
+    (Api.INIT_PRODUCER_ID, 15): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.INIT_PRODUCER_ID, 16): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.INIT_PRODUCER_ID, 31): _E.REFUSED,
+    (Api.INIT_PRODUCER_ID, 35): _E.UNSUPPORTED,  # KeepPreparedTxn on 4.1 to 4.4 (KAFKA-20739)
+    (Api.INIT_PRODUCER_ID, 47): _E.FENCED,
+    (Api.INIT_PRODUCER_ID, 51): _E.RETRIABLE,  # the last transaction is still being ended
+    (Api.INIT_PRODUCER_ID, 53): _E.REFUSED,  # also: two-phase commit is off at the broker, or ACL 15 is missing
+    (Api.INIT_PRODUCER_ID, 90): _E.FENCED,
+    (Api.END_TXN, 7): _E.RETRIABLE,
+    (Api.END_TXN, 13): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.END_TXN, 14): _E.RETRIABLE,
+    (Api.END_TXN, 15): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.END_TXN, 16): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.END_TXN, 35): _E.UNSUPPORTED,
+    (Api.END_TXN, 47): _E.FENCED,
+    (Api.END_TXN, 48): _E.FATAL,  # INVALID_TXN_STATE: ended by somebody else
+    (Api.END_TXN, 49): _E.FATAL,
+    (Api.END_TXN, 51): _E.RETRIABLE,  # a retry while the first one is being completed
+    (Api.END_TXN, 53): _E.FATAL,
+    (Api.END_TXN, 90): _E.FENCED,
+    (Api.END_TXN, 120): _E.ABORTABLE,
+    (Api.TXN_OFFSET_COMMIT, 3): _E.RETRIABLE,
+    (Api.TXN_OFFSET_COMMIT, 7): _E.RETRIABLE,
+    (Api.TXN_OFFSET_COMMIT, 12): _E.ABORTABLE,  # OFFSET_METADATA_TOO_LARGE
+    (Api.TXN_OFFSET_COMMIT, 13): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.TXN_OFFSET_COMMIT, 14): _E.RETRIABLE,  # KAFKA-7296
+    (Api.TXN_OFFSET_COMMIT, 15): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.TXN_OFFSET_COMMIT, 16): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.TXN_OFFSET_COMMIT, 22): _E.ABORTABLE,  # ILLEGAL_GENERATION
+    (Api.TXN_OFFSET_COMMIT, 24): _E.ABORTABLE,
+    (Api.TXN_OFFSET_COMMIT, 25): _E.ABORTABLE,  # UNKNOWN_MEMBER_ID
+    (Api.TXN_OFFSET_COMMIT, 28): _E.ABORTABLE,  # INVALID_COMMIT_OFFSET_SIZE
+    (Api.TXN_OFFSET_COMMIT, 29): _E.ABORTABLE,
+    (Api.TXN_OFFSET_COMMIT, 30): _E.ABORTABLE,
+    (Api.TXN_OFFSET_COMMIT, 35): _E.UNSUPPORTED,
+    (Api.TXN_OFFSET_COMMIT, 47): _E.FENCED,
+    (Api.TXN_OFFSET_COMMIT, 51): _E.RETRIABLE,
+    (Api.TXN_OFFSET_COMMIT, 53): _E.FATAL,
+    (Api.TXN_OFFSET_COMMIT, 82): _E.ABORTABLE,  # FENCED_INSTANCE_ID
+    (Api.TXN_OFFSET_COMMIT, 90): _E.FENCED,
+    (Api.TXN_OFFSET_COMMIT, 120): _E.ABORTABLE,
+}
+
+_EXCEPTIONS: Final[dict[ErrorClass, type[KafkaError]]] = {
+    _E.RETRIABLE: RetriableError,
+    _E.RETRIABLE_AFTER_LOOKUP: RetriableError,
+    _E.ABORTABLE: AbortableError,
+    _E.REFUSED: AuthorizationError,
+    _E.FENCED: FencedError,
+    _E.UNSUPPORTED: UnsupportedByBrokerError,
+    _E.FATAL: FatalError,
+}
+
+
+def error_class(api: Api, error_code: int) -> ErrorClass:
+    """What to do about `error_code` in an answer of `api`."""
+    return ERROR_CLASSES.get((api, error_code), ErrorClass.FATAL)
+
+
+def exception_for(api: Api, error_code: int, message: str) -> KafkaError:
+    """The exception that tells the application about `error_code` in an answer of `api`."""
+    return _EXCEPTIONS[error_class(api, error_code)](message, error_code=error_code)

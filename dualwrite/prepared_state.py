@@ -17,7 +17,8 @@ class PreparedTxnState:
     """Producer id and epoch of a prepared transaction, as stored in the database next to the data (KIP-939).
 
     `PreparedTxnState("42:7")` is producer id 42, epoch 7, and `str()` gives the same text back.
-    `PreparedTxnState()`, `PreparedTxnState(None)` and `PreparedTxnState("")` mean that nothing is prepared, and print as "".
+    `PreparedTxnState()`, `PreparedTxnState(None)` and `PreparedTxnState("")` mean that nothing is prepared.
+    They print as "".
 
     Immutable; equal when producer id and epoch are equal. A malformed text raises `ValueError`.
     """

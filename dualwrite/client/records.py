@@ -14,7 +14,7 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `timestamp_ms` is the broker's when the topic uses LogAppendTime, else the record's own."""
+    """Where a record was written. `timestamp_ms` is the broker's where the topic uses LogAppendTime, else the record's."""
 
     topic: str
     partition: int

@@ -1,20 +1,106 @@
-"""The producer's states."""
+"""The producer's states, as two literal tables.
+
+`CALLS` says which state a call of the application leads to, `EVENTS` which state an answer of Kafka leads to.
+Nothing else changes a producer's state, and a pair that is not in a table is not allowed.
+
+KIP-98 (transactions), KIP-890 (abortable errors, an epoch per transaction), KIP-939 (prepared transactions).
+"""
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 
 class ProducerState(Enum):
-    """Where a producer stands; the names are those of Kafka's own client."""
+    """Where a producer stands. The names are those of Kafka's own client, the values are for sentences."""
 
-    UNINITIALIZED = "uninitialized"
-    INITIALIZING = "initializing"
-    READY = "ready"
-    IN_TRANSACTION = "in transaction"
+    UNINITIALIZED = "not initialised"
+    INITIALIZING = "initialising"
+    READY = "ready, with no transaction open"
+    IN_TRANSACTION = "in a transaction"
     PREPARED_TRANSACTION = "prepared"
     COMMITTING_TRANSACTION = "committing"
     ABORTING_TRANSACTION = "aborting"
-    ABORTABLE_ERROR = "abortable error"
-    FATAL_ERROR = "fatal error"
+    ABORTABLE_ERROR = "in a transaction that failed and can only be aborted"
+    FATAL_ERROR = "failed for good"
     CLOSED = "closed"
+
+
+class Call(Enum):
+    """What an application asks for; the values are the public names."""
+
+    INIT_TRANSACTIONS = "init_transactions()"
+    BEGIN_TRANSACTION = "begin_transaction()"
+    SEND = "send()"
+    SEND_OFFSETS = "send_offsets_to_transaction()"
+    PREPARE_TRANSACTION = "prepare_transaction()"
+    COMMIT_TRANSACTION = "commit_transaction()"
+    ABORT_TRANSACTION = "abort_transaction()"
+    COMPLETE_BY_COMMIT = "complete_transaction() with the prepared state"
+    COMPLETE_BY_ABORT = "complete_transaction() with another state than the prepared one"
+    CLOSE = "close()"
+
+
+class Event(Enum):
+    """What Kafka's answers, or the lack of them, amount to."""
+
+    INITIALIZED = "the transactional id is ours and nothing is ongoing"
+    FOUND_PREPARED = "the transactional id is ours and a transaction of its past is ongoing (KIP-939)"
+    INIT_REFUSED = "permission refused; it may be asked for again"
+    FLUSHED_FOR_PREPARE = "every record of the transaction is stored"
+    ENDED = "the transaction is over"
+    ABORTABLE_FAILURE = "the transaction cannot be committed any more"
+    FATAL_FAILURE = "the producer cannot go on"
+
+
+_S = ProducerState
+
+CALLS: Final[dict[tuple[ProducerState, Call], ProducerState]] = {
+    (_S.UNINITIALIZED, Call.INIT_TRANSACTIONS): _S.INITIALIZING,
+    (_S.READY, Call.BEGIN_TRANSACTION): _S.IN_TRANSACTION,
+    # KIP-939: after a recovery that found nothing ongoing, completing is a no-op (the manager checks for that)
+    (_S.READY, Call.COMPLETE_BY_COMMIT): _S.READY,
+    (_S.READY, Call.COMPLETE_BY_ABORT): _S.READY,
+    (_S.IN_TRANSACTION, Call.SEND): _S.IN_TRANSACTION,
+    (_S.IN_TRANSACTION, Call.SEND_OFFSETS): _S.IN_TRANSACTION,
+    # prepared is what the flush makes it, see FLUSHED_FOR_PREPARE
+    (_S.IN_TRANSACTION, Call.PREPARE_TRANSACTION): _S.IN_TRANSACTION,
+    (_S.IN_TRANSACTION, Call.COMMIT_TRANSACTION): _S.COMMITTING_TRANSACTION,
+    (_S.IN_TRANSACTION, Call.ABORT_TRANSACTION): _S.ABORTING_TRANSACTION,
+    (_S.PREPARED_TRANSACTION, Call.COMMIT_TRANSACTION): _S.COMMITTING_TRANSACTION,
+    (_S.PREPARED_TRANSACTION, Call.ABORT_TRANSACTION): _S.ABORTING_TRANSACTION,
+    (_S.PREPARED_TRANSACTION, Call.COMPLETE_BY_COMMIT): _S.COMMITTING_TRANSACTION,
+    (_S.PREPARED_TRANSACTION, Call.COMPLETE_BY_ABORT): _S.ABORTING_TRANSACTION,
+    (_S.ABORTABLE_ERROR, Call.ABORT_TRANSACTION): _S.ABORTING_TRANSACTION,
+    **{(state, Call.CLOSE): _S.CLOSED for state in ProducerState},
+}
+
+EVENTS: Final[dict[tuple[ProducerState, Event], ProducerState]] = {
+    (_S.INITIALIZING, Event.INITIALIZED): _S.READY,
+    (_S.INITIALIZING, Event.FOUND_PREPARED): _S.PREPARED_TRANSACTION,
+    (_S.INITIALIZING, Event.INIT_REFUSED): _S.UNINITIALIZED,
+    (_S.IN_TRANSACTION, Event.FLUSHED_FOR_PREPARE): _S.PREPARED_TRANSACTION,
+    (_S.IN_TRANSACTION, Event.ABORTABLE_FAILURE): _S.ABORTABLE_ERROR,
+    (_S.ABORTABLE_ERROR, Event.ABORTABLE_FAILURE): _S.ABORTABLE_ERROR,
+    (_S.COMMITTING_TRANSACTION, Event.ENDED): _S.READY,
+    (_S.COMMITTING_TRANSACTION, Event.ABORTABLE_FAILURE): _S.ABORTABLE_ERROR,
+    (_S.ABORTING_TRANSACTION, Event.ENDED): _S.READY,
+    # a record that fails while its transaction is being aborted changes nothing
+    (_S.ABORTING_TRANSACTION, Event.ABORTABLE_FAILURE): _S.ABORTING_TRANSACTION,
+    **{(state, Event.FATAL_FAILURE): _S.FATAL_ERROR for state in ProducerState if state is not _S.CLOSED},
+}
+
+# what an application can do from here, for the sentence of an error
+WHAT_NEXT: Final[dict[ProducerState, str]] = {
+    _S.UNINITIALIZED: "call init_transactions() first",
+    _S.INITIALIZING: "repeat init_transactions() with the same argument until it returns",
+    _S.READY: "call begin_transaction() to open a transaction",
+    _S.IN_TRANSACTION: "send, then prepare, commit or abort",
+    _S.PREPARED_TRANSACTION: "call complete_transaction() with the state that the database holds, or commit or abort",
+    _S.COMMITTING_TRANSACTION: "repeat the call that commits until it returns",
+    _S.ABORTING_TRANSACTION: "repeat the call that aborts until it returns",
+    _S.ABORTABLE_ERROR: "call abort_transaction() and start again",
+    _S.FATAL_ERROR: "close this producer and create a new one",
+    _S.CLOSED: "create a new producer",
+}

@@ -1,0 +1,178 @@
+"""A producer's settings, named as Kafka names them; each is listed once, with its default, its kind and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from dualwrite.errors import ConfigError
+
+MAX_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
+"""What is sent as the transaction timeout under two-phase commit: none (KIP-939)."""
+
+COMPRESSION_TYPES: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """Checked settings. Times in milliseconds, sizes in bytes; a field is its Kafka name with underscores."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = "dualwrite"
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    transaction_two_phase_commit_enable: bool = False
+    enable_idempotence: bool = True
+    acks: int = -1
+    max_in_flight_requests_per_connection: int = 5
+    max_block_ms: int = 60_000
+    request_timeout_ms: int = 30_000
+    delivery_timeout_ms: int = 120_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    linger_ms: int = 5
+    batch_size: int = 16_384
+    max_request_size: int = 1_048_576
+    buffer_memory: int = 33_554_432
+    compression_type: int = 0
+    metadata_max_age_ms: int = 300_000
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> ProducerConfig:
+        """From a mapping by Kafka's dotted names and keywords with underscores. `ConfigError` says what is wrong."""
+        given = _named_once(config or {}, settings)
+        values = {name: _PARSERS[name](_dotted(name), value) for name, value in given.items()}
+        if "bootstrap_servers" not in values:
+            raise ConfigError("bootstrap.servers is missing: give it as host:port[,host:port]")
+        parsed = cls(**values)
+        parsed._check_agreement(given)
+        return parsed
+
+    def _check_agreement(self, given: Mapping[str, Any]) -> None:
+        if self.transaction_two_phase_commit_enable:
+            if self.transactional_id is None:
+                raise ConfigError("transaction.two.phase.commit.enable needs a transactional.id")
+            if "transaction_timeout_ms" in given:
+                raise ConfigError(
+                    "transaction.timeout.ms cannot be set together with transaction.two.phase.commit.enable: "
+                    "a two-phase commit has no timeout (KIP-939)"
+                )
+        if not self.enable_idempotence and self.transactional_id is not None:
+            raise ConfigError("transactional.id needs enable.idempotence=true")
+        if self.enable_idempotence and self.acks != -1:
+            raise ConfigError("enable.idempotence=true needs acks=all")
+        if self.enable_idempotence and self.max_in_flight_requests_per_connection > 5:
+            raise ConfigError(
+                "enable.idempotence=true needs max.in.flight.requests.per.connection <= 5, "
+                "because a broker recognises the last five batches of a producer"
+            )
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            raise ConfigError("delivery.timeout.ms must be at least linger.ms + request.timeout.ms")
+
+    @property
+    def effective_transaction_timeout_ms(self) -> int:
+        """What is sent to the coordinator."""
+        return MAX_TRANSACTION_TIMEOUT_MS if self.transaction_two_phase_commit_enable else self.transaction_timeout_ms
+
+
+def _dotted(name: str) -> str:
+    return name.replace("_", ".")
+
+
+def _named_once(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for name, value in [*config.items(), *settings.items()]:
+        field = name.replace(".", "_")
+        if field not in _PARSERS:
+            raise ConfigError(f"unknown setting {name!r}; the settings are {', '.join(map(_dotted, _PARSERS))}")
+        if field in given:
+            raise ConfigError(f"{_dotted(field)} is given twice")
+        given[field] = value
+    return given
+
+
+def _servers(name: str, value: Any) -> tuple[tuple[str, int], ...]:
+    parts: Sequence[Any] = value.split(",") if isinstance(value, str) else list(value)
+    servers = tuple(_server(name, part) for part in parts if str(part).strip())
+    if not servers:
+        raise ConfigError(f"{name} names no server: give it as host:port[,host:port]")
+    return servers
+
+
+def _server(name: str, value: Any) -> tuple[str, int]:
+    host, colon, port = str(value).strip().rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{name}: {value!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{name}: {value!r} is not a text with at least one character")
+    return value
+
+
+def _optional_text(name: str, value: Any) -> str | None:
+    return None if value is None else _text(name, value)
+
+
+def _bool(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise ConfigError(f"{name}: {value!r} is not true or false")
+
+
+def _int(least: int, most: int = 2**31 - 1) -> Callable[[str, Any], int]:
+    def parse(name: str, value: Any) -> int:
+        try:
+            number = int(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+        except ValueError:
+            number = None
+        if number is None or not least <= number <= most:
+            raise ConfigError(f"{name}: {value!r} is not a whole number from {least} to {most}")
+        return number
+
+    return parse
+
+
+def _choice(choices: Mapping[str, int]) -> Callable[[str, Any], int]:
+    def parse(name: str, value: Any) -> int:
+        found = choices.get(str(value).lower()) if isinstance(value, str | int) else None
+        if found is None:
+            raise ConfigError(f"{name}: {value!r} is not one of {', '.join(choices)}")
+        return found
+
+    return parse
+
+
+_PARSERS: Final[dict[str, Callable[[str, Any], Any]]] = {
+    "bootstrap_servers": _servers,
+    "client_id": _text,
+    "transactional_id": _optional_text,
+    "transaction_timeout_ms": _int(1),
+    "transaction_two_phase_commit_enable": _bool,
+    "enable_idempotence": _bool,
+    "acks": _choice(ACKS),
+    "max_in_flight_requests_per_connection": _int(1),
+    "max_block_ms": _int(0),
+    "request_timeout_ms": _int(1),
+    "delivery_timeout_ms": _int(1),
+    "retry_backoff_ms": _int(0),
+    "retry_backoff_max_ms": _int(0),
+    "reconnect_backoff_ms": _int(0),
+    "reconnect_backoff_max_ms": _int(0),
+    "linger_ms": _int(0),
+    "batch_size": _int(0),
+    "max_request_size": _int(1),
+    "buffer_memory": _int(1),
+    "compression_type": _choice(COMPRESSION_TYPES),
+    "metadata_max_age_ms": _int(1),
+}
+
+assert list(_PARSERS) == [field.name for field in fields(ProducerConfig)]
