@@ -8,11 +8,47 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.log.aborted_index import AbortedIndex, AbortedIndexEntry, AbortedTransaction
+from dualwrite.broker_emulator.log.batch_store import BatchStore
+from dualwrite.broker_emulator.log.producer_state import (
+    ProducerEntry,
+    Rejection,
+    after_batch,
+    after_marker,
+    check_epoch,
+    check_marker,
+    check_same_kind,
+    check_sequence,
+    check_verified,
+    find_duplicate,
+    is_open,
+)
+from dualwrite.broker_emulator.log.record_batch import (
+    NO_PRODUCER_ID,
+    BatchHeader,
+    CorruptRecordError,
+    OldMagicError,
+    UnsupportedCompressionError,
+    build_end_txn_marker,
+    iter_records,
+    parse_header,
+    split_batches,
+    stamp,
+)
+from dualwrite.broker_emulator.log.unstable_transactions import UnstableTransactions
+from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard, Verifications
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+"""KIP-734: the record with the largest timestamp."""
+
+_NO_TIMESTAMP = -1
+_NOT_FOUND = (-1, -1)
 
 
 class AppendOrigin(Enum):
-    """Who appends. COORDINATOR (group and transaction coordinators) skips the checks of sequences (3.1)."""
+    """Who appends. COORDINATOR (group and transaction coordinators) skips duplicates and sequences (3.1)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -30,20 +66,13 @@ class AppendResult(NamedTuple):
     error_message: str | None = None
 
 
-class AbortedTransaction(NamedTuple):
-    """One row of `abortedTransactions` in a Fetch answer."""
-
-    producer_id: int
-    first_offset: int
-
-
 class ReadResult(NamedTuple):
     """What Fetch answers for one partition; the three offsets are -1 when out of range, as Kafka's are."""
 
     error: ErrorCode
     records: bytes
     aborted: list[AbortedTransaction] | None
-    """None for read_uncommitted; for read_committed a list, perhaps empty, in order of the markers."""
+    """None for read_uncommitted; for read_committed a list, perhaps empty, in the order of the markers."""
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
@@ -64,11 +93,9 @@ class PartitionLog:
     """The log of one partition on its only replica. Not thread-safe: use it in the emulator's loop.
 
     `leader_epoch` is set by the cluster at each election and stamped on every batch appended afterwards.
-    `on_advance` callbacks run after the high watermark or the last stable offset moved.
+    `on_advance` callbacks run after the high watermark or the last stable offset moved, when the log is whole again;
+    they must not raise.
     """
-
-    leader_epoch: int
-    on_advance: list[Callable[[], None]]
 
     def __init__(
         self,
@@ -79,29 +106,54 @@ class PartitionLog:
         producer_id_expiration_ms: int = 86_400_000,
         message_max_bytes: int = 1048588,
     ) -> None:
-        raise NotImplementedError
+        self.topic = topic
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.on_advance: list[Callable[[], None]] = []
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._message_max_bytes = message_max_bytes
+        self._store = BatchStore()
+        self._producers: dict[int, ProducerEntry] = {}
+        self._verifications = Verifications()
+        self._unstable = UnstableTransactions()
+        self._aborted = AbortedIndex()
+        self._log_end_offset = 0
+        self._high_watermark = 0
+        self._last_stable_offset = 0
+        self._high_watermark_held = False
 
     @property
-    def log_start_offset(self) -> int: ...
+    def log_start_offset(self) -> int:
+        """Offset of the first record kept: 0, because nothing is ever deleted here."""
+        return 0
 
     @property
-    def log_end_offset(self) -> int: ...
+    def log_end_offset(self) -> int:
+        """Offset that the next record gets."""
+        return self._log_end_offset
 
     @property
-    def high_watermark(self) -> int: ...
+    def high_watermark(self) -> int:
+        """Records below it are replicated and visible to read_uncommitted consumers."""
+        return self._high_watermark
 
     @property
-    def last_stable_offset(self) -> int: ...
+    def last_stable_offset(self) -> int:
+        """Records below it belong to no transaction whose outcome is open; visible to read_committed consumers."""
+        return self._last_stable_offset
 
     def hold_high_watermark(self) -> None:
         """Keep the high watermark where it is, as if followers had stopped fetching."""
+        self._high_watermark_held = True
 
     def release_high_watermark(self) -> None:
         """Let the high watermark follow the log end again."""
+        self._high_watermark_held = False
+        self._advance()
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether this producer has a transaction open here with this very epoch (KAFKA-18575, KAFKA-18654)."""
-        raise NotImplementedError
+        return is_open(self._producers.get(producer_id), producer_epoch)
 
     def begin_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, supports_epoch_bump: bool
@@ -109,8 +161,11 @@ class PartitionLog:
         """Note that an append is being verified, and give the guard it has to present (3.2).
 
         `base_sequence` is -1 for offset commits. `supports_epoch_bump`: Produce v12+, TxnOffsetCommit v5+.
+        Where the transaction is open already nothing has to be verified, and the sentinel is given.
         """
-        raise NotImplementedError
+        if self.has_open_transaction(producer_id, producer_epoch):
+            return VerificationGuard.SENTINEL
+        return self._verifications.begin(producer_id, producer_epoch, base_sequence, supports_epoch_bump)
 
     def append(
         self,
@@ -124,9 +179,69 @@ class PartitionLog:
         """Append the batches of one partition of one request: all of them or none.
 
         A transactional batch needs, unless its transaction is already open here, the guard of `begin_verification`,
-        whatever its origin. Bad input is answered with its error code, never raised.
+        whatever its origin. `transaction_version` is the requester's: 2 for Produce v12+ and TxnOffsetCommit v5+.
+        Bad input is answered with its error code, never raised: 2, 10, 45, 47, 48, 87. A duplicate is answered
+        with the offset it has already.
         """
-        raise NotImplementedError
+        try:
+            batches = split_batches(records)
+        except OldMagicError as error:
+            return _refused(Rejection(ErrorCode.invalid_record, str(error)))
+        except CorruptRecordError as error:
+            return _refused(Rejection(ErrorCode.corrupt_message, str(error)))
+        if not batches:
+            return _refused(Rejection(ErrorCode.invalid_record, "a produce request carries at least one batch"))
+        return self._append_batches(batches, now_ms, guard, origin is AppendOrigin.CLIENT, transaction_version)
+
+    def _append_batches(
+        self,
+        batches: list[tuple[BatchHeader, memoryview]],
+        now_ms: int,
+        guard: VerificationGuard | None,
+        from_client: bool,
+        transaction_version: int,
+    ) -> AppendResult:
+        entries: dict[int, ProducerEntry] = {}  # as they will be once everything is accepted
+        base_offset = self._log_end_offset
+        for header, _ in batches:
+            rejection = _check_batch(header, self._message_max_bytes, from_client)
+            if rejection is not None:
+                return _refused(rejection)
+            producer_id = header.producer_id
+            if producer_id != NO_PRODUCER_ID:
+                entry = entries.get(producer_id) or self._producers.get(producer_id)
+                duplicate = find_duplicate(entry, header) if from_client else None
+                if duplicate is not None:
+                    return AppendResult(ErrorCode.none, duplicate.base_offset, log_start_offset=self.log_start_offset)
+                verification = None if producer_id in entries else self._verifications.get(producer_id)
+                rejection = _check_producer(entry, header, verification, guard, from_client, transaction_version)
+                if rejection is not None:
+                    return _refused(rejection)
+                entries[producer_id] = after_batch(entry, header, base_offset, now_ms)
+            base_offset += header.last_offset_delta + 1
+        return self._store_accepted(batches, entries)
+
+    def _store_accepted(
+        self, batches: list[tuple[BatchHeader, memoryview]], entries: dict[int, ProducerEntry]
+    ) -> AppendResult:
+        base_offset = self._log_end_offset
+        for header, batch in batches:
+            self._store_batch(header, batch)
+            if header.is_transactional:
+                self._verifications.end(header.producer_id)
+        for producer_id, entry in entries.items():
+            before = self._producers.get(producer_id)
+            if entry.has_open_transaction and (before is None or not before.has_open_transaction):
+                self._unstable.begin(producer_id, entry.current_txn_first_offset)
+            self._producers[producer_id] = entry
+        self._advance()
+        return AppendResult(ErrorCode.none, base_offset, log_start_offset=self.log_start_offset)
+
+    def _store_batch(self, header: BatchHeader, batch: bytes | memoryview) -> None:
+        offset = self._log_end_offset
+        stored = stamp(batch, header, base_offset=offset, leader_epoch=self.leader_epoch)
+        self._store.append(stored, offset, header.max_timestamp)
+        self._log_end_offset = offset + header.last_offset_delta + 1
 
     def append_marker(
         self,
@@ -138,27 +253,165 @@ class PartitionLog:
         transaction_version: int,
         now_ms: int,
     ) -> ErrorCode:
-        """End a producer's transaction here; the per-partition rows of WriteTxnMarkers (2.7)."""
-        raise NotImplementedError
+        """End a producer's transaction here; the per-partition rows of WriteTxnMarkers (2.7): 0, 47 or 52."""
+        entry = self._producers.get(producer_id)
+        rejection = check_marker(entry, producer_epoch, coordinator_epoch, transaction_version)
+        if rejection is not None:
+            return rejection.error
+        marker = build_end_txn_marker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            commit=commit,
+            timestamp_ms=now_ms,
+        )
+        marker_offset = self._log_end_offset
+        self._store_batch(parse_header(marker), marker)
+        self._verifications.end(producer_id)
+        self._producers[producer_id] = after_marker(entry, producer_epoch, coordinator_epoch, now_ms)
+        if entry is not None and entry.has_open_transaction:
+            self._complete(producer_id, marker_offset, commit)
+        self._advance()
+        return ErrorCode.none
+
+    def _complete(self, producer_id: int, marker_offset: int, commit: bool) -> None:
+        completed = self._unstable.complete(producer_id, marker_offset)
+        if commit:
+            return
+        first_open = self._unstable.first_open_offset()
+        last_stable_offset = marker_offset + 1 if first_open is None else first_open
+        self._aborted.add(AbortedIndexEntry(producer_id, completed.first_offset, marker_offset, last_stable_offset))
+
+    def _advance(self) -> None:
+        before = self._high_watermark, self._last_stable_offset
+        if not self._high_watermark_held:
+            self._high_watermark = self._log_end_offset
+            self._unstable.replicated_to(self._high_watermark)
+        self._last_stable_offset = self._unstable.last_stable_offset(self._high_watermark)
+        if before != (self._high_watermark, self._last_stable_offset):
+            for callback in tuple(self.on_advance):
+                callback()
 
     def read(self, fetch_offset: int, *, max_bytes: int, read_committed: bool, at_least_one: bool) -> ReadResult:
         """Whole batches from the one that holds `fetch_offset`, up to `max_bytes` (2.12, 3.5).
 
-        With `at_least_one` the first batch is given even where it alone is larger than `max_bytes`.
+        With `at_least_one` the first batch is given even where it alone is larger than `max_bytes`. Between the
+        high watermark (or last stable offset) and the log end there is nothing to read; beyond it the answer is 1.
         """
-        raise NotImplementedError
+        if not self.log_start_offset <= fetch_offset <= self._log_end_offset:
+            return ReadResult(ErrorCode.offset_out_of_range, b"", None, -1, -1, -1)
+        limit = self._last_stable_offset if read_committed else self._high_watermark
+        records = b""
+        aborted: list[AbortedTransaction] | None = [] if read_committed else None
+        if fetch_offset < limit:
+            records, end_offset = self._store.read(fetch_offset, limit, max_bytes, at_least_one)
+            if read_committed and records:
+                upper_bound = self._log_end_offset if end_offset is None else end_offset
+                aborted = self._aborted.overlapping(fetch_offset, upper_bound)
+        return ReadResult(
+            ErrorCode.none, records, aborted, self._high_watermark, self._last_stable_offset, self.log_start_offset
+        )
 
     def offset_for_timestamp(self, timestamp_ms: int, *, read_committed: bool) -> tuple[int, int]:
-        """(offset, timestamp) as ListOffsets answers; (-1, -1) for none. -1 latest, -2 earliest, -3 max timestamp."""
-        raise NotImplementedError
+        """(offset, timestamp) as ListOffsets answers: the first record of `timestamp_ms` or later; (-1, -1) for none.
+
+        -1 asks for the latest offset, -2 for the earliest, -3 for the first record with the largest timestamp
+        (KIP-734). Where only the client could decompress the batch, the answer for a time is the batch's first
+        record, so that nothing is missed, and for -3 its last one, as it was before KAFKA-16310.
+        """
+        limit = self._last_stable_offset if read_committed else self._high_watermark
+        if timestamp_ms == LATEST_TIMESTAMP:
+            return limit, _NO_TIMESTAMP
+        if timestamp_ms == EARLIEST_TIMESTAMP:
+            return self.log_start_offset, _NO_TIMESTAMP
+        by_max = timestamp_ms == MAX_TIMESTAMP
+        wanted = self._store.max_timestamp if by_max else timestamp_ms
+        batch = self._store.first_with_timestamp(wanted)
+        if batch is None:
+            return _NOT_FOUND
+        found = _find_in_batch(batch, wanted, last_if_opaque=by_max)
+        return found if found[0] < limit else _NOT_FOUND
 
     def producers(self) -> list[ProducerDescription]:
         """Every producer known here, with or without an open transaction (2.8)."""
-        raise NotImplementedError
+        return [
+            ProducerDescription(
+                producer_id,
+                entry.producer_epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+            for producer_id, entry in self._producers.items()
+        ]
 
     def batches(self, from_offset: int = 0) -> Iterator[bytes]:
         """Every stored batch from the one that holds `from_offset`, for replay; control batches included."""
-        raise NotImplementedError
+        return self._store.iterate(from_offset)
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers idle for producer.id.expiration.ms, never one with an open transaction (KAFKA-9144)."""
+        expired_before_ms = now_ms - self._producer_id_expiration_ms
+        for producer_id, entry in list(self._producers.items()):
+            if not entry.has_open_transaction and entry.last_append_ms <= expired_before_ms:
+                del self._producers[producer_id]
+        self._verifications.expire(now_ms, self._producer_id_expiration_ms)
+
+
+def _refused(rejection: Rejection) -> AppendResult:
+    return AppendResult(rejection.error, error_message=rejection.message)
+
+
+def _check_batch(header: BatchHeader, message_max_bytes: int, from_client: bool) -> Rejection | None:
+    """What can be said of a batch by its header alone."""
+    if header.size_bytes > message_max_bytes:
+        return Rejection(
+            ErrorCode.message_too_large, f"a batch of {header.size_bytes} bytes exceeds {message_max_bytes}"
+        )
+    problem = _problem_of_header(header, from_client)
+    return None if problem is None else Rejection(ErrorCode.invalid_record, problem)
+
+
+def _problem_of_header(header: BatchHeader, from_client: bool) -> str | None:
+    if header.base_offset != 0:
+        return f"the base offset of a new batch must be 0, not {header.base_offset}"
+    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+        return f"{header.record_count} records do not fill offsets 0 to {header.last_offset_delta}"
+    if header.is_control:
+        return "control records are written by WriteTxnMarkers only"
+    if header.producer_id != NO_PRODUCER_ID:
+        if header.producer_epoch < 0:
+            return f"producer {header.producer_id} sent the epoch {header.producer_epoch}"
+        if from_client and header.base_sequence < 0:
+            return f"producer {header.producer_id} sent the sequence {header.base_sequence}"
+    return None
+
+
+def _check_producer(
+    entry: ProducerEntry | None,
+    header: BatchHeader,
+    verification: VerificationEntry | None,
+    guard: VerificationGuard | None,
+    from_client: bool,
+    transaction_version: int,
+) -> Rejection | None:
+    """The checks of 3.1 and 3.2 in Kafka's order; duplicates have been recognised before."""
+    rejection = check_verified(entry, header, verification, guard) or check_epoch(entry, header)
+    if rejection is None and from_client:
+        rejection = check_sequence(entry, header, verification, transaction_version)
+    return rejection or check_same_kind(entry, header)
+
+
+def _find_in_batch(batch: bytes, timestamp_ms: int, *, last_if_opaque: bool) -> tuple[int, int]:
+    """Offset and timestamp of the first record of `timestamp_ms` or later in a batch whose header promises one."""
+    try:
+        record = next((record for record in iter_records(batch) if record.timestamp >= timestamp_ms), None)
+    except (UnsupportedCompressionError, CorruptRecordError):
+        record = None
+    if record is not None:
+        return record.offset, record.timestamp
+    header = parse_header(batch)
+    if last_if_opaque:
+        return header.last_offset, header.max_timestamp
+    return header.base_offset, header.base_timestamp

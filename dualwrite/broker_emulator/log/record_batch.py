@@ -1,16 +1,54 @@
-"""Record batches of magic 2: the 61-byte header, small batches of the broker's own, and end-transaction markers (KIP-98).
+"""Record batches of magic 2 (KIP-98): the 61-byte header, the broker's own small batches, end-transaction markers.
 
-Client batches are never unpacked here: their header is read, their CRC checked, their bytes kept.
+Client batches are never unpacked on the hot path: their header is read, their CRC checked, their bytes kept.
+The CRC covers everything from the attributes on, so a broker can write base offset and leader epoch into a
+batch without touching it (`stamp`).
 """
 
 from __future__ import annotations
 
+import gzip
+import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from crc32c import crc32c
+
+MAGIC = 2
+HEADER_BYTES = 61
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+MAX_SEQUENCE = 2147483647
+"""Sequence numbers are int32 and never negative: after this one comes 0."""
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_STAMP = struct.Struct(">qii")  # base offset, length, leader epoch: what stands before magic
+_AFTER_CRC = struct.Struct(">hiqqqhii")
+_MAGIC_AND_CRC = struct.Struct(">bI")
+_LENGTH_AT = 8
+_LENGTH = struct.Struct(">i")
+_MAGIC_AT = 16
+_CHECKED_FROM = 21
+_LENGTH_ENDS_AT = 12
+
+_COMPRESSION_MASK = 0x07
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_NO_COMPRESSION = 0
+_GZIP = 1
+
+_MARKER_KEY = struct.Struct(">hh")  # version, type
+_MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
+_ABORT = 0
+_COMMIT = 1
+
 
 class CorruptRecordError(ValueError):
-    """The bytes are no sequence of whole, valid batches (error code 2, CORRUPT_MESSAGE)."""
+    """The bytes are no sequence of whole, valid batches of magic 2 (error code 2, CORRUPT_MESSAGE)."""
+
+
+class OldMagicError(CorruptRecordError):
+    """A message set of magic 0 or 1, which no Produce version since v3 may carry."""
 
 
 class UnsupportedCompressionError(ValueError):
@@ -36,22 +74,36 @@ class BatchHeader(NamedTuple):
     record_count: int
 
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """Bytes of the whole batch."""
+        return self.length + _LENGTH_ENDS_AT
 
     @property
-    def last_offset(self) -> int: ...
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+        return self.base_offset + self.last_offset_delta
 
     @property
-    def last_sequence(self) -> int: ...
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, wrapped around after 2147483647; -1 for a batch without sequence."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
     @property
-    def is_transactional(self) -> bool: ...
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return self.attributes & _TRANSACTIONAL != 0
 
     @property
-    def is_control(self) -> bool: ...
+    def is_control(self) -> bool:
+        """Whether the batch holds a marker instead of data."""
+        return self.attributes & _CONTROL != 0
 
     @property
-    def compression(self) -> int: ...
+    def compression(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & _COMPRESSION_MASK
 
 
 class RecordHeader(NamedTuple):
@@ -71,14 +123,59 @@ class Record(NamedTuple):
     headers: tuple[RecordHeader, ...] = ()
 
 
+class EndTxnMarker(NamedTuple):
+    """What the only record of a marker's batch says (3.3)."""
+
+    commit: bool
+    coordinator_epoch: int
+
+
 def parse_header(buffer: bytes | memoryview, offset: int = 0) -> BatchHeader:
-    """Read the header at `offset`. Raises CorruptRecordError when fewer than 61 bytes are left or magic is not 2."""
-    raise NotImplementedError
+    """Read the header at `offset`.
+
+    Raises CorruptRecordError when fewer than 61 bytes are left or the magic is above 2, OldMagicError when below.
+    """
+    if len(buffer) - offset <= _MAGIC_AT:
+        raise CorruptRecordError(f"{len(buffer) - offset} bytes at position {offset} are too few for a record batch")
+    _check_magic(buffer[offset + _MAGIC_AT])
+    if len(buffer) - offset < HEADER_BYTES:
+        raise CorruptRecordError(f"{len(buffer) - offset} bytes at position {offset} are too few for a batch header")
+    return BatchHeader._make(_HEADER.unpack_from(buffer, offset))
+
+
+def _check_magic(magic: int) -> None:
+    if magic < MAGIC:
+        raise OldMagicError(f"record batches must have magic {MAGIC}, this one has {magic}")
+    if magic > MAGIC:
+        raise CorruptRecordError(f"unknown magic {magic}")
 
 
 def split_batches(records: bytes | memoryview) -> list[tuple[BatchHeader, memoryview]]:
-    """Cut `records` into its batches. Raises CorruptRecordError on torn bytes, a CRC that does not match, magic != 2."""
-    raise NotImplementedError
+    """Cut `records` into its batches.
+
+    Raises CorruptRecordError for torn bytes, a CRC that does not match and a magic above 2, OldMagicError below.
+    """
+    view = memoryview(records)
+    batches = []
+    position = 0
+    while position < len(view):
+        header = parse_header(view, position)
+        if header.length < HEADER_BYTES - _LENGTH_ENDS_AT:
+            raise CorruptRecordError(f"a batch of length {header.length} cannot hold its own header")
+        end = position + header.length + _LENGTH_ENDS_AT
+        if end > len(view):
+            raise CorruptRecordError(f"a batch of {header.size_bytes} bytes is cut off after {len(view) - position}")
+        batch = view[position:end]
+        if crc32c(batch[_CHECKED_FROM:]) != header.crc:
+            raise CorruptRecordError(f"the CRC of the batch at position {position} does not match its contents")
+        batches.append((header, batch))
+        position = end
+    return batches
+
+
+def stamp(batch: bytes | memoryview, header: BatchHeader, *, base_offset: int, leader_epoch: int) -> bytes:
+    """A copy of `batch` with the two fields that the leader decides; the CRC stays valid."""
+    return _STAMP.pack(base_offset, header.length, leader_epoch) + batch[_MAGIC_AT:]
 
 
 def build_batch(
@@ -91,17 +188,148 @@ def build_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """One uncompressed batch of (key, value) pairs at base offset 0."""
-    raise NotImplementedError
+    """One uncompressed batch of (key, value) pairs at base offset 0. Raises ValueError when there are none."""
+    if not records:
+        raise ValueError("a record batch needs at least one record")
+    body = b"".join(_encode_record(index, key, value) for index, (key, value) in enumerate(records))
+    attributes = (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
+    return _frame(attributes, len(records), timestamp_ms, producer_id, producer_epoch, base_sequence, body)
 
 
-def iter_records(batch: bytes | memoryview) -> Iterator[Record]:
-    """The records of one batch. Raises UnsupportedCompressionError for compressed ones other than gzip."""
-    raise NotImplementedError
+def _frame(
+    attributes: int,
+    record_count: int,
+    timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    body: bytes,
+) -> bytes:
+    checked = (
+        _AFTER_CRC.pack(
+            attributes,
+            record_count - 1,
+            timestamp_ms,
+            timestamp_ms,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+        )
+        + body
+    )
+    length = _CHECKED_FROM - _LENGTH_ENDS_AT + len(checked)
+    return _STAMP.pack(0, length, -1) + _MAGIC_AND_CRC.pack(MAGIC, crc32c(checked)) + checked
 
 
 def build_end_txn_marker(
     *, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, timestamp_ms: int
 ) -> bytes:
     """The control batch that ends a transaction on one partition (3.3)."""
-    raise NotImplementedError
+    key = _MARKER_KEY.pack(0, _COMMIT if commit else _ABORT)
+    value = _MARKER_VALUE.pack(0, coordinator_epoch)
+    body = _encode_record(0, key, value)
+    return _frame(_TRANSACTIONAL | _CONTROL, 1, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, body)
+
+
+def parse_end_txn_marker(record: Record) -> EndTxnMarker | None:
+    """What a control record says; None for control types that are no end-transaction marker.
+
+    Higher key and value versions are read by ignoring what they append. Raises CorruptRecordError when too short.
+    """
+    if record.key is None or len(record.key) < _MARKER_KEY.size:
+        raise CorruptRecordError("the key of a control record has at least 4 bytes")
+    _, control_type = _MARKER_KEY.unpack_from(record.key)
+    if control_type not in (_ABORT, _COMMIT):
+        return None
+    if record.value is None or len(record.value) < _MARKER_VALUE.size:
+        raise CorruptRecordError("the value of an end-transaction marker has at least 6 bytes")
+    _, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value)
+    return EndTxnMarker(control_type == _COMMIT, coordinator_epoch)
+
+
+def iter_records(batch: bytes | memoryview) -> Iterator[Record]:
+    """The records of one batch, uncompressed or gzip.
+
+    Raises UnsupportedCompressionError for other compressions, CorruptRecordError for records that do not parse.
+    """
+    header = parse_header(batch)
+    body = _uncompressed(header, bytes(batch[HEADER_BYTES : header.size_bytes]))
+    position = 0
+    for _ in range(header.record_count):
+        try:
+            record, position = _decode_record(header, body, position)
+        except (IndexError, UnicodeDecodeError) as error:
+            raise CorruptRecordError(f"a record at position {position} of its batch does not parse") from error
+        yield record
+    if position != len(body):
+        raise CorruptRecordError(f"{len(body) - position} bytes follow the {header.record_count} records of a batch")
+
+
+def _uncompressed(header: BatchHeader, body: bytes) -> bytes:
+    if header.compression == _NO_COMPRESSION:
+        return body
+    if header.compression != _GZIP:
+        raise UnsupportedCompressionError(f"compression type {header.compression} is not decoded by the broker")
+    try:
+        return gzip.decompress(body)
+    except (OSError, EOFError) as error:
+        raise CorruptRecordError("the records of a gzip batch do not decompress") from error
+
+
+def _encode_record(index: int, key: bytes | None, value: bytes | None) -> bytes:
+    body = b"\x00\x00" + _encode_varint(index) + _encode_bytes(key) + _encode_bytes(value) + b"\x00"
+    return _encode_varint(len(body)) + body
+
+
+def _encode_bytes(data: bytes | None) -> bytes:
+    return _encode_varint(-1) if data is None else _encode_varint(len(data)) + data
+
+
+def _encode_varint(value: int) -> bytes:
+    unsigned = value << 1 if value >= 0 else (-value << 1) - 1  # zigzag
+    encoded = bytearray()
+    while unsigned > 0x7F:
+        encoded.append(unsigned & 0x7F | 0x80)
+        unsigned >>= 7
+    encoded.append(unsigned)
+    return bytes(encoded)
+
+
+def _decode_record(header: BatchHeader, body: bytes, position: int) -> tuple[Record, int]:
+    length, position = _decode_varint(body, position)
+    end = position + length
+    timestamp_delta, position = _decode_varint(body, position + 1)  # one byte of attributes, unused
+    offset_delta, position = _decode_varint(body, position)
+    key, position = _decode_bytes(body, position)
+    value, position = _decode_bytes(body, position)
+    header_count, position = _decode_varint(body, position)
+    headers = []
+    for _ in range(header_count):
+        name, position = _decode_bytes(body, position)
+        content, position = _decode_bytes(body, position)
+        headers.append(RecordHeader((name or b"").decode(), content))
+    if position != end:
+        raise IndexError(f"a record of {length} bytes ends {position - end} bytes off")
+    timestamp = header.base_timestamp + timestamp_delta
+    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), position
+
+
+def _decode_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
+    length, position = _decode_varint(body, position)
+    if length < 0:
+        return None, position
+    if position + length > len(body):
+        raise IndexError(f"{length} bytes at {position} reach beyond the batch")
+    return body[position : position + length], position + length
+
+
+def _decode_varint(body: bytes, position: int) -> tuple[int, int]:
+    unsigned = shift = 0
+    while True:
+        byte = body[position]
+        position += 1
+        unsigned |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (unsigned >> 1) ^ -(unsigned & 1), position
+        shift += 7

@@ -1,12 +1,81 @@
-"""Verification guards: a transactional append must be the one that was verified (KIP-890 part 1, KAFKA-14884)."""
+"""Verification guards: a transactional append must be the one that was verified (KIP-890 part 1, KAFKA-14884).
+
+Between "the coordinator says this transaction is ongoing" and the append that asked, the transaction may be
+aborted and its marker written. Such a late append would leave a transaction open that nobody ever ends. So the
+log hands out a guard before the question is asked, every marker takes it away, and the append has to show it.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 
 class VerificationGuard:
     """What an append presents to show that it was verified; equal to nothing but itself."""
 
+    __slots__ = ()
+
     SENTINEL: ClassVar[VerificationGuard]
-    """Handed out where nothing has to be verified; it verifies nothing."""
+    """Handed out where a transaction is open and nothing has to be verified; it verifies nothing."""
+
+
+VerificationGuard.SENTINEL = VerificationGuard()
+
+
+class VerificationEntry(NamedTuple):
+    """What is remembered of one producer while its first append of a transaction is being verified."""
+
+    guard: VerificationGuard
+    producer_epoch: int
+    lowest_sequence: int
+    """Lowest base sequence seen with this epoch: a later one must not be appended first (KAFKA-14920)."""
+    supports_epoch_bump: bool
+    """Whether the client bumps its epoch per transaction (KIP-890 part 2), so that it must start at sequence 0."""
+
+
+def merge_attempt(
+    entry: VerificationEntry, producer_epoch: int, base_sequence: int, supports_epoch_bump: bool
+) -> VerificationEntry:
+    """`entry` after one more attempt: a higher epoch starts over, a lower one is ignored; the guard stays."""
+    if producer_epoch > entry.producer_epoch:
+        return VerificationEntry(entry.guard, producer_epoch, base_sequence, supports_epoch_bump)
+    if producer_epoch == entry.producer_epoch and base_sequence < entry.lowest_sequence:
+        return entry._replace(lowest_sequence=base_sequence)
+    return entry
+
+
+class Verifications:
+    """The pending verifications of one partition, by producer id."""
+
+    __slots__ = ("_entries", "_seen_ms")
+
+    def __init__(self) -> None:
+        self._entries: dict[int, VerificationEntry] = {}
+        self._seen_ms: dict[int, int] = {}
+
+    def begin(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, supports_epoch_bump: bool
+    ) -> VerificationGuard:
+        """Create or reuse the entry of `producer_id` and give its guard."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = VerificationEntry(VerificationGuard(), producer_epoch, base_sequence, supports_epoch_bump)
+        else:
+            entry = merge_attempt(entry, producer_epoch, base_sequence, supports_epoch_bump)
+        self._entries[producer_id] = entry
+        return entry.guard
+
+    def get(self, producer_id: int) -> VerificationEntry | None:
+        """The pending entry of `producer_id`, if there is one."""
+        return self._entries.get(producer_id)
+
+    def end(self, producer_id: int) -> None:
+        """Forget the entry: a transactional batch or a marker of this producer was appended."""
+        if self._entries.pop(producer_id, None) is not None:
+            self._seen_ms.pop(producer_id, None)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget entries that were pending at a scan at least `expiration_ms` ago and still are."""
+        for producer_id in list(self._entries):
+            if now_ms - self._seen_ms.setdefault(producer_id, now_ms) >= expiration_ms:
+                self.end(producer_id)

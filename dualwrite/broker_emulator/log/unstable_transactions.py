@@ -1,0 +1,56 @@
+"""The transactions that hold the last stable offset back (KIP-98, 3.4)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from operator import attrgetter
+from typing import NamedTuple
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction with data whose marker is written."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+
+
+_marker_offset = attrgetter("marker_offset")
+
+
+class UnstableTransactions:
+    """Open transactions, and completed ones whose marker the high watermark has not passed."""
+
+    __slots__ = ("_open", "_unreplicated")
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}  # producer id -> first offset; offsets only rise, so the first is the lowest
+        self._unreplicated: list[CompletedTransaction] = []  # in the order of their markers
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """A transaction got its first batch."""
+        self._open[producer_id] = first_offset
+
+    def complete(self, producer_id: int, marker_offset: int) -> CompletedTransaction:
+        """The marker of an open transaction was written. Raises KeyError when none is open."""
+        completed = CompletedTransaction(producer_id, self._open.pop(producer_id), marker_offset)
+        self._unreplicated.append(completed)
+        return completed
+
+    def replicated_to(self, high_watermark: int) -> None:
+        """Let completed transactions go whose marker is below the high watermark."""
+        if self._unreplicated:
+            passed = bisect_left(self._unreplicated, high_watermark, key=_marker_offset)
+            del self._unreplicated[:passed]
+
+    def first_open_offset(self) -> int | None:
+        """First offset of the earliest open transaction."""
+        return next(iter(self._open.values()), None)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """The first unstable offset if there is one below the high watermark, else the high watermark."""
+        first_open = self.first_open_offset()
+        lowest = high_watermark if first_open is None else min(first_open, high_watermark)
+        for completed in self._unreplicated:
+            lowest = min(lowest, completed.first_offset)
+        return lowest
