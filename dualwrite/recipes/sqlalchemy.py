@@ -92,8 +92,8 @@ class DualTransaction:
 
     @property
     def connection(self) -> sa.Connection:
-        """The Connection whose transaction is the decision."""
-        return self._work.connection
+        """The Connection whose transaction is the decision; within `session.begin_nested()` it is in the savepoint."""
+        return self._work.connection if self._work.session is None else self._work.session.connection()
 
     @property
     def transactional_id(self) -> str:
@@ -344,7 +344,7 @@ class DualWriter:
         tx._prepared_state = state
         self._reach(PausePoint.AFTER_PREPARE)
         # The last statement: in a failed Postgres transaction it fails too, where COMMIT would quietly roll back.
-        self._store.write(tx.connection, self._transactional_id, previous=tx._locked_row, new=state)
+        self._store.write(tx._work.connection, self._transactional_id, previous=tx._locked_row, new=state)
         self._reach(PausePoint.AFTER_STATE_WRITE)
         self._reach(PausePoint.BEFORE_DATABASE_COMMIT)
 

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum, auto
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,12 @@ from typing import Self
 import sqlalchemy as sa
 
 _CHUNK_BYTES = 65536
+
+
+class _Verdict(Enum):
+    DELIVER = auto()
+    SWALLOW_ANSWER = auto()
+    CUT = auto()
 
 
 class _Link:
@@ -29,7 +36,10 @@ class _Link:
     def _pump_up(self) -> None:
         with suppress(OSError):
             while data := self._client.recv(_CHUNK_BYTES):
-                if self._proxy._takes_request(data):
+                verdict = self._proxy._judge(data)
+                if verdict is _Verdict.CUT:
+                    break
+                if verdict is _Verdict.SWALLOW_ANSWER:
                     self._swallowing.set()
                 self._server.sendall(data)
         self.cut()
@@ -38,7 +48,6 @@ class _Link:
         with suppress(OSError):
             while data := self._server.recv(_CHUNK_BYTES):
                 if self._swallowing.is_set():
-                    self._proxy._swallowed.set()
                     break
                 self._client.sendall(data)
         self.cut()
@@ -59,8 +68,7 @@ class NetworkProxy:
         self._target = target
         self._links: set[_Link] = set()
         self._refusing = False
-        self._request_matcher: Callable[[bytes], bool] | None = None
-        self._swallowed = threading.Event()
+        self._trap: tuple[Callable[[bytes], bool], _Verdict] | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, name="proxy-accept", daemon=True).start()
@@ -85,21 +93,23 @@ class NetworkProxy:
         return len(links)
 
     def refuse(self) -> None:
-        """Cut everything and close new connections at once, until `accept_again`."""
+        """Close new connections at once, until `accept_again`; those that stand go on."""
         self._refusing = True
-        self.cut()
 
     def accept_again(self) -> None:
         self._refusing = False
 
     def swallow_answer_to(self, matcher: Callable[[bytes], bool]) -> None:
         """Deliver the next bytes from a client that `matcher` accepts, swallow the answer, and cut that connection."""
-        self._swallowed.clear()
-        self._request_matcher = matcher
+        self._trap = (matcher, _Verdict.SWALLOW_ANSWER)
 
-    def wait_swallowed(self, timeout_s: float = 30) -> bool:
-        """Whether an answer was swallowed within `timeout_s`."""
-        return self._swallowed.wait(timeout_s)
+    def cut_at(self, matcher: Callable[[bytes], bool]) -> None:
+        """Cut the connection on which a client next sends bytes that `matcher` accepts, without delivering them."""
+        self._trap = (matcher, _Verdict.CUT)
+
+    def disarm(self) -> None:
+        """Forget a `swallow_answer_to` or `cut_at` that has not struck."""
+        self._trap = None
 
     def close(self) -> None:
         self._refusing = True
@@ -114,12 +124,12 @@ class NetworkProxy:
     ) -> None:
         self.close()
 
-    def _takes_request(self, data: bytes) -> bool:
-        matcher = self._request_matcher
-        if matcher is None or not matcher(data):
-            return False
-        self._request_matcher = None
-        return True
+    def _judge(self, data: bytes) -> _Verdict:
+        if self._trap is None or not self._trap[0](data):
+            return _Verdict.DELIVER
+        verdict = self._trap[1]
+        self._trap = None
+        return verdict
 
     def _accept(self) -> None:
         with suppress(OSError):

@@ -1,0 +1,166 @@
+"""The dual write that the crash tests break, and what must be true afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import OutcomeUnknown
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.producer import Producer
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PauseHook, PausePoint
+from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from tests.support.databases import Database, event_bodies, events, state_row, unique
+from tests.support.topics import read_topic
+
+ROWS_PER_WRITE = 2
+
+POINTS_OF_A_TAKE_OVER = (PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_TAKEOVER)
+POINTS_AFTER_THE_DECISION = (PausePoint.AFTER_DATABASE_COMMIT, PausePoint.AFTER_KAFKA_COMMIT)
+
+
+class Predecessor(StrEnum):
+    """What a process that is gone has left under the transactional id."""
+
+    COMMITTED = "committed"  # the database has committed, Kafka is only prepared
+    ROLLED_BACK = "rolled-back"  # Kafka is prepared, the database has rolled back
+
+
+class InjectedError(Exception):
+    """Raised at a pause point by the tests."""
+
+
+@dataclass
+class Seen:
+    """How one dual write ended in the eyes of its caller."""
+
+    error: BaseException | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def took_effect(self) -> bool | None:
+        """Whether the caller must take it for written; None where it was told that nobody knows."""
+        if isinstance(self.error, OutcomeUnknown):
+            return None
+        return self.error is None or self.outcome is Outcome.COMMITTED
+
+
+@dataclass
+class Scenario:
+    """One transactional id, one topic, one database, and the events that must be in both at the end."""
+
+    database: Database
+    emulator: Emulator
+    transactional_id: str = field(default_factory=lambda: unique("writer"))
+    topic: str = field(default_factory=lambda: unique("topic"))
+    expected: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.emulator.create_topic(self.topic)
+        create_state_table(self.database.engine)
+
+    def writer(self, pause: PauseHook | None = None, *, engine: sa.Engine | None = None) -> DualWriter:
+        return make_writer(
+            engine or self.database.engine, self.emulator.bootstrap_servers, self.transactional_id, pause=pause
+        )
+
+    def leave_behind(self, predecessor: Predecessor) -> None:
+        """Do as a process does that is killed between the two commits, or before the first."""
+        producer = Producer(
+            bootstrap_servers=self.emulator.bootstrap_servers,
+            transactional_id=self.transactional_id,
+            transaction_two_phase_commit_enable=True,
+        )
+        producer.init_transactions()
+        producer.begin_transaction()
+        engine = sa.create_engine(self.database.url, poolclass=sa.NullPool)
+        store = SqlAlchemyStateStore(engine)
+        store.ensure_row(self.transactional_id)
+        bodies = event_texts("before")
+        with engine.connect() as connection:
+            row = store.lock(connection, self.transactional_id, timeout_ms=None)
+            for event_id, body in enumerate(bodies):
+                connection.execute(sa.insert(events), {"id": event_id, "event_key": "k", "body": body})
+                producer.send(self.topic, value=body, key="k")
+            state = producer.prepare_transaction()
+            if predecessor is Predecessor.COMMITTED:
+                store.write(connection, self.transactional_id, previous=row, new=state)
+                connection.commit()
+                self.expected += bodies
+            else:
+                connection.rollback()
+        producer.close(timeout_s=0)
+
+    def write(self, writer: DualWriter, number: int) -> Seen:
+        """One dual write with a known effect; what must be there at the end is noted as the caller was told."""
+        seen = write_events(writer, self.topic, number)
+        if seen.took_effect:
+            self.expected += event_texts(str(number))
+        return seen
+
+    def assert_both_sides_agree(self) -> None:
+        """Table, topic and expectation are equal, in order, and nothing is left open."""
+        in_topic = [value for _, value in read_topic(self.emulator.bootstrap_servers, self.topic)]
+        assert event_bodies(self.database) == in_topic == self.expected
+        self.assert_nothing_open()
+
+    def assert_nothing_open(self) -> None:
+        [transaction] = [t for t in self.emulator.transactions() if t.transactional_id == self.transactional_id]
+        assert transaction.state in ("Empty", "CompleteCommit", "CompleteAbort")
+        log = self.emulator.log(self.topic, 0)
+        assert log.last_stable_offset == log.high_watermark
+
+    def row(self) -> PreparedTxnState:
+        return PreparedTxnState(state_row(self.database, self.transactional_id))
+
+
+def make_writer(
+    engine: sa.Engine, bootstrap_servers: str, transactional_id: str, pause: PauseHook | None = None
+) -> DualWriter:
+    return DualWriter(
+        engine,
+        bootstrap_servers=bootstrap_servers,
+        transactional_id=transactional_id,
+        pause=pause,
+        lock_timeout_ms=10_000,
+        resolve_timeout_ms=10_000,
+        max_block_ms=20_000,
+    )
+
+
+def event_texts(name: str) -> list[str]:
+    return [f"{name}/{index}" for index in range(ROWS_PER_WRITE)]
+
+
+def write_events(writer: DualWriter, topic: str, number: int) -> Seen:
+    tx: DualTransaction | None = None
+    try:
+        with writer.transaction() as tx:
+            for index, body in enumerate(event_texts(str(number))):
+                tx.session.execute(sa.insert(events), {"id": number * 10 + index, "event_key": "k", "body": body})
+                tx.send(topic, value=body, key="k")
+    except Exception as error:
+        return Seen(error, tx.outcome if tx else None)
+    return Seen(None, tx.outcome)
+
+
+class AtPoint:
+    """A pause hook that acts once, the first time its point is reached after `arm`."""
+
+    def __init__(self, point: PausePoint, act: Callable[[], None]) -> None:
+        self._point = point
+        self._act = act
+        self._armed = True
+        self.struck = False
+
+    def __call__(self, point: PausePoint) -> None:
+        if self._armed and point is self._point:
+            self._armed = False
+            self.struck = True
+            self._act()

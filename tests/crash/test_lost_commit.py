@@ -1,0 +1,99 @@
+"""The answer to the database's COMMIT is lost: the outcome is read from the row, now, later, or by somebody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import OutcomeUnknown
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.sqlalchemy import DualWriter
+from tests.crash.scenario import AtPoint, Scenario, event_texts
+from tests.support.databases import Database
+
+
+def impatient_writer(scenario: Scenario, pause: AtPoint) -> DualWriter:
+    return DualWriter(
+        scenario.database.engine,
+        bootstrap_servers=scenario.emulator.bootstrap_servers,
+        transactional_id=scenario.transactional_id,
+        resolve_timeout_ms=200,
+        pause=pause,
+    )
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_the_outcome_is_found_at_once_where_the_database_answers(
+    database: Database, emulator: Emulator, applied: bool
+) -> None:
+    scenario = Scenario(database, emulator)
+    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: database.lose_commit(applied=applied))
+    with scenario.writer(lose) as writer:
+        seen = scenario.write(writer, 1)
+        assert seen.took_effect is applied
+        assert (seen.error is None) is applied
+        assert writer.state is SlotState.READY
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("resolver", ["resolve", "next transaction", "next process"])
+def test_the_outcome_is_unknown_until_the_database_is_back(
+    database: Database, emulator: Emulator, applied: bool, resolver: str
+) -> None:
+    scenario = Scenario(database, emulator)
+
+    def lose_commit_and_database() -> None:
+        database.lose_commit(applied=applied)
+        database.refuse_new_connections()
+
+    writer = impatient_writer(scenario, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database))
+    seen = scenario.write(writer, 1)
+    assert isinstance(seen.error, OutcomeUnknown)
+    assert seen.outcome is None
+    assert seen.error.transactional_id == scenario.transactional_id
+    assert seen.error.prepared_state
+    assert "resolve()" in str(seen.error)
+    assert writer.state is SlotState.UNRESOLVED
+    with pytest.raises(OutcomeUnknown):
+        writer.resolve()
+
+    database.come_back()
+    scenario.expected += event_texts("1") if applied else []
+    expected_outcome = Outcome.COMMITTED if applied else Outcome.ROLLED_BACK
+    if resolver == "resolve":
+        resolution = writer.resolve()
+        assert resolution.outcome is expected_outcome
+        assert str(resolution.prepared_state) == seen.error.prepared_state
+        scenario.assert_both_sides_agree()
+        assert writer.resolve().outcome is Outcome.NOTHING
+    elif resolver == "next process":
+        writer.close()
+        writer = scenario.writer()
+        assert writer.recover().outcome is expected_outcome
+        scenario.assert_both_sides_agree()
+    assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+    writer.close()
+
+
+def test_a_row_that_a_later_process_replaced_tells_nothing(database: Database, emulator: Emulator) -> None:
+    scenario = Scenario(database, emulator)
+
+    def lose_commit_and_database() -> None:
+        database.lose_commit(applied=True)
+        database.refuse_new_connections()
+
+    older = impatient_writer(scenario, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database))
+    assert isinstance(scenario.write(older, 1).error, OutcomeUnknown)
+    scenario.expected += event_texts("1")
+    database.come_back()
+    with scenario.writer() as newer:
+        assert scenario.write(newer, 2).error is None
+    with pytest.raises(OutcomeUnknown, match="replaced the state row"):
+        older.resolve()
+    assert older.state is SlotState.FENCED
+    scenario.assert_both_sides_agree()

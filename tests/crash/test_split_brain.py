@@ -1,0 +1,149 @@
+"""Two living processes with one transactional id: the older is stopped at a point and goes on after the newer one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import FencedError, RowLockTimeoutError
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy import DualWriter
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, Seen
+from tests.support.databases import Database
+
+POINTS_UNDER_THE_LOCK = [point for point in PausePoint if point not in POINTS_AFTER_THE_DECISION]
+DEADLINE_S = 30
+
+
+class Sleeper:
+    """The older process: a thread that does dual write 1 and sleeps at a pause point until woken."""
+
+    def __init__(self, scenario: Scenario, point: PausePoint) -> None:
+        self._asleep = threading.Event()
+        self._wake = threading.Event()
+        self.writer: DualWriter = scenario.writer(AtPoint(point, self._sleep))
+        self.seen: Seen | None = None
+        self._thread = threading.Thread(target=self._run, args=(scenario,), daemon=True)
+
+    def _sleep(self) -> None:
+        self._asleep.set()
+        assert self._wake.wait(DEADLINE_S)
+
+    def _run(self, scenario: Scenario) -> None:
+        self.seen = scenario.write(self.writer, 1)
+
+    def fall_asleep(self) -> None:
+        self._thread.start()
+        assert self._asleep.wait(DEADLINE_S)
+
+    def wake(self) -> Seen:
+        self._wake.set()
+        self._thread.join(DEADLINE_S)
+        assert self.seen is not None
+        return self.seen
+
+
+@contextmanager
+def sleeping(scenario: Scenario, point: PausePoint) -> Iterator[Sleeper]:
+    sleeper = Sleeper(scenario, point)
+    sleeper.fall_asleep()
+    try:
+        yield sleeper
+    finally:
+        sleeper.wake()
+
+
+@pytest.mark.parametrize("point", POINTS_UNDER_THE_LOCK)
+def test_nobody_decides_while_the_older_one_holds_the_row(
+    database: Database, emulator: Emulator, point: PausePoint
+) -> None:
+    scenario = Scenario(database, emulator)
+    with (
+        sleeping(scenario, point) as older,
+        DualWriter(
+            database.engine,
+            bootstrap_servers=emulator.bootstrap_servers,
+            transactional_id=scenario.transactional_id,
+            lock_timeout_ms=50,
+        ) as newer,
+    ):
+        with pytest.raises(RowLockTimeoutError):
+            newer.recover()
+        assert older.wake().error is None
+        newer.recover()
+        assert scenario.write(newer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("point", POINTS_UNDER_THE_LOCK)
+def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(
+    database: Database, emulator: Emulator, point: PausePoint
+) -> None:
+    scenario = Scenario(database, emulator)
+    with sleeping(scenario, point) as older:
+        database.cut()
+        with scenario.writer() as newer:
+            newer.recover()
+            assert scenario.write(newer, 2).error is None
+            seen = older.wake()
+            assert seen.took_effect is False
+            assert scenario.write(newer, 3).error is None
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("point", POINTS_AFTER_THE_DECISION)
+def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(
+    database: Database, emulator: Emulator, point: PausePoint
+) -> None:
+    scenario = Scenario(database, emulator)
+    with sleeping(scenario, point) as older, scenario.writer() as newer:
+        found = newer.recover()
+        completed = point is PausePoint.AFTER_DATABASE_COMMIT
+        assert found.outcome is (Outcome.COMMITTED if completed else Outcome.NOTHING)
+        second = scenario.write(newer, 2)
+        assert second.error is None
+        assert older.wake().error is None
+        assert scenario.write(newer, 3).error is None
+        assert isinstance(scenario.write(older.writer, 4).error, FencedError)
+    scenario.expected.sort(key=lambda body: int(body.split("/")[0]))  # the older one noted its own write when it woke
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("point", list(PausePoint))
+def test_an_idle_zombie_is_fenced_at_its_next_write(database: Database, emulator: Emulator, point: PausePoint) -> None:
+    """The older one is alive, idle and believes that the id is its own; the newer one is stopped at each point."""
+    scenario = Scenario(database, emulator)
+    older = scenario.writer()
+    assert scenario.write(older, 1).error is None
+    with scenario.writer(AtPoint(point, database.cut)) as newer:
+        seen = scenario.write(newer, 2)
+        assert seen.took_effect is (point in POINTS_AFTER_THE_DECISION)
+        fenced = scenario.write(older, 3)
+        if point is PausePoint.AFTER_LOCK:
+            # The newer one lost its lock before it initialised, so the older one is still the owner.
+            assert isinstance(fenced.error, FencedError) or fenced.error is None
+        else:
+            assert fenced.took_effect is False
+        assert scenario.write(newer, 4).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_two_processes_recover_at_once(database: Database, emulator: Emulator) -> None:
+    scenario = Scenario(database, emulator)
+    scenario.leave_behind(Predecessor.COMMITTED)
+    found: list[Outcome] = []
+    writers = [scenario.writer() for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda writer=writer: found.append(writer.recover().outcome)) for writer in writers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert sorted(found) == [Outcome.COMMITTED, Outcome.NOTHING, Outcome.NOTHING, Outcome.NOTHING]
+    scenario.assert_both_sides_agree()

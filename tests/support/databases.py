@@ -1,0 +1,197 @@
+"""Databases that can lose a connection, or the answer to one request, on command."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+import uuid
+from pathlib import Path
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from dualwrite.testing.network_proxy import NetworkProxy
+from dualwrite.testing.postgres import PostgresServer
+
+events = sa.Table(
+    "events",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("event_key", sa.String(20), nullable=False),
+    sa.Column("body", sa.String(100), nullable=False),
+)
+
+
+class Database(Protocol):
+    """One empty database. `engine` is what the product uses; `url` is a way to it that no fault touches."""
+
+    engine: sa.Engine
+    url: sa.URL
+
+    def cut(self) -> None:
+        """Lose every connection of `engine` now."""
+
+    def lose_answer(self) -> None:
+        """Carry out the next request of `engine`, lose its answer and the connection."""
+
+    def lose_commit(self, *, applied: bool) -> None:
+        """Lose the connection at the next COMMIT of `engine`, with or without carrying it out."""
+
+    def refuse_new_connections(self) -> None:
+        """Refuse new connections of `engine` from now on; those that stand go on."""
+
+    def come_back(self) -> None: ...
+
+    def disarm(self) -> None:
+        """Forget a loss that was asked for and has not struck."""
+
+    def close(self) -> None: ...
+
+
+def event_bodies(database: Database) -> list[str]:
+    """The bodies in the table, in the order of their ids, read around every fault."""
+    engine = sa.create_engine(database.url, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        return list(connection.scalars(sa.select(events.c.body).order_by(events.c.id)))
+
+
+def state_row(database: Database, transactional_id: str) -> str | None:
+    """The prepared state in the row of `transactional_id`, read around every fault."""
+    engine = sa.create_engine(database.url, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        return connection.scalar(
+            sa.text("SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = :id"),
+            {"id": transactional_id},
+        )
+
+
+class PostgresDatabase:
+    """A database of its own on a real Postgres, reached through a proxy."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.url = server.create_database(f"test_{uuid.uuid4().hex[:12]}")
+        self._proxy = NetworkProxy.for_postgres(self.url)
+        self.engine = sa.create_engine(self._proxy.through(self.url))
+        events.metadata.create_all(self.engine)
+
+    def cut(self) -> None:
+        self._proxy.cut()
+
+    def lose_answer(self) -> None:
+        self._proxy.swallow_answer_to(lambda request: True)
+
+    def lose_commit(self, *, applied: bool) -> None:
+        if applied:
+            self._proxy.swallow_answer_to(_is_commit)
+        else:
+            self._proxy.cut_at(_is_commit)
+
+    def refuse_new_connections(self) -> None:
+        self._proxy.refuse()
+
+    def come_back(self) -> None:
+        self._proxy.accept_again()
+
+    def disarm(self) -> None:
+        self._proxy.disarm()
+
+    def close(self) -> None:
+        self.engine.dispose()
+        self._proxy.close()
+
+
+def _is_commit(request: bytes) -> bool:
+    return b"COMMIT" in request.upper()
+
+
+class SqliteDatabase:
+    """A SQLite file whose connections obey a switchboard, since there is no network to cut."""
+
+    def __init__(self, directory: Path) -> None:
+        self.url = sa.URL.create("sqlite", database=str(directory / f"{uuid.uuid4().hex[:12]}.db"))
+        self._faults = _SqliteFaults()
+        self.engine = sa.create_engine(self.url, creator=self._connect)
+        events.metadata.create_all(self.engine)
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._faults.away:
+            raise sqlite3.OperationalError("unable to open database file")
+        connection = sqlite3.connect(
+            str(self.url.database), factory=_FaultyConnection, timeout=5, check_same_thread=False
+        )
+        connection.faults = self._faults
+        self._faults.connections.append(connection)
+        return connection
+
+    def cut(self) -> None:
+        for connection in self._faults.connections:
+            connection.close()
+        self._faults.connections.clear()
+
+    def lose_answer(self) -> None:
+        self._faults.lose_next = True
+
+    def lose_commit(self, *, applied: bool) -> None:
+        self._faults.lose_commit = applied
+
+    def refuse_new_connections(self) -> None:
+        self._faults.away = True
+
+    def come_back(self) -> None:
+        self._faults.away = False
+
+    def disarm(self) -> None:
+        self._faults.lose_next = False
+        self._faults.lose_commit = None
+
+    def close(self) -> None:
+        self.engine.dispose()
+        self.cut()
+
+
+class _SqliteFaults:
+    def __init__(self) -> None:
+        self.away = False
+        self.lose_next = False
+        self.lose_commit: bool | None = None
+        self.connections: list[sqlite3.Connection] = []
+
+
+class _FaultyConnection(sqlite3.Connection):
+    faults: _SqliteFaults
+
+    def cursor(self, *arguments: Any, **keywords: Any) -> sqlite3.Cursor:
+        cursor = super().cursor(_FaultyCursor)
+        cursor.faults = self.faults
+        return cursor
+
+    def commit(self) -> None:
+        if self.faults.lose_commit is False:
+            self._lose()
+        super().commit()
+        if self.faults.lose_commit or self.faults.lose_next:
+            self._lose()
+
+    def _lose(self) -> None:
+        self.faults.lose_commit = None
+        self.faults.lose_next = False
+        self.close()
+        raise sqlite3.OperationalError("disk I/O error: the answer was lost")
+
+
+class _FaultyCursor(sqlite3.Cursor):
+    faults: _SqliteFaults
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        result = super().execute(*arguments)
+        if self.faults.lose_next:
+            self.connection._lose()  # type: ignore[attr-defined]
+        return result
+
+
+_counter = itertools.count(1)
+
+
+def unique(prefix: str) -> str:
+    """A name that no other test uses."""
+    return f"{prefix}-{next(_counter)}-{uuid.uuid4().hex[:6]}"
