@@ -14,7 +14,7 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `timestamp_ms` is the broker's where the topic uses LogAppendTime, else the record's."""
+    """Where a record is; `timestamp_ms` is the broker's where the topic uses LogAppendTime, else the record's own."""
 
     topic: str
     partition: int

@@ -1,0 +1,138 @@
+"""Requests and answers of a producer as plain values: what the state machines speak, before any bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.errors import Api
+
+ANY_NODE = -1
+"""Target of a request that every broker can answer."""
+
+
+class CoordinatorType(IntEnum):
+    """FindCoordinator's key types."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class FindCoordinator(NamedTuple):
+    """Who coordinates this transactional id or group."""
+
+    key_type: CoordinatorType
+    key: str
+
+
+class InitProducerId(NamedTuple):
+    """A producer id and epoch; for a transactional id this fences whoever had it (KIP-98, KIP-939)."""
+
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    enable_2pc: bool
+    keep_prepared_txn: bool
+
+
+class EndTxn(NamedTuple):
+    """The end of a transaction; the answer brings the next epoch (KIP-890)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+
+
+class TxnOffsetCommit(NamedTuple):
+    """Consumed positions that take effect with the transaction (KIP-447)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    group: ConsumerGroupMetadata
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Metadata(NamedTuple):
+    """Brokers, and the leaders of these topics."""
+
+    topics: tuple[str, ...]
+
+
+class FindCoordinatorAnswer(NamedTuple):
+    error_code: int
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+
+
+class InitProducerIdAnswer(NamedTuple):
+    error_code: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    ongoing_producer_id: int = -1
+    ongoing_producer_epoch: int = -1
+
+
+class EndTxnAnswer(NamedTuple):
+    error_code: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+class TxnOffsetCommitAnswer(NamedTuple):
+    """The error codes of all partitions, in the order of the answer."""
+
+    error_codes: tuple[int, ...]
+
+
+class PartitionProduced(NamedTuple):
+    """What became of one batch."""
+
+    topic: str
+    partition: int
+    error_code: int
+    base_offset: int
+    log_append_time_ms: int
+    message: str | None
+
+
+class Broker(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+
+
+class TopicMetadata(NamedTuple):
+    """`leaders[partition]` is a node id, or -1 while there is none."""
+
+    name: str
+    error_code: int
+    leaders: tuple[int, ...]
+
+
+class MetadataAnswer(NamedTuple):
+    brokers: tuple[Broker, ...]
+    topics: tuple[TopicMetadata, ...]
+
+
+class BrokerFeatures(NamedTuple):
+    """What one broker offers: version ranges by API key, and the finalised `transaction.version` (0 where unknown)."""
+
+    error_code: int
+    versions: Mapping[int, tuple[int, int]]
+    transaction_version: int
+
+
+Request = FindCoordinator | InitProducerId | EndTxn | TxnOffsetCommit | Metadata
+Answer = FindCoordinatorAnswer | InitProducerIdAnswer | EndTxnAnswer | TxnOffsetCommitAnswer | MetadataAnswer
+
+API_OF: dict[type[Request], Api] = {
+    FindCoordinator: Api.FIND_COORDINATOR,
+    InitProducerId: Api.INIT_PRODUCER_ID,
+    EndTxn: Api.END_TXN,
+    TxnOffsetCommit: Api.TXN_OFFSET_COMMIT,
+    Metadata: Api.METADATA,
+}

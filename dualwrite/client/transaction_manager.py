@@ -1,0 +1,494 @@
+"""The transactional producer without its sockets: says which request is next, and is told each answer.
+
+It knows no threads, no clock and no bytes. Its owner calls it under one lock, passes the time in (milliseconds of any
+monotonic clock), carries `poll()`'s requests to a broker, and comes back with the answer or with its absence.
+
+KIP-98 transactions, KIP-890 (transaction.version 2: partitions join by Produce, EndTxn v5 brings the next epoch),
+KIP-939 two-phase commit (a prepared transaction outlives its producer and is found again by its identity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from dualwrite.client import messages as m
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.operations import Operation
+from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
+from dualwrite.errors import (
+    NETWORK_EXCEPTION,
+    Api,
+    ErrorClass,
+    FatalError,
+    IllegalStateError,
+    InvalidTxnStateError,
+    KafkaError,
+    error_class,
+    exception_for,
+)
+from dualwrite.prepared_state import PreparedTxnState
+
+COMPLETE_TRANSACTION: Final = "complete_transaction()"
+
+# Calls that decide nothing, so that abort_transaction() may take the place of one that timed out.
+_REPLACED_BY_ABORT: Final = frozenset({Call.PREPARE_TRANSACTION.value, Call.SEND_OFFSETS.value})
+
+_RETRIED: Final = frozenset({ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP})
+
+
+class Outgoing(NamedTuple):
+    """A request and the node that it is for (`messages.ANY_NODE`: whichever answers)."""
+
+    request: m.Request
+    node_id: int
+
+
+class _Offsets(NamedTuple):
+    group: ConsumerGroupMetadata
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class TransactionManager:
+    """One transactional id, one producer."""
+
+    def __init__(
+        self, *, transactional_id: str, transaction_timeout_ms: int, two_phase_commit: bool, backoff: Backoff
+    ) -> None:
+        self.transactional_id: Final = transactional_id
+        self.two_phase_commit: Final = two_phase_commit
+        self.state = ProducerState.UNINITIALIZED
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.prepared_txn_state = PreparedTxnState()
+        self.has_records = False
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._keep_prepared = False
+        # after init_transactions(keep_prepared_txn=True) found nothing, completing is a no-op (KIP-939)
+        self._nothing_to_complete = False
+        self._sent_to_kafka = False
+        self._failed = False
+        # The pair was given out as a prepared state, but nothing was sent under it. It must not name the next
+        # transaction too: a database that stored it would commit that one after a crash.
+        self._pair_is_spent = False
+        self._pending: Operation | None = None
+        self._error: KafkaError | None = None
+        self._offsets: _Offsets | None = None
+        self._coordinator: int | None = None
+        self._group_coordinator: tuple[str, int] | None = None
+        self._in_flight: m.Request | None = None
+        self._backoff = backoff
+        self._retry_at_ms = 0.0
+
+    # ---- what the application calls -------------------------------------------------------------------------
+
+    def init_transactions(self, keep_prepared_txn: bool) -> Operation:
+        """Take the transactional id over, and finish or (keep) find what its past left open."""
+        joined = self._join(Call.INIT_TRANSACTIONS.value, keep_prepared_txn)
+        if joined is not None:
+            return joined
+        self._enter(Call.INIT_TRANSACTIONS)
+        self._keep_prepared = keep_prepared_txn
+        return self._start(Call.INIT_TRANSACTIONS.value, keep_prepared_txn)
+
+    def begin_transaction(self) -> None:
+        """Open a transaction; Kafka hears of it with the first record."""
+        self._refuse_other_than_pending(Call.BEGIN_TRANSACTION)
+        self._enter(Call.BEGIN_TRANSACTION)
+        self._nothing_to_complete = False
+
+    def check_send(self) -> None:
+        """Raises unless a record may be sent now."""
+        if self.state is not ProducerState.IN_TRANSACTION or self._pending is not None:
+            self._refuse_other_than_pending(Call.SEND)
+            self._enter(Call.SEND)
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
+    ) -> Operation:
+        """Make consumed positions part of the transaction."""
+        argument = _Offsets(group, offsets)
+        joined = self._join(Call.SEND_OFFSETS.value, argument)
+        if joined is not None:
+            return joined
+        self._enter(Call.SEND_OFFSETS)
+        self._offsets = argument
+        self.has_records = True
+        return self._start(Call.SEND_OFFSETS.value, argument)
+
+    def prepare_transaction(self) -> Operation:
+        """Promise that the transaction can be committed: everything is stored once this ends. No request of its own."""
+        joined = self._join(Call.PREPARE_TRANSACTION.value, None)
+        if joined is not None:
+            return joined
+        if not self.two_phase_commit:
+            raise InvalidTxnStateError(
+                "prepare_transaction() needs two-phase commit: set transaction.two.phase.commit.enable=true"
+            )
+        self._enter(Call.PREPARE_TRANSACTION)
+        return self._start(Call.PREPARE_TRANSACTION.value, None)
+
+    def commit_transaction(self) -> Operation:
+        """Flush and commit."""
+        return self._end(Call.COMMIT_TRANSACTION, Call.COMMIT_TRANSACTION.value, None)
+
+    def abort_transaction(self) -> Operation:
+        """Drop what is unsent and abort."""
+        pending = self._pending
+        if pending is not None and pending.name in _REPLACED_BY_ABORT:
+            self._enter(Call.ABORT_TRANSACTION)
+            self._offsets = None
+            self._finish(IllegalStateError(f"{pending.name} was replaced by abort_transaction()"))
+            self._pending = None
+            return self._start(Call.ABORT_TRANSACTION.value, None)
+        return self._end(Call.ABORT_TRANSACTION, Call.ABORT_TRANSACTION.value, None)
+
+    def complete_transaction(self, prepared: PreparedTxnState) -> Operation:
+        """Commit if `prepared` names the prepared transaction, else abort it (KIP-939)."""
+        call = Call.COMPLETE_BY_COMMIT if prepared == self.prepared_txn_state else Call.COMPLETE_BY_ABORT
+        return self._end(call, COMPLETE_TRANSACTION, prepared)
+
+    def close(self, error: KafkaError | IllegalStateError) -> None:
+        """No more calls; whoever waits hears `error`."""
+        self.state = CALLS[self.state, Call.CLOSE]
+        if self._pending is not None and not self._pending.done:
+            self._pending.end(error)
+        self._pending = None
+
+    def _end(self, call: Call, name: str, argument: PreparedTxnState | None) -> Operation:
+        joined = self._join(name, argument)
+        if joined is not None:
+            return joined
+        self._enter(call)
+        operation = self._start(name, argument)
+        if self.state is ProducerState.READY:
+            self._finish(None)
+        return operation
+
+    # ---- what is pending ------------------------------------------------------------------------------------
+
+    def _start(self, name: str, argument: object) -> Operation:
+        self._pending = Operation(name, argument)
+        self._backoff.succeeded()
+        self._retry_at_ms = 0.0
+        return self._pending
+
+    def _join(self, name: str, argument: object) -> Operation | None:
+        """The same call again waits for the same outcome; another one must not be guessed around it."""
+        pending = self._pending
+        if pending is None:
+            return None
+        if not pending.is_same_call(name, argument):
+            raise _other_call_pending(name, pending)
+        if pending.done:
+            self._pending = None
+        return pending
+
+    def _refuse_other_than_pending(self, call: Call) -> None:
+        if self._pending is not None:
+            raise _other_call_pending(call.value, self._pending)
+
+    def _finish(self, error: KafkaError | IllegalStateError | None) -> None:
+        """End what is pending. It stays here until its caller has heard: waits now, or repeats the call."""
+        pending = self._pending
+        if pending is None or pending.done:
+            return
+        if pending.awaited:
+            self._pending = None
+        pending.end(error)
+
+    def heard(self, operation: Operation) -> None:
+        """The caller has the outcome of `operation`."""
+        if self._pending is operation and operation.done:
+            self._pending = None
+
+    # ---- state changes: the tables and nothing else ---------------------------------------------------------
+
+    def _enter(self, call: Call) -> None:
+        state = CALLS.get((self.state, call))
+        if state is None:
+            raise self._not_allowed(call)
+        if state is ProducerState.READY and not self._nothing_to_complete:
+            raise InvalidTxnStateError(
+                f"nothing is prepared, so {COMPLETE_TRANSACTION} has nothing to complete; {WHAT_NEXT[self.state]}"
+            )
+        self.state = state
+
+    def _not_allowed(self, call: Call) -> Exception:
+        if self._error is not None and self.state in (ProducerState.ABORTABLE_ERROR, ProducerState.FATAL_ERROR):
+            return self._the_error_again(call)
+        sentence = f"{call.value} is not allowed while the producer is {self.state.value}; {WHAT_NEXT[self.state]}"
+        if call in (Call.COMPLETE_BY_COMMIT, Call.COMPLETE_BY_ABORT):
+            return InvalidTxnStateError(sentence)
+        return IllegalStateError(sentence)
+
+    def _the_error_again(self, call: Call) -> Exception:
+        if call is Call.INIT_TRANSACTIONS and self.state is ProducerState.ABORTABLE_ERROR:
+            return IllegalStateError(f"{call.value} is not allowed any more; {WHAT_NEXT[self.state]}")
+        assert self._error is not None
+        again = type(self._error)(
+            f"{call.value}: the producer is {self.state.value}; {WHAT_NEXT[self.state]}. Cause: {self._error}",
+            error_code=self._error.error_code,
+        )
+        again.__cause__ = self._error
+        return again
+
+    def _happen(self, event: Event) -> None:
+        self.state = EVENTS[self.state, event]
+
+    def _ended(self) -> None:
+        self._happen(Event.ENDED)
+        self.prepared_txn_state = PreparedTxnState()
+        self.has_records = self._sent_to_kafka = self._failed = False
+        self._offsets = None
+        self._error = None
+        self._finish(None)
+
+    def fail_abortable(self, error: KafkaError) -> None:
+        """Something of this transaction is lost: it cannot be committed."""
+        if (self.state, Event.ABORTABLE_FAILURE) not in EVENTS:
+            self.fail_fatal(FatalError(f"unexpected while the producer is {self.state.value}: {error}"))
+            return
+        if self.state is ProducerState.ABORTING_TRANSACTION:
+            return
+        self._happen(Event.ABORTABLE_FAILURE)
+        self._failed = True
+        self._offsets = None
+        self.prepared_txn_state = PreparedTxnState()
+        self._error = self._error or error
+        self._finish(error)
+
+    def fail_fatal(self, error: KafkaError) -> None:
+        """The producer is finished."""
+        if self.state in (ProducerState.CLOSED, ProducerState.FATAL_ERROR):
+            return
+        self._happen(Event.FATAL_FAILURE)
+        self._error = error
+        self._finish(error)
+
+    @property
+    def error(self) -> KafkaError | None:
+        """Why the transaction or the producer failed, while it is failed."""
+        return self._error
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    @property
+    def may_produce(self) -> bool:
+        """Whether batches may be sent now."""
+        in_transaction = self.state in (ProducerState.IN_TRANSACTION, ProducerState.COMMITTING_TRANSACTION)
+        return in_transaction and not self._pair_is_spent
+
+    @property
+    def drops_unsent(self) -> bool:
+        """Whether records that are not sent yet never will be."""
+        return self.state in (
+            ProducerState.ABORTABLE_ERROR,
+            ProducerState.ABORTING_TRANSACTION,
+            ProducerState.FATAL_ERROR,
+            ProducerState.CLOSED,
+        )
+
+    @property
+    def retry_at_ms(self) -> float | None:
+        """When `poll()` wants to be called again though nothing happened."""
+        return self._retry_at_ms or None
+
+    def produced(self) -> None:
+        """A batch is on its way: from here on Kafka may know the transaction."""
+        self._sent_to_kafka = True
+
+    def poll(self, now_ms: float, *, delivered: bool) -> Outgoing | None:
+        """The next request, if there is one to send now. `delivered`: no record is waiting or on its way."""
+        if self._in_flight is not None or now_ms < self._retry_at_ms:
+            return None
+        self._retry_at_ms = 0.0
+        if delivered:
+            self._settle_without_kafka()
+        outgoing = self._next_request(delivered)
+        if outgoing is not None:
+            self._in_flight = outgoing.request
+        return outgoing
+
+    def _settle_without_kafka(self) -> None:
+        """A flushed transaction is prepared; one that Kafka never heard of is over (KAFKA-18401)."""
+        pending = self._pending
+        if self.state is ProducerState.IN_TRANSACTION:
+            if pending is not None and not pending.done and pending.name == Call.PREPARE_TRANSACTION.value:
+                self._prepared()
+        elif self._ends and not self._sent_to_kafka and not self._failed:
+            self._ended()
+
+    def _prepared(self) -> None:
+        self._happen(Event.FLUSHED_FOR_PREPARE)
+        self.prepared_txn_state = PreparedTxnState.of(producer_id=self.producer_id, producer_epoch=self.producer_epoch)
+        self._pair_is_spent = not self._sent_to_kafka
+        self._finish(None)
+
+    @property
+    def _ends(self) -> bool:
+        return self.state in (ProducerState.COMMITTING_TRANSACTION, ProducerState.ABORTING_TRANSACTION)
+
+    def _next_request(self, delivered: bool) -> Outgoing | None:
+        if self.state is ProducerState.INITIALIZING:
+            return self._to_coordinator(
+                m.InitProducerId(
+                    self.transactional_id, self._transaction_timeout_ms, self.two_phase_commit, self._keep_prepared
+                )
+            )
+        if self.state is ProducerState.IN_TRANSACTION and self.has_records and self._pair_is_spent:
+            return self._to_coordinator(self._end_txn(committed=False))
+        if self._offsets is not None:
+            return self._offsets_request(self._offsets)
+        if self._ends and delivered:
+            return self._to_coordinator(self._end_txn(committed=self.state is ProducerState.COMMITTING_TRANSACTION))
+        return None
+
+    def _to_coordinator(self, request: m.Request) -> Outgoing:
+        if self._coordinator is None:
+            return Outgoing(m.FindCoordinator(m.CoordinatorType.TRANSACTION, self.transactional_id), m.ANY_NODE)
+        return Outgoing(request, self._coordinator)
+
+    def _end_txn(self, *, committed: bool) -> m.EndTxn:
+        return m.EndTxn(self.transactional_id, self.producer_id, self.producer_epoch, committed)
+
+    def _offsets_request(self, offsets: _Offsets) -> Outgoing:
+        group_id = offsets.group.group_id
+        if self._group_coordinator is None or self._group_coordinator[0] != group_id:
+            return Outgoing(m.FindCoordinator(m.CoordinatorType.GROUP, group_id), m.ANY_NODE)
+        self._sent_to_kafka = True
+        request = m.TxnOffsetCommit(
+            self.transactional_id, self.producer_id, self.producer_epoch, offsets.group, offsets.offsets
+        )
+        return Outgoing(request, self._group_coordinator[1])
+
+    # ---- answers --------------------------------------------------------------------------------------------
+
+    def on_answer(self, answer: m.Answer, now_ms: float) -> None:
+        """What the broker said to the request that is in flight."""
+        request, self._in_flight = self._in_flight, None
+        match request, answer:
+            case m.FindCoordinator(), m.FindCoordinatorAnswer():
+                self._on_coordinator(request, answer, now_ms)
+            case m.InitProducerId(), m.InitProducerIdAnswer():
+                self._on_initialised(answer, now_ms)
+            case m.EndTxn(), m.EndTxnAnswer():
+                self._on_ended(answer, now_ms)
+            case m.TxnOffsetCommit(), m.TxnOffsetCommitAnswer():
+                self._on_offsets(answer, now_ms)
+            case _:
+                raise AssertionError(f"{answer!r} does not answer {request!r}")
+
+    def on_no_answer(self, now_ms: float) -> None:
+        """The request that is in flight may or may not have been carried out. The same one is asked again."""
+        request, self._in_flight = self._in_flight, None
+        if request is None:
+            raise AssertionError("no request is in flight")
+        self._failed_with(m.API_OF[type(request)], NETWORK_EXCEPTION, request, now_ms)
+
+    def on_unsupported(self, error: KafkaError) -> None:
+        """The broker does not speak what the request in flight needs."""
+        self._in_flight = None
+        self.fail_fatal(error)
+
+    def _on_coordinator(self, request: m.FindCoordinator, answer: m.FindCoordinatorAnswer, now_ms: float) -> None:
+        if answer.error_code:
+            self._failed_with(Api.FIND_COORDINATOR, answer.error_code, request, now_ms)
+        elif request.key_type is m.CoordinatorType.TRANSACTION:
+            self._coordinator = answer.node_id
+        else:
+            self._group_coordinator = (request.key, answer.node_id)
+
+    def _on_initialised(self, answer: m.InitProducerIdAnswer, now_ms: float) -> None:
+        if answer.error_code:
+            self._failed_with(Api.INIT_PRODUCER_ID, answer.error_code, None, now_ms)
+            return
+        self._backoff.succeeded()
+        self._adopt(answer.producer_id, answer.producer_epoch)
+        if answer.ongoing_producer_id == -1:
+            self._happen(Event.INITIALIZED)
+            self._nothing_to_complete = self._keep_prepared
+        else:
+            self._happen(Event.FOUND_PREPARED)
+            self.prepared_txn_state = PreparedTxnState.of(
+                producer_id=answer.ongoing_producer_id, producer_epoch=answer.ongoing_producer_epoch
+            )
+            self.has_records = self._sent_to_kafka = True
+        self._finish(None)
+
+    def _on_ended(self, answer: m.EndTxnAnswer, now_ms: float) -> None:
+        if answer.error_code:
+            self._failed_with(Api.END_TXN, answer.error_code, None, now_ms)
+            return
+        self._backoff.succeeded()
+        bumped_only = self._pair_is_spent
+        if answer.producer_id != -1:
+            self._adopt(answer.producer_id, answer.producer_epoch)
+        if not bumped_only:
+            self._ended()
+
+    def _adopt(self, producer_id: int, producer_epoch: int) -> None:
+        """A new pair; sequences restart with it, because the accumulator sees that the pair is another one."""
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self._pair_is_spent = False
+
+    def _on_offsets(self, answer: m.TxnOffsetCommitAnswer, now_ms: float) -> None:
+        error_code = _worst(answer.error_codes)
+        if self._offsets is None:
+            return  # the transaction failed or is being aborted; its offsets do not matter any more
+        if error_code:
+            self._failed_with(Api.TXN_OFFSET_COMMIT, error_code, None, now_ms)
+            return
+        self._backoff.succeeded()
+        self._offsets = None
+        self._finish(None)
+
+    def _failed_with(self, api: Api, error_code: int, request: m.Request | None, now_ms: float) -> None:
+        what = error_class(api, error_code)
+        if what in _RETRIED:
+            self._retry_at_ms = now_ms + self._backoff.failed(error_code)
+            if what is ErrorClass.RETRIABLE_AFTER_LOOKUP:
+                self._forget_coordinator(api)
+            return
+        error = exception_for(api, error_code, _sentence(self.transactional_id, api, error_code, self._keep_prepared))
+        if what is ErrorClass.ABORTABLE and self.state is not ProducerState.ABORTING_TRANSACTION:
+            self.fail_abortable(error)
+        elif what is ErrorClass.REFUSED and self.state is ProducerState.INITIALIZING:
+            self._happen(Event.INIT_REFUSED)
+            self._finish(error)
+        else:
+            self.fail_fatal(error if isinstance(error, FatalError) else FatalError(str(error), error_code=error_code))
+
+    def _forget_coordinator(self, api: Api) -> None:
+        if api is Api.TXN_OFFSET_COMMIT:
+            self._group_coordinator = None
+        else:
+            self._coordinator = None
+
+
+def _other_call_pending(name: str, pending: Operation) -> IllegalStateError:
+    return IllegalStateError(
+        f"{name} is not allowed: the outcome of {pending.name} is not known yet; repeat that call with the same argument"
+    )
+
+
+def _worst(error_codes: tuple[int, ...]) -> int:
+    """The code that decides for all: the request is sent again as a whole, so one that forbids it wins."""
+    codes = [code for code in error_codes if code]
+    final = [code for code in codes if error_class(Api.TXN_OFFSET_COMMIT, code) not in _RETRIED]
+    lookup = [code for code in codes if error_class(Api.TXN_OFFSET_COMMIT, code) is ErrorClass.RETRIABLE_AFTER_LOOKUP]
+    return next(iter([*final, *lookup, *codes]), 0)
+
+
+def _sentence(transactional_id: str, api: Api, error_code: int, keep_prepared: bool) -> str:
+    meaning = error_class(api, error_code).value
+    if api is Api.INIT_PRODUCER_ID and error_code == 35 and keep_prepared:
+        meaning = "this broker cannot keep a prepared transaction for recovery (KIP-939)"
+    if api is Api.INIT_PRODUCER_ID and error_code == 53:
+        meaning = (
+            "permission is missing, or two-phase commit is off at the broker: it takes the broker setting "
+            "transaction.two.phase.commit.enable=true and the right TWO_PHASE_COMMIT"
+        )
+    return f"{api.name} for transactional id {transactional_id!r} was answered with error {error_code}: {meaning}"
