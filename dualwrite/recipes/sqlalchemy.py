@@ -34,6 +34,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from dualwrite.errors import (
+    AbortableError,
     DualWriteError,
     FencedError,
     IllegalStateError,
@@ -331,8 +332,10 @@ class DualWriter:
             sends_records = self._live_producer().transaction_has_records
             if sends_records:
                 self._prepare(tx)
-        except BaseException:
+        except BaseException as error:
             self._roll_back(tx)
+            if isinstance(error, AbortableError) and self._slot.state is SlotState.FENCED:
+                raise self._fenced() from error  # the broker refuses a zombie's records with an abortable code first
             raise
         if sends_records:
             self._decide(tx)
@@ -510,13 +513,16 @@ class DualWriter:
             if self._slot.state is SlotState.CLOSED:
                 raise IllegalStateError("this DualWriter is closed; make a new one")
             if self._slot.state is SlotState.FENCED:
-                raise FencedError(
-                    f"transactional id {self._transactional_id!r} was taken over by another process; nothing was "
-                    "written: make a new DualWriter to take it back, or give each process an id of its own"
-                )
+                raise self._fenced()
             yield
         finally:
             self._in_use.release()
+
+    def _fenced(self) -> FencedError:
+        return FencedError(
+            f"transactional id {self._transactional_id!r} was taken over by another process; nothing was "
+            "written: make a new DualWriter to take it back, or give each process an id of its own"
+        )
 
     def _prepare_table(self) -> None:
         if self._row_exists:

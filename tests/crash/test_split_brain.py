@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import FencedError, RowLockTimeoutError
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualWriter
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, Seen
 from tests.support.databases import Database
@@ -115,21 +117,16 @@ def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(
 
 
 @pytest.mark.parametrize("point", list(PausePoint))
-def test_an_idle_zombie_is_fenced_at_its_next_write(database: Database, emulator: Emulator, point: PausePoint) -> None:
-    """The older one is alive, idle and believes that the id is its own; the newer one is stopped at each point."""
+def test_an_idle_owner_is_fenced_at_its_next_write(database: Database, emulator: Emulator, point: PausePoint) -> None:
+    """The older one is alive and idle and believes that the id is its own; the newer one loses its database."""
     scenario = Scenario(database, emulator)
-    older = scenario.writer()
-    assert scenario.write(older, 1).error is None
-    with scenario.writer(AtPoint(point, database.cut)) as newer:
-        seen = scenario.write(newer, 2)
-        assert seen.took_effect is (point in POINTS_AFTER_THE_DECISION)
-        fenced = scenario.write(older, 3)
-        if point is PausePoint.AFTER_LOCK:
-            # The newer one lost its lock before it initialised, so the older one is still the owner.
-            assert isinstance(fenced.error, FencedError) or fenced.error is None
-        else:
-            assert fenced.took_effect is False
-        assert scenario.write(newer, 4).error is None
+    with scenario.writer(engine=sa.create_engine(database.url)) as older:
+        assert scenario.write(older, 1).error is None
+        with scenario.writer(AtPoint(point, database.cut)) as newer:
+            assert scenario.write(newer, 2).took_effect is (point in POINTS_AFTER_THE_DECISION)
+            assert isinstance(scenario.write(older, 3).error, FencedError)
+            assert older.state is SlotState.FENCED
+            assert scenario.write(newer, 4).error is None
     scenario.assert_both_sides_agree()
 
 
