@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.decisions import Outcome, commit_outcome, recovery_outcome
+
+EMPTY = PreparedTxnState()
+OLDER = PreparedTxnState("7:1")
+OURS = PreparedTxnState("7:2")
+LATER = PreparedTxnState("7:3")
+
+
+@pytest.mark.parametrize(
+    ("row", "ongoing", "outcome"),
+    [
+        (EMPTY, EMPTY, Outcome.NOTHING),
+        (OURS, EMPTY, Outcome.NOTHING),
+        (OURS, OURS, Outcome.COMMITTED),
+        (OLDER, OURS, Outcome.ROLLED_BACK),
+        (EMPTY, OURS, Outcome.ROLLED_BACK),
+        (PreparedTxnState("8:2"), OURS, Outcome.ROLLED_BACK),
+    ],
+)
+def test_what_becomes_of_an_open_transaction(
+    row: PreparedTxnState, ongoing: PreparedTxnState, outcome: Outcome
+) -> None:
+    assert recovery_outcome(row, ongoing) is outcome
+
+
+@pytest.mark.parametrize(
+    ("row", "outcome"),
+    [(OURS, Outcome.COMMITTED), (OLDER, Outcome.ROLLED_BACK), (LATER, Outcome.SUPERSEDED), (EMPTY, Outcome.SUPERSEDED)],
+)
+def test_what_became_of_a_lost_commit(row: PreparedTxnState, outcome: Outcome) -> None:
+    assert commit_outcome(row, ours=OURS, previous=OLDER) is outcome
+
+
+def test_a_first_commit_that_was_lost_leaves_the_row_empty() -> None:
+    assert commit_outcome(EMPTY, ours=OURS, previous=EMPTY) is Outcome.ROLLED_BACK

@@ -1,0 +1,331 @@
+"""`DualWriter` without crashes: what a block means, and how it can be misused without harm."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import (
+    AbortableError,
+    DualWriteError,
+    IllegalStateError,
+    KafkaTimeoutError,
+    StateRowError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from tests.crash.scenario import Scenario
+from tests.support.databases import Database, events
+from tests.support.topics import read_topic
+
+
+@pytest.fixture
+def scenario(database: Database, emulator: Emulator) -> Scenario:
+    return Scenario(database, emulator)
+
+
+@pytest.fixture
+def writer(scenario: Scenario) -> Iterator[DualWriter]:
+    with scenario.writer() as made:
+        yield made
+
+
+class OrdinaryError(Exception):
+    pass
+
+
+def put(tx: DualTransaction, scenario: Scenario, number: int) -> None:
+    tx.connection.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
+    tx.send(scenario.topic, key="k", value=str(number))
+
+
+def break_a_statement(execute: Callable[..., object]) -> None:
+    """Violate the primary key of event 1."""
+    execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "again"})
+
+
+@contextmanager
+def plain_session(engine: sa.Engine) -> Iterator[Session]:
+    with Session(engine) as session:
+        yield session
+
+
+@contextmanager
+def begun_session(engine: sa.Engine) -> Iterator[Session]:
+    with Session(engine) as session, session.begin():
+        yield session
+
+
+@pytest.mark.parametrize("bind", [plain_session, begun_session, sa.Engine.connect, sa.Engine.begin])
+def test_the_callers_own_session_or_connection(
+    scenario: Scenario, writer: DualWriter, bind: Callable[[sa.Engine], AbstractContextManager[Session | sa.Connection]]
+) -> None:
+    with bind(scenario.database.engine) as bound, writer.transaction(bound) as tx:
+        put(tx, scenario, 1)
+    scenario.expected.append("1")
+    with bind(scenario.database.engine) as bound, pytest.raises(OrdinaryError), writer.transaction(bound) as tx:
+        put(tx, scenario, 2)
+        raise OrdinaryError
+    scenario.assert_both_sides_agree()
+
+
+def test_what_the_session_did_before_the_block_belongs_to_it(scenario: Scenario, writer: DualWriter) -> None:
+    if scenario.database.engine.dialect.name == "sqlite":
+        writer.recover()  # makes the row, which would wait for the write lock that the session is about to take
+    with Session(scenario.database.engine) as session:
+        session.execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "1"})
+        with writer.transaction(session) as tx:
+            tx.send(scenario.topic, key="k", value="1")
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_the_outcome_and_the_state_that_was_stored(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        assert tx.outcome is None
+        assert tx.prepared_state.is_empty
+        put(tx, scenario, 1)
+    assert tx.outcome is Outcome.COMMITTED
+    assert tx.prepared_state == scenario.row()
+    with pytest.raises(IllegalStateError, match="ended"):
+        tx.send(scenario.topic, value="late")
+
+
+def test_each_dual_write_leaves_another_state(scenario: Scenario, writer: DualWriter) -> None:
+    rows = []
+    for number in range(3):
+        with writer.transaction() as tx:
+            put(tx, scenario, number)
+        rows.append(scenario.row())
+    assert len(set(rows)) == 3
+
+
+def test_an_exception_is_the_callers_own_and_neither_side_is_written(scenario: Scenario, writer: DualWriter) -> None:
+    mine = OrdinaryError("mine")
+    with pytest.raises(OrdinaryError) as caught, writer.transaction() as tx:
+        put(tx, scenario, 1)
+        raise mine
+    assert caught.value is mine
+    assert tx.outcome is Outcome.ROLLED_BACK
+    assert writer.state is SlotState.READY
+    scenario.assert_both_sides_agree()
+
+
+def test_a_statement_error_that_ends_the_block_is_the_databases_own(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+    scenario.expected.append("1")
+    with pytest.raises(sa.exc.IntegrityError), writer.transaction() as tx:
+        put(tx, scenario, 2)
+        break_a_statement(tx.session.execute)
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("way", ["session", "connection"])
+def test_a_swallowed_statement_error_ends_in_an_exception(scenario: Scenario, writer: DualWriter, way: str) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+    scenario.expected.append("1")
+    with pytest.raises(TransactionDoomedError) as caught, writer.transaction() as tx:
+        put(tx, scenario, 2)
+        with pytest.raises(sa.exc.IntegrityError):
+            break_a_statement(tx.connection.execute if way == "connection" else tx.session.execute)
+    assert isinstance(caught.value.__cause__, Exception)
+    scenario.assert_both_sides_agree()
+
+
+def test_an_error_that_a_savepoint_undid_is_no_error(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+    with writer.transaction() as tx:
+        put(tx, scenario, 2)
+        with pytest.raises(sa.exc.IntegrityError), tx.session.begin_nested():
+            break_a_statement(tx.session.execute)
+        put(tx, scenario, 3)
+    scenario.expected += ["1", "2", "3"]
+    scenario.assert_both_sides_agree()
+
+
+def test_an_error_swallowed_inside_the_commit_is_found_by_reading_the_row(
+    scenario: Scenario, writer: DualWriter
+) -> None:
+    """A failed Postgres transaction answers COMMIT with a silent rollback, and a hook can fail it that late."""
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+    scenario.expected.append("1")
+
+    def swallow(session: Session) -> None:
+        with pytest.raises(sa.exc.IntegrityError):
+            break_a_statement(session.execute)
+
+    postgres = scenario.database.engine.dialect.name == "postgresql"
+    seen: DualWriteError | None = None
+    try:
+        with writer.transaction() as tx:
+            put(tx, scenario, 2)
+            sa.event.listen(tx.session, "before_commit", swallow)
+    except TransactionDoomedError as error:
+        seen = error
+    assert (seen is not None) is postgres
+    scenario.expected += [] if postgres else ["2"]
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("swallow", [True, False])
+@pytest.mark.parametrize("way", ["session", "connection"])
+def test_a_commit_inside_the_block_is_refused(scenario: Scenario, writer: DualWriter, way: str, swallow: bool) -> None:
+    with pytest.raises(TransactionEndedInsideError), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        try:
+            (tx.session if way == "session" else tx.connection).commit()
+        except TransactionEndedInsideError:
+            if not swallow:
+                raise
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.filterwarnings("ignore:transaction already deassociated")
+@pytest.mark.parametrize("way", ["session", "connection"])
+def test_a_rollback_inside_the_block_is_found(scenario: Scenario, writer: DualWriter, way: str) -> None:
+    with pytest.raises(TransactionEndedInsideError), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        (tx.session if way == "session" else tx.connection).rollback()
+        tx.send(scenario.topic, value="2")
+    scenario.assert_both_sides_agree()
+
+
+def test_no_dual_write_inside_a_savepoint(scenario: Scenario, writer: DualWriter) -> None:
+    writer.recover()
+    with Session(scenario.database.engine) as session, session.begin_nested():
+        with pytest.raises(IllegalStateError, match="savepoint"), writer.transaction(session):
+            pass
+    assert writer.state is SlotState.READY
+
+
+def test_one_dual_write_at_a_time(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+        with pytest.raises(IllegalStateError, match="already carries a dual write"), writer.transaction():
+            pass
+        with pytest.raises(IllegalStateError, match="leave its block"):
+            writer.close()
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_without_records_it_is_a_database_transaction(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        tx.session.execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "1"})
+    assert tx.outcome is Outcome.COMMITTED
+    assert tx.prepared_state.is_empty
+    assert scenario.row().is_empty
+    with writer.transaction() as tx:
+        put(tx, scenario, 2)
+    assert scenario.row() == tx.prepared_state
+
+
+def test_without_statements_it_is_a_kafka_transaction(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        tx.send(scenario.topic, key="k", value="1")
+    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == [("k", "1")]
+
+
+def test_a_refused_record_rolls_both_sides_back(scenario: Scenario, writer: DualWriter) -> None:
+    with pytest.raises(DualWriteError), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        try:
+            tx.send(scenario.topic, value=b"x" * 5_000_000).result(10)
+        except AbortableError:
+            pass
+    with writer.transaction() as tx:
+        put(tx, scenario, 2)
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_broker_that_is_away_changes_nothing(database: Database, emulator: Emulator) -> None:
+    scenario = Scenario(database, emulator)
+    writer = DualWriter(
+        database.engine, bootstrap_servers="127.0.0.1:1", transactional_id=scenario.transactional_id, max_block_ms=300
+    )
+    with pytest.raises(KafkaTimeoutError), writer.transaction() as tx:
+        put(tx, scenario, 1)
+    assert writer.state is SlotState.NEW
+    writer.close()
+    with scenario.writer() as working:
+        assert scenario.write(working, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_the_table_is_not_created_behind_ones_back(database: Database, emulator: Emulator) -> None:
+    with (
+        DualWriter(
+            database.engine,
+            bootstrap_servers=emulator.bootstrap_servers,
+            transactional_id="careful",
+            create_table=False,
+        ) as writer,
+        pytest.raises(StateRowError, match="create_state_table"),
+        writer.transaction(),
+    ):
+        pass
+
+
+def test_a_deleted_row_is_told_and_nothing_is_written(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+    scenario.expected.append("1")
+    with scenario.database.engine.begin() as connection:
+        connection.execute(sa.text("DELETE FROM kafka_transaction_state"))
+    with pytest.raises(StateRowError, match="was deleted"), writer.transaction() as tx:
+        put(tx, scenario, 2)
+    scenario.assert_both_sides_agree()
+
+
+def test_a_closed_writer_says_so(scenario: Scenario, writer: DualWriter) -> None:
+    writer.close()
+    writer.close()
+    with pytest.raises(IllegalStateError, match="closed"), writer.transaction():
+        pass
+
+
+def test_a_connection_has_no_session(scenario: Scenario, writer: DualWriter) -> None:
+    writer.recover()
+    with scenario.database.engine.connect() as connection, writer.transaction(connection) as tx:
+        with pytest.raises(IllegalStateError, match=r"tx\.connection"):
+            _ = tx.session
+
+
+def test_many_writers_side_by_side(database: Database, emulator: Emulator) -> None:
+    """Every writer has an id of its own; nobody waits for or disturbs another (on SQLite they queue for the file)."""
+    scenarios = [Scenario(database, emulator) for _ in range(4)]
+    errors: list[BaseException] = []
+
+    def write_ten(index: int) -> None:
+        try:
+            with scenarios[index].writer() as writer:
+                for number in range(10):
+                    with writer.transaction() as tx:
+                        put(tx, scenarios[index], index * 10 + number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write_ten, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    for scenario in scenarios:
+        scenario.assert_nothing_open()
+    with database.engine.connect() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(events)) == 40

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.errors import IllegalStateError
+from dualwrite.recipes.slot import TRANSITIONS, Slot, SlotState
+
+
+def slot_in(state: SlotState) -> Slot:
+    """A slot moved to `state` along the shortest way that the table allows."""
+    ways: dict[SlotState, list[SlotState]] = {SlotState.NEW: []}
+    queue = [SlotState.NEW]
+    for known in queue:
+        for following in TRANSITIONS[known]:
+            if following not in ways:
+                ways[following] = [*ways[known], following]
+                queue.append(following)
+    slot = Slot("id")
+    for step in ways[state]:
+        slot.move(step)
+    return slot
+
+
+@pytest.mark.parametrize("to", SlotState)
+@pytest.mark.parametrize("state", SlotState)
+def test_every_step_is_what_the_table_says(state: SlotState, to: SlotState) -> None:
+    slot = slot_in(state)
+    if to in TRANSITIONS[state]:
+        slot.move(to)
+        assert slot.state is to
+    else:
+        with pytest.raises(IllegalStateError, match=f"'id' cannot go from {state} to {to}"):
+            slot.move(to)
+        assert slot.state is state
+
+
+def test_every_state_can_be_closed_but_one_that_is_deciding() -> None:
+    cannot = {state for state in SlotState if SlotState.CLOSED not in TRANSITIONS[state]}
+    assert cannot == {SlotState.DECIDING, SlotState.CLOSED}

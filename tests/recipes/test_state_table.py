@@ -1,0 +1,137 @@
+"""The row lock and the row itself, on each database."""
+
+from __future__ import annotations
+
+import importlib.resources
+import threading
+
+import pytest
+import sqlalchemy as sa
+
+import dualwrite.recipes
+from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
+from tests.support.databases import Database
+
+EMPTY = PreparedTxnState()
+FIRST = PreparedTxnState("42:7")
+
+
+@pytest.fixture
+def store(database: Database) -> SqlAlchemyStateStore:
+    create_state_table(database.engine)
+    store = SqlAlchemyStateStore(database.engine)
+    store.ensure_row("t")
+    return store
+
+
+def test_a_new_row_is_empty_and_making_it_twice_keeps_what_is_in_it(
+    database: Database, store: SqlAlchemyStateStore
+) -> None:
+    with database.engine.begin() as connection:
+        assert store.lock(connection, "t", timeout_ms=None) == EMPTY
+        store.write(connection, "t", previous=EMPTY, new=FIRST)
+    store.ensure_row("t")
+    with database.engine.begin() as connection:
+        assert store.lock(connection, "t", timeout_ms=None) == FIRST
+
+
+def test_a_write_is_visible_only_with_its_transaction(database: Database, store: SqlAlchemyStateStore) -> None:
+    with database.engine.connect() as connection:
+        store.lock(connection, "t", timeout_ms=None)
+        store.write(connection, "t", previous=EMPTY, new=FIRST)
+        connection.rollback()
+    with database.engine.begin() as connection:
+        assert store.lock(connection, "t", timeout_ms=None) == EMPTY
+
+
+def test_a_write_over_something_else_is_refused(database: Database, store: SqlAlchemyStateStore) -> None:
+    with database.engine.connect() as connection:
+        store.lock(connection, "t", timeout_ms=None)
+        with pytest.raises(StateRowError, match="no longer holds '42:7'"):
+            store.write(connection, "t", previous=FIRST, new=PreparedTxnState("42:8"))
+
+
+def test_a_locked_row_times_out_with_a_sentence(database: Database, store: SqlAlchemyStateStore) -> None:
+    with database.engine.connect() as holder, database.engine.connect() as waiter:
+        store.lock(holder, "t", timeout_ms=None)
+        with pytest.raises(RowLockTimeoutError, match="'t' stayed locked for 30 ms"):
+            store.lock(waiter, "t", timeout_ms=30)
+
+
+def test_the_waiting_transaction_sees_what_the_holder_wrote(database: Database, store: SqlAlchemyStateStore) -> None:
+    seen: list[PreparedTxnState] = []
+
+    def wait_for_the_lock() -> None:
+        with database.engine.begin() as connection:
+            seen.append(store.lock(connection, "t", timeout_ms=20_000))
+
+    with database.engine.begin() as holder:
+        store.lock(holder, "t", timeout_ms=None)
+        waiter = threading.Thread(target=wait_for_the_lock)
+        waiter.start()
+        store.write(holder, "t", previous=EMPTY, new=FIRST)
+    waiter.join(30)
+    assert seen == [FIRST]
+
+
+def test_a_missing_row_is_told(database: Database, store: SqlAlchemyStateStore) -> None:
+    with database.engine.begin() as connection, pytest.raises(StateRowError, match="no row for transactional id 'u'"):
+        store.lock(connection, "u", timeout_ms=10)
+
+
+def test_a_missing_table_is_told(database: Database) -> None:
+    with pytest.raises(StateRowError, match="create_state_table"):
+        SqlAlchemyStateStore(database.engine).ensure_row("t")
+
+
+def test_autocommit_cannot_hold_a_lock(database: Database, store: SqlAlchemyStateStore) -> None:
+    with (
+        database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        pytest.raises(IllegalStateError, match="autocommit"),
+    ):
+        store.lock(connection, "t", timeout_ms=None)
+
+
+def test_the_database_keeps_its_own_lock_timeout(database: Database, store: SqlAlchemyStateStore) -> None:
+    set_timeout, show_timeout, value = {
+        "postgresql": ("SET LOCAL lock_timeout = '3s'", "SHOW lock_timeout", "3s"),
+        "sqlite": ("PRAGMA busy_timeout = 3000", "PRAGMA busy_timeout", 3000),
+    }[database.engine.dialect.name]
+    with database.engine.connect() as holder, database.engine.connect() as waiter:
+        store.lock(holder, "t", timeout_ms=None)
+        waiter.execute(sa.text(set_timeout))
+        freed = threading.Timer(0.05, holder.rollback)
+        freed.start()
+        store.lock(waiter, "t", timeout_ms=20_000)
+        assert waiter.scalar(sa.text(show_timeout)) == value
+        freed.join()
+
+
+def test_several_processes_create_the_table_at_once(database: Database) -> None:
+    errors: list[BaseException] = []
+
+    def create() -> None:
+        try:
+            create_state_table(database.engine)
+            SqlAlchemyStateStore(database.engine).ensure_row("t")
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=create) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+
+
+def test_the_shipped_sql_makes_the_same_table(database: Database) -> None:
+    text = importlib.resources.files(dualwrite.recipes).joinpath("schema.sql").read_text()
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql(text)
+    made = {column["name"]: column for column in sa.inspect(database.engine).get_columns("kafka_transaction_state")}
+    assert list(made) == list(kafka_transaction_state.columns.keys())
+    assert not any(column["nullable"] for column in made.values())
+    SqlAlchemyStateStore(database.engine).ensure_row("t")
