@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dualwrite.errors import DualWriteError
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 
 KAFKA_VERSION = "4.4.0"
 """The newest release whose jars resolve. Its rules are those the specification calls trunk."""
@@ -78,10 +78,6 @@ _PROPERTIES: Mapping[str, str] = {
     # the default of 128 MiB is taken from the heap when the broker starts
     "log.cleaner.dedupe.buffer.size": "4194304",
 }
-
-
-class ServerUnavailableError(DualWriteError):
-    """A server that a test needs cannot be had on this machine; the text says in plain words why."""
 
 
 class ApacheKafka:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from kafka.protocol.admin.topics import CreateTopicsRequest
 from kafka.protocol.admin.transactions import (
@@ -25,7 +25,7 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.protocol.consumer.group import OffsetFetchRequest
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest
 from kafka.protocol.producer.produce import ProduceRequest
 from kafka.protocol.producer.transaction import (
@@ -43,6 +43,10 @@ DEADLINE_S = 15.0
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST, LATEST = -2, -1
 TRANSACTION, GROUP = 1, 0
+LAST_CLIENT_EPOCH = 32766
+
+
+T = TypeVar("T")
 
 
 class Code(IntEnum):
@@ -131,7 +135,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Answer of DescribeTransactions for one transactional id, without its start time."""
+    """Answer of DescribeTransactions for one transactional id; of its start time only whether there is one."""
 
     error: Code | int
     state: str
@@ -232,10 +236,13 @@ class Wire:
         """Send one frame as it is and return the answer's frame. Raises ConnectionClosedError."""
         try:
             self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-            (length,) = struct.unpack(">i", self._read(4))
-            return self._read(length)
+            return self._receive()
         except ConnectionError as error:
             raise ConnectionClosedError from error
+
+    def _receive(self) -> bytes:
+        (length,) = struct.unpack(">i", self._read(4))
+        return self._read(length)
 
     def _read(self, count: int) -> bytes:
         data = bytearray()
@@ -259,12 +266,11 @@ class Wire:
         )
         answer = self.call(CreateTopicsRequest(version=5, topics=[topic], timeout_ms=10_000, validate_only=False))
         assert answer.topics[0].error_code == 0, answer
-        wait_until(lambda: self._leaders(name) == partitions)
+        # the metadata names a leader before that has opened its log
+        wait_until(lambda: all(self._leads(name, partition) for partition in range(partitions)))
 
-    def _leaders(self, name: str) -> int:
-        topics = [MetadataRequest.MetadataRequestTopic(name=name)]
-        answer = self.call(MetadataRequest(version=8, topics=topics, allow_auto_topic_creation=False))
-        return sum(partition.error_code == 0 for partition in answer.topics[0].partitions)
+    def _leads(self, topic: str, partition: int) -> bool:
+        return self._list_offsets(topic, partition, LATEST, READ_UNCOMMITTED, 7).error_code == 0
 
     def find_coordinator(self, key: str, key_type: int = TRANSACTION, *, version: int = 3) -> Code | int:
         answer = self.call(FindCoordinatorRequest(version=version, key=key, key_type=key_type))
@@ -297,10 +303,10 @@ class Wire:
                 **extra,
             )
         )
-        ongoing = (
-            Identity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) if version >= 6 else NOBODY
-        )
-        return Init(code_of(answer.error_code), Identity(answer.producer_id, answer.producer_epoch), ongoing)
+        error, identity = code_of(answer.error_code), Identity(answer.producer_id, answer.producer_epoch)
+        if version < 6:
+            return Init(error, identity)
+        return Init(error, identity, Identity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch))
 
     def init_ok(self, transactional_id: str | None, expected: Identity = NOBODY, **settings: Any) -> Identity:
         """Init as a client does it: repeated while the coordinator is loading or busy with a transaction's end."""
@@ -309,6 +315,29 @@ class Wire:
         )
         assert answer.error == Code.NONE, answer
         return answer.identity
+
+    def exhaust_epochs(self, transactional_id: str) -> Identity:
+        """InitProducerId, sent ahead of its answers, until the identity has the last epoch a client may hold."""
+        identity = self.init_ok(transactional_id)
+        request = InitProducerIdRequest(
+            version=5,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=60_000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        request.with_header(correlation_id=0, client_id="wire")
+        frame = request.encode(header=True, framed=True)
+        missing = LAST_CLIENT_EPOCH - identity.producer_epoch
+        while missing:
+            count = min(missing, 200)
+            self._socket.sendall(frame * count)
+            for _ in range(count):
+                self._receive()
+            missing -= count
+        identity = self.describe(transactional_id).identity
+        assert identity.producer_epoch == LAST_CLIENT_EPOCH, identity
+        return identity
 
     def add(
         self, transactional_id: str, identity: Identity, *partitions: tuple[str, int], version: int = 3
@@ -464,15 +493,10 @@ class Wire:
     ) -> Produced:
         data = ProduceRequest.TopicProduceData
         topic_data = data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=records)])
-        answer = self.call(
-            ProduceRequest(
-                version=version,
-                transactional_id=transactional_id,
-                acks=acks,
-                timeout_ms=10_000,
-                topic_data=[topic_data],
-            )
+        request = ProduceRequest(
+            version=version, transactional_id=transactional_id, acks=acks, timeout_ms=10_000, topic_data=[topic_data]
         )
+        answer = self.call(request)
         result = answer.responses[0].partition_responses[0]
         return Produced(code_of(result.error_code), result.base_offset)
 
@@ -486,19 +510,20 @@ class Wire:
     def list_offsets(
         self, topic: str, timestamp: int = LATEST, isolation: int = READ_UNCOMMITTED, *, version: int = 7
     ) -> int:
-        wanted = ListOffsetsRequest.ListOffsetsTopic
-        partition = wanted.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
-        answer = self.call(
-            ListOffsetsRequest(
-                version=version,
-                replica_id=-1,
-                isolation_level=isolation,
-                topics=[wanted(name=topic, partitions=[partition])],
-            )
-        )
-        result = answer.topics[0].partitions[0]
+        result = self._list_offsets(topic, 0, timestamp, isolation, version)
         assert result.error_code == 0, result
         return int(result.offset)
+
+    def _list_offsets(self, topic: str, partition: int, timestamp: int, isolation: int, version: int) -> Any:
+        wanted = ListOffsetsRequest.ListOffsetsTopic
+        asked = wanted.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=timestamp)
+        request = ListOffsetsRequest(
+            version=version,
+            replica_id=-1,
+            isolation_level=isolation,
+            topics=[wanted(name=topic, partitions=[asked])],
+        )
+        return self.call(request).topics[0].partitions[0]
 
     def fetch(self, topic: str, offset: int = 0, isolation: int = READ_UNCOMMITTED, *, version: int = 11) -> Fetched:
         wanted = FetchRequest.FetchTopic
@@ -607,9 +632,8 @@ class Wire:
     def offset_fetch(self, group: str, topic: str, *, require_stable: bool = False) -> tuple[Code | int, int]:
         """OffsetFetch v7 of partition 0: error and committed offset."""
         wanted = OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])
-        answer = self.call(
-            OffsetFetchRequest(version=7, group_id=group, topics=[wanted], require_stable=require_stable)
-        )
+        request = OffsetFetchRequest(version=7, group_id=group, topics=[wanted], require_stable=require_stable)
+        answer = self.call(request)
         if answer.error_code:
             return code_of(answer.error_code), -1
         result = answer.topics[0].partitions[0]

@@ -1,0 +1,30 @@
+"""What happens at the last epoch that a client may hold, the same on both brokers (KIP-890, KAFKA-20090)."""
+
+from __future__ import annotations
+
+from .wire import Code, End, Wire
+
+
+def test_commit_at_the_last_epoch_changes_the_producer_id(wire: Wire, transactional_id: str, topic: str) -> None:
+    last = wire.exhaust_epochs(transactional_id)
+    assert wire.produce(transactional_id, last, topic, 0).error == Code.NONE
+    answer = wire.end_settled(transactional_id, last, commit=True)
+    assert (answer.error, answer.identity.producer_epoch) == (Code.NONE, 0)
+    assert answer.identity.producer_id != last.producer_id
+    assert wire.describe(transactional_id).identity == answer.identity
+    marker = wire.fetch(topic).batches[-1]
+    assert (marker.is_control, marker.identity) == (True, last.bumped())
+    # retries with the pair before the change are recognised; other epochs of the old id are not
+    assert wire.end(transactional_id, last, commit=True) == answer
+    assert wire.end(transactional_id, last, commit=False) == End(Code.INVALID_TXN_STATE)
+    assert wire.end(transactional_id, last.bumped(-1), commit=True) == End(Code.INVALID_PRODUCER_ID_MAPPING)
+    assert wire.produce(transactional_id, answer.identity, topic, 0).error == Code.NONE
+    assert wire.end_settled(transactional_id, answer.identity, commit=True).identity == answer.identity.bumped()
+
+
+def test_timeout_at_the_last_epoch_changes_the_producer_id(wire: Wire, transactional_id: str, topic: str) -> None:
+    wire.exhaust_epochs(transactional_id)
+    before = wire.describe(transactional_id).identity
+    last = wire.init_ok(transactional_id, before, timeout_ms=1)
+    assert last.producer_epoch == 0
+    assert last.producer_id != before.producer_id

@@ -1,0 +1,81 @@
+"""Offsets committed in transactions without a group membership, the same on both brokers (KIP-98, KIP-447, KIP-890)."""
+
+from __future__ import annotations
+
+import pytest
+
+from .wire import GROUP, Code, Identity, Wire
+
+
+@pytest.fixture(autouse=True)
+def _group_coordinator(wire: Wire, group: str) -> None:
+    wire.wait_for_coordinator(group, GROUP)
+
+
+@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("commit", [True, False])
+def test_offsets_follow_the_transaction(
+    wire: Wire, transactional_id: str, topic: str, group: str, version: int, commit: bool
+) -> None:
+    identity = wire.init_ok(transactional_id)
+    if version < 5:
+        assert wire.add_offsets(transactional_id, identity, group) == Code.NONE
+    assert wire.txn_offset_commit(transactional_id, identity, group, topic, 7, version=version) == Code.NONE
+    assert list(wire.describe(transactional_id).topics) == ["__consumer_offsets"]
+    assert wire.offset_fetch(group, topic) == (Code.NONE, -1)
+    assert wire.offset_fetch(group, topic, require_stable=True) == (Code.UNSTABLE_OFFSET_COMMIT, -1)
+    end_version = 5 if version == 5 else 4
+    answer = wire.end_settled(transactional_id, identity, commit=commit, version=end_version)
+    assert answer.error == Code.NONE
+    committed = 7 if commit else -1
+    assert wire.offset_fetch(group, topic, require_stable=True) == (Code.NONE, committed)
+    assert wire.offset_fetch(group, topic) == (Code.NONE, committed)
+
+
+@pytest.mark.parametrize(("version", "refused"), [(3, Code.INVALID_TXN_STATE), (4, Code.TRANSACTION_ABORTABLE)])
+def test_offsets_of_a_group_that_was_not_added(
+    wire: Wire, transactional_id: str, topic: str, group: str, version: int, refused: Code
+) -> None:
+    identity = wire.init_ok(transactional_id)
+    assert wire.txn_offset_commit(transactional_id, identity, group, topic, 7, version=version) == refused
+    assert wire.describe(transactional_id).state == "Empty"
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_refusals(wire: Wire, transactional_id: str, topic: str, group: str, version: int) -> None:
+    identity = wire.init_ok(transactional_id)
+    if version < 5:
+        assert wire.add_offsets(transactional_id, identity, group) == Code.NONE
+
+    def commit(who: Identity, txn: str = transactional_id, **changes: object) -> Code | int:
+        settings = {"group": group, "topic": topic, "offset": 7, "version": version} | changes
+        return wire.txn_offset_commit(txn, who, **settings)  # type: ignore[arg-type]
+
+    assert commit(identity.bumped()) == Code.INVALID_PRODUCER_EPOCH
+    assert commit(Identity(identity.producer_id + 100_000, 0)) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert commit(identity, "nobody-has-this-id") == Code.INVALID_PRODUCER_ID_MAPPING
+    assert commit(identity, topic="no-such-topic") == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert commit(identity, group="") == Code.INVALID_GROUP_ID
+    assert commit(identity, generation=3, member="m") == Code.ILLEGAL_GENERATION
+    assert commit(identity, metadata="x" * 5000) == 12
+    assert commit(identity) == Code.NONE
+    assert wire.end_settled(transactional_id, identity, commit=True, version=5 if version == 5 else 4).error == 0
+    assert wire.offset_fetch(group, topic) == (Code.NONE, 7)
+
+
+def test_last_offset_of_a_transaction_wins(wire: Wire, transactional_id: str, topic: str, group: str) -> None:
+    identity = wire.init_ok(transactional_id)
+    for offset in (5, 9, 8):
+        assert wire.txn_offset_commit(transactional_id, identity, group, topic, offset) == Code.NONE
+    assert wire.end_settled(transactional_id, identity, commit=True).error == Code.NONE
+    assert wire.offset_fetch(group, topic) == (Code.NONE, 8)
+
+
+def test_records_and_offsets_in_one_transaction(wire: Wire, transactional_id: str, topic: str, group: str) -> None:
+    identity = wire.init_ok(transactional_id)
+    assert wire.produce(transactional_id, identity, topic, 0).error == Code.NONE
+    assert wire.txn_offset_commit(transactional_id, identity, group, topic, 1) == Code.NONE
+    assert sorted(wire.describe(transactional_id).topics) == ["__consumer_offsets", topic]
+    assert wire.end_settled(transactional_id, identity, commit=True).error == Code.NONE
+    assert wire.offset_fetch(group, topic) == (Code.NONE, 1)
+    assert wire.list_offsets(topic, isolation=1) == 2
