@@ -1,26 +1,53 @@
 """The transaction coordinator of one node: carries out what the pure decisions of `coordinator.py` say.
 
 Everything here runs in the emulator's one event loop; a step between two awaits is atomic, and `pending_state` is
-what protects a transactional id across them (other requests see CONCURRENT_TRANSACTIONS).
+what protects a transactional id across them (other requests see CONCURRENT_TRANSACTIONS). A call that was started
+must be let finish, as a broker finishes a request whose client is gone: cancelling it would leave the id pending.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import asyncio
+import re
+from collections.abc import Collection, Coroutine, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.config import BrokerConfig
-from dualwrite.broker_emulator.pause_points import PausePoints
+from dualwrite.broker_emulator.pause_points import PausePoint, PausePoints
 from dualwrite.broker_emulator.topic_partition import TopicPartition
+from dualwrite.broker_emulator.transactions import coordinator as decisions
+from dualwrite.broker_emulator.transactions import inspection, transitions
+from dualwrite.broker_emulator.transactions.coordinator import InitProducerIdRequest
+from dualwrite.broker_emulator.transactions.markers import MarkerReaction, reaction_to
+from dualwrite.broker_emulator.transactions.metadata import NO_PRODUCER_ID, ProducerPair, TransactionMetadata
 from dualwrite.broker_emulator.transactions.results import (
     EndTxnResult,
     InitProducerIdResult,
     ListTransactionsResult,
     TransactionDescription,
+    TransactionListing,
 )
+from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
+from dualwrite.broker_emulator.transactions.states import (
+    COMPLETE_STATES,
+    PREPARE_STATES,
+    TransactionState,
+)
+from dualwrite.broker_emulator.transactions.transaction_log import (
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+    partition_for,
+    value_version,
+)
+from dualwrite.broker_emulator.transactions.transitions import Transition
+
+RETRY_BACKOFF_S = 0.01
 
 
 class StateLog(Protocol):
@@ -53,7 +80,25 @@ class MarkerSender(Protocol):
         commit: bool,
         transaction_version: int,
     ) -> ErrorCode | None:
-        """The leader's answer by section 2.7; None when the topic was deleted, so that no leader can be asked."""
+        """The leader's answer to WriteTxnMarkers; None when the topic was deleted, so that no leader can be asked."""
+
+
+@dataclass(slots=True, eq=False)
+class _OwnedPartition:
+    """One partition of `__transaction_state` during one term of leadership."""
+
+    partition: int
+    coordinator_epoch: int
+    ids: dict[str, TransactionMetadata] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _MarkerRun:
+    """The markers of one decided transaction; stopped as a whole when a leader says that somebody newer is at work."""
+
+    owned: _OwnedPartition
+    decided: TransactionMetadata
+    is_cancelled: bool = False
 
 
 class TransactionCoordinator:
@@ -69,15 +114,63 @@ class TransactionCoordinator:
         producer_ids: ProducerIdSource,
         markers: MarkerSender,
         pause_points: PausePoints,
-    ) -> None: ...
+    ) -> None:
+        self.node_id = node_id
+        self._rules = CoordinatorRules.from_config(config)
+        self._partition_count = config.transaction_state_log_num_partitions
+        self._value_version = value_version(self._rules.transaction_version)
+        self._clock = clock
+        self._log = log
+        self._producer_ids = producer_ids
+        self._markers = markers
+        self._pause_points = pause_points
+        self._partitions: dict[int, _OwnedPartition] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_active = True
+
+    # --- ownership ---
+
+    def partition_for(self, transactional_id: str) -> int:
+        """The `__transaction_state` partition that owns the id."""
+        return partition_for(transactional_id, self._partition_count)
 
     def load_partition(self, partition: int, leader_epoch: int) -> None:
-        """Become leader of a partition: replay it and resend the markers of transactions that were being ended."""
-        raise NotImplementedError
+        """Become leader of a partition: replay it and resend the markers of transactions that were being ended.
+
+        Takes one step of the event loop, so no request can meet a partition that is still loading. `leader_epoch` is
+        the coordinator epoch of the markers sent from now on. Raises TransactionLogError on a record nobody can read.
+        """
+        owned = _OwnedPartition(partition, leader_epoch)
+        for key, value in self._log.replay(partition):
+            transactional_id = decode_key(key)
+            if value is None:
+                owned.ids.pop(transactional_id, None)
+            else:
+                owned.ids[transactional_id] = transitions.loaded(decode_value(transactional_id, value))
+        self._partitions[partition] = owned
+        for metadata in owned.ids.values():
+            if metadata.state in PREPARE_STATES:
+                self._start(self._write_markers(_MarkerRun(owned, metadata)))
 
     def unload_partition(self, partition: int) -> None:
         """Lose leadership: forget the partition's ids; appends in flight answer NOT_COORDINATOR."""
-        raise NotImplementedError
+        self._partitions.pop(partition, None)
+
+    async def shutdown(self) -> None:
+        """Stop all background work; afterwards requests are answered NOT_COORDINATOR, inspection with 15."""
+        self._is_active = False
+        self._partitions.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _owner_of(self, transactional_id: str) -> _OwnedPartition | None:
+        return self._partitions.get(self.partition_for(transactional_id))
+
+    def _is_owner(self, owned: _OwnedPartition) -> bool:
+        return self._partitions.get(owned.partition) is owned
+
+    # --- requests ---
 
     async def init_producer_id(
         self,
@@ -89,8 +182,34 @@ class TransactionCoordinator:
         enable_2pc: bool = False,
         keep_prepared: bool = False,
     ) -> InitProducerIdResult:
-        """InitProducerId (KIP-98, KIP-360, KIP-890, KIP-939). `timeout_ms` is ignored with `enable_2pc`."""
-        raise NotImplementedError
+        """InitProducerId (KIP-98, KIP-360, KIP-890, KIP-939). `timeout_ms` is ignored with `enable_2pc`.
+
+        An open transaction is aborted (answer CONCURRENT_TRANSACTIONS until that is done), or with `keep_prepared`
+        left as it is, and every earlier holder of the id is fenced either way.
+        """
+        request = InitProducerIdRequest(
+            timeout_ms, ProducerPair(producer_id, producer_epoch), enable_2pc, keep_prepared
+        )
+        error = decisions.check_init_request(transactional_id, request, self._rules)
+        if error is not ErrorCode.none:
+            return InitProducerIdResult(error)
+        if transactional_id is None:
+            return InitProducerIdResult(ErrorCode.none, self._producer_ids.next_producer_id(), 0)
+        owned = self._owner_of(transactional_id)
+        if owned is None:
+            return InitProducerIdResult(ErrorCode.not_coordinator)
+        metadata = owned.ids.get(transactional_id)
+        decision = decisions.decide_init_producer_id(
+            transactional_id,
+            metadata,
+            request,
+            self._rules,
+            new_producer_id=self._spare_producer_id(metadata),
+            now_ms=self._clock.now_ms(),
+        )
+        if decision.transition is not None:
+            error = await self._carry_out(owned, decision.transition)
+        return decision.response if error is ErrorCode.none else InitProducerIdResult(error)
 
     async def add_partitions(
         self,
@@ -102,7 +221,22 @@ class TransactionCoordinator:
         transaction_version: int,
     ) -> ErrorCode:
         """Add partitions to the transaction, opening it if need be; version 2 for brokers' implicit adds, else 0."""
-        raise NotImplementedError
+        if not transactional_id:
+            return ErrorCode.invalid_request
+        owned = self._owner_of(transactional_id)
+        if owned is None:
+            return ErrorCode.not_coordinator
+        decision = decisions.decide_add_partitions(
+            owned.ids.get(transactional_id),
+            ProducerPair(producer_id, producer_epoch),
+            partitions,
+            self._rules,
+            transaction_version=transaction_version,
+            now_ms=self._clock.now_ms(),
+        )
+        if decision.transition is None:
+            return decision.response
+        return await self._carry_out(owned, decision.transition)
 
     def verify_partitions(
         self,
@@ -112,7 +246,13 @@ class TransactionCoordinator:
         partitions: Collection[TopicPartition],
     ) -> dict[TopicPartition, ErrorCode]:
         """Whether each partition is part of the transaction (AddPartitionsToTxn with VerifyOnly, KIP-890 part 1)."""
-        raise NotImplementedError
+        if not transactional_id:
+            return dict.fromkeys(partitions, ErrorCode.invalid_request)
+        owned = self._owner_of(transactional_id)
+        if owned is None:
+            return dict.fromkeys(partitions, ErrorCode.not_coordinator)
+        writer = ProducerPair(producer_id, producer_epoch)
+        return decisions.verify_partitions(owned.ids.get(transactional_id), writer, partitions)
 
     async def end_txn(
         self,
@@ -124,11 +264,43 @@ class TransactionCoordinator:
         transaction_version: int,
     ) -> EndTxnResult:
         """End the transaction; version 2 for EndTxn v5 and later, else 0. Answers once the decision is in the log."""
-        raise NotImplementedError
+        if not transactional_id:
+            return EndTxnResult(ErrorCode.invalid_request)
+        owned = self._owner_of(transactional_id)
+        if owned is None:
+            return EndTxnResult(ErrorCode.not_coordinator)
+        metadata = owned.ids.get(transactional_id)
+        decision = decisions.decide_end_txn(
+            metadata,
+            ProducerPair(producer_id, producer_epoch),
+            self._rules,
+            commit=commit,
+            transaction_version=transaction_version,
+            new_producer_id=self._spare_producer_id(metadata),
+            now_ms=self._clock.now_ms(),
+        )
+        if decision.transition is None:
+            return decision.response
+        error = await self._carry_out(owned, decision.transition)
+        return decision.response if error is ErrorCode.none else EndTxnResult(error)
+
+    def _spare_producer_id(self, metadata: TransactionMetadata | None) -> int:
+        if not decisions.needs_new_producer_id(metadata):
+            return NO_PRODUCER_ID
+        return self._producer_ids.next_producer_id()
+
+    # --- inspection ---
 
     def describe(self, transactional_id: str) -> TransactionDescription:
         """DescribeTransactions (KIP-664) for one id."""
-        raise NotImplementedError
+        if not self._is_active:
+            return TransactionDescription(ErrorCode.coordinator_not_available, transactional_id)
+        if not transactional_id:
+            return TransactionDescription(ErrorCode.invalid_request, transactional_id)
+        owned = self._owner_of(transactional_id)
+        if owned is None:
+            return TransactionDescription(ErrorCode.not_coordinator, transactional_id)
+        return inspection.describe(transactional_id, owned.ids.get(transactional_id))
 
     def list(
         self,
@@ -139,20 +311,183 @@ class TransactionCoordinator:
         pattern: str | None = None,
     ) -> ListTransactionsResult:
         """ListTransactions (KIP-664, KIP-994, KIP-1152); filters that are given are ANDed."""
-        raise NotImplementedError
+        if not self._is_active:
+            return ListTransactionsResult(ErrorCode.coordinator_not_available)
+        try:
+            filters, unknown = inspection.parse_filters(state_filters, producer_id_filters, duration_filter_ms, pattern)
+        except re.error:
+            return ListTransactionsResult(ErrorCode.invalid_regular_expression)
+        now_ms = self._clock.now_ms()
+        rows = (
+            TransactionListing(metadata.transactional_id, metadata.producer_id, metadata.state.label)
+            for owned in self._partitions.values()
+            for metadata in owned.ids.values()
+            if filters.admit(metadata, now_ms)
+        )
+        return ListTransactionsResult(ErrorCode.none, unknown, tuple(rows))
+
+    # --- scans ---
 
     def abort_timed_out(self) -> None:
-        """Start aborting every transaction whose timeout has passed; to be called at intervals."""
-        raise NotImplementedError
+        """Start aborting every transaction whose timeout has passed; to be called at intervals.
+
+        An abort whose append fails is tried again by the next scan.
+        """
+        now_ms = self._clock.now_ms()
+        for owned in self._partitions.values():
+            for transactional_id, metadata in owned.ids.items():
+                if decisions.has_timed_out(metadata, now_ms):
+                    self._start(self._abort_timed_out(owned, transactional_id))
+
+    async def _abort_timed_out(self, owned: _OwnedPartition, transactional_id: str) -> None:
+        metadata = owned.ids.get(transactional_id)
+        if metadata is None:
+            return
+        transition = decisions.decide_timeout_abort(
+            metadata,
+            self._rules,
+            new_producer_id=self._spare_producer_id(metadata),
+            now_ms=self._clock.now_ms(),
+        )
+        if transition is not None:
+            await self._carry_out(owned, transition)
 
     def expire_transactional_ids(self) -> None:
         """Start removing every id that was not used for `transactional.id.expiration.ms`; to be called at intervals."""
-        raise NotImplementedError
+        now_ms = self._clock.now_ms()
+        for owned in self._partitions.values():
+            for transactional_id, metadata in owned.ids.items():
+                if decisions.has_expired(metadata, self._rules, now_ms):
+                    self._start(self._expire(owned, transactional_id))
 
-    async def shutdown(self) -> None:
-        """Stop marker tasks and answer COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR from now on."""
-        raise NotImplementedError
+    async def _expire(self, owned: _OwnedPartition, transactional_id: str) -> None:
+        metadata = owned.ids.get(transactional_id)
+        if metadata is None or not decisions.has_expired(metadata, self._rules, self._clock.now_ms()):
+            return
+        owned.ids[transactional_id] = replace(metadata, pending_state=TransactionState.DEAD)
+        error = await self._log.append(owned.partition, encode_key(transactional_id), None)
+        if error is ErrorCode.none:
+            del owned.ids[transactional_id]
+        else:
+            owned.ids[transactional_id] = metadata
 
-    def partition_for(self, transactional_id: str) -> int:
-        """The `__transaction_state` partition that owns the id."""
-        raise NotImplementedError
+    # --- transitions and markers ---
+
+    async def _carry_out(self, owned: _OwnedPartition, transition: Transition) -> ErrorCode:
+        """Append a transition's record, with the id pending meanwhile; what to tell a client if that fails."""
+        after = transition.after
+        owned.ids[after.transactional_id] = transition.during
+        error = await self._append(owned, after)
+        if error is not ErrorCode.none:
+            if transition.on_failure is None:
+                del owned.ids[after.transactional_id]
+            else:
+                owned.ids[after.transactional_id] = transition.on_failure
+            return decisions.client_error_of_append(error)
+        owned.ids[after.transactional_id] = after
+        if self._pause_points.active:
+            await self._reach(_AFTER_APPEND, after)
+        if not self._is_owner(owned):
+            return ErrorCode.not_coordinator
+        if after.state in PREPARE_STATES:
+            self._start(self._write_markers(_MarkerRun(owned, after)))
+        return ErrorCode.none
+
+    async def _append(self, owned: _OwnedPartition, metadata: TransactionMetadata) -> ErrorCode:
+        if self._pause_points.active:
+            await self._reach(_BEFORE_APPEND, metadata)
+            if not self._is_owner(owned):
+                return ErrorCode.not_coordinator
+        key, value = encode_key(metadata.transactional_id), encode_value(metadata, self._value_version)
+        return await self._log.append(owned.partition, key, value)
+
+    async def _write_markers(self, run: _MarkerRun) -> None:
+        partitions = run.decided.topic_partitions
+        if len(partitions) == 1:
+            await self._write_marker(run, *partitions)
+        elif partitions:
+            async with asyncio.TaskGroup() as group:
+                for topic_partition in partitions:
+                    group.create_task(self._write_marker(run, topic_partition))
+        if not run.is_cancelled:
+            await self._complete(run)
+
+    async def _write_marker(self, run: _MarkerRun, topic_partition: TopicPartition) -> None:
+        owned, decided = run.owned, run.decided
+        while not run.is_cancelled and self._is_owner(owned):
+            if self._pause_points.active:
+                await self._reach(PausePoint.BEFORE_MARKER, decided, topic_partition)
+            answer = await self._markers.send(
+                topic_partition,
+                producer_id=decided.producer_id,
+                producer_epoch=decided.producer_epoch,
+                coordinator_epoch=owned.coordinator_epoch,
+                commit=decided.state is TransactionState.PREPARE_COMMIT,
+                transaction_version=decided.client_transaction_version,
+            )
+            if self._pause_points.active:
+                await self._reach(PausePoint.AFTER_MARKER, decided, topic_partition)
+            reaction = reaction_to(answer)
+            if reaction is MarkerReaction.CANCEL:
+                run.is_cancelled = True
+            elif reaction is MarkerReaction.RETRY:
+                await asyncio.sleep(RETRY_BACKOFF_S)
+            else:
+                current = owned.ids[decided.transactional_id]
+                owned.ids[decided.transactional_id] = transitions.acknowledged(current, topic_partition)
+                return
+
+    async def _complete(self, run: _MarkerRun) -> None:
+        """Append Complete; retried until it succeeds, because the decision is in the log and the markers are out."""
+        owned, name = run.owned, run.decided.transactional_id
+        while self._is_owner(owned):
+            transition = transitions.completed(owned.ids[name], self._clock.now_ms())
+            error = await self._append(owned, transition.after)
+            if error is ErrorCode.none:
+                owned.ids[name] = transition.after
+                if self._pause_points.active:
+                    await self._reach(_AFTER_APPEND, transition.after)
+                return
+            await asyncio.sleep(RETRY_BACKOFF_S)
+
+    async def _reach(
+        self,
+        point: PausePoint | tuple[PausePoint, PausePoint, PausePoint],
+        metadata: TransactionMetadata,
+        topic_partition: TopicPartition | None = None,
+    ) -> None:
+        if not isinstance(point, PausePoint):
+            point = point[(metadata.state in PREPARE_STATES) + 2 * (metadata.state in COMPLETE_STATES)]
+        where = {} if topic_partition is None else topic_partition._asdict()
+        await self._pause_points.reach(
+            point,
+            node_id=self.node_id,
+            transactional_id=metadata.transactional_id,
+            producer_id=metadata.producer_id,
+            producer_epoch=metadata.producer_epoch,
+            state=metadata.state.label,
+            **where,
+        )
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "the transaction coordinator failed", "exception": error, "task": task}
+            task.get_loop().call_exception_handler(context)
+
+
+_BEFORE_APPEND = (
+    PausePoint.BEFORE_STATE_APPEND,
+    PausePoint.BEFORE_PREPARE_APPEND,
+    PausePoint.BEFORE_COMPLETE_APPEND,
+)
+_AFTER_APPEND = (
+    PausePoint.AFTER_STATE_APPEND,
+    PausePoint.AFTER_PREPARE_APPEND,
+    PausePoint.AFTER_COMPLETE_APPEND,
+)

@@ -1,0 +1,420 @@
+"""What the transaction coordinator decides: functions of what it knows, what is asked, and what time it is.
+
+A decision is a response, and the transition that has to be in the log before the response may be given. A response
+other than that of a failed append never depends on anything but the arguments. KIP-98, KIP-360, KIP-890, KIP-939.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Generic, NamedTuple, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.config import MAX_EPOCH, TWO_PHASE_COMMIT_TIMEOUT_MS
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+from dualwrite.broker_emulator.transactions import transitions
+from dualwrite.broker_emulator.transactions.metadata import (
+    LAST_USABLE_EPOCH,
+    NO_PAIR,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerPair,
+    TransactionMetadata,
+)
+from dualwrite.broker_emulator.transactions.results import EndTxnResult, InitProducerIdResult
+from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
+from dualwrite.broker_emulator.transactions.states import EXPIRABLE_STATES, PREPARE_STATES, TransactionState
+from dualwrite.broker_emulator.transactions.transitions import Transition
+
+Response = TypeVar("Response", bound=ErrorCode | InitProducerIdResult | EndTxnResult)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[Response]):
+    """What to answer, once `transition` (if any) is in the log."""
+
+    response: Response
+    transition: Transition | None = None
+
+
+APPEND_ERRORS: Mapping[ErrorCode, ErrorCode] = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
+}
+
+
+def client_error_of_append(error: ErrorCode) -> ErrorCode:
+    """What a client is told when the append to `__transaction_state` ended with `error`."""
+    return APPEND_ERRORS.get(error, error)
+
+
+def needs_new_producer_id(metadata: TransactionMetadata | None) -> bool:
+    """Whether a decision about the id may have to give it a fresh producer id."""
+    return metadata is None or metadata.client_pair.is_exhausted
+
+
+# --- InitProducerId -------------------------------------------------------------------------------------------------
+
+
+class InitProducerIdRequest(NamedTuple):
+    """The fields of InitProducerId v6; the pair is the one the client believes to hold (KIP-360), or (-1, -1)."""
+
+    timeout_ms: int
+    expected: ProducerPair = NO_PAIR
+    enable_2pc: bool = False
+    keep_prepared: bool = False
+
+    @property
+    def stored_timeout_ms(self) -> int:
+        """The timeout to remember: a participant in two-phase commit never times out, whatever it sent."""
+        return TWO_PHASE_COMMIT_TIMEOUT_MS if self.enable_2pc else self.timeout_ms
+
+
+def check_init_request(
+    transactional_id: str | None, request: InitProducerIdRequest, rules: CoordinatorRules
+) -> ErrorCode:
+    """The checks that need no knowledge of the id, and precede even the question who its coordinator is."""
+    expected_pid, expected_epoch = request.expected
+    if (expected_pid == NO_PRODUCER_ID) != (expected_epoch == NO_PRODUCER_EPOCH):
+        return ErrorCode.invalid_request
+    if transactional_id is None:
+        return ErrorCode.none
+    if not transactional_id:
+        return ErrorCode.invalid_request
+    if request.enable_2pc and not rules.two_phase_commit_enabled:
+        return ErrorCode.transactional_id_authorization_failed
+    if request.keep_prepared and not rules.keep_prepared_supported:
+        return ErrorCode.unsupported_version
+    if request.keep_prepared and request.expected != NO_PAIR:
+        return ErrorCode.invalid_request
+    if not request.enable_2pc and not 0 < request.timeout_ms <= rules.max_timeout_ms:
+        return ErrorCode.invalid_transaction_timeout
+    return ErrorCode.none
+
+
+def decide_init_producer_id(
+    transactional_id: str,
+    metadata: TransactionMetadata | None,
+    request: InitProducerIdRequest,
+    rules: CoordinatorRules,
+    *,
+    new_producer_id: int,
+    now_ms: int,
+) -> Decision[InitProducerIdResult]:
+    """InitProducerId for an id of this coordinator; `new_producer_id` counts only if `needs_new_producer_id`."""
+    if metadata is None:
+        metadata = transitions.new_transactional_id(
+            transactional_id, new_producer_id, request.stored_timeout_ms, now_ms
+        )
+    if metadata.pending_state is not None:
+        return _init_refused(ErrorCode.concurrent_transactions)
+    if request.expected != NO_PAIR and not _is_expected_pair_valid(metadata, request.expected):
+        return _init_refused(ErrorCode.producer_fenced)
+    if metadata.state in PREPARE_STATES:
+        return _init_refused(ErrorCode.concurrent_transactions)
+    if metadata.state is not TransactionState.ONGOING:
+        return _initialise(metadata, request, rules, new_producer_id, now_ms)
+    if request.keep_prepared:
+        return _keep(metadata, request, new_producer_id, now_ms)
+    abort = _server_abort(metadata, rules, new_producer_id, now_ms)
+    return Decision(InitProducerIdResult(ErrorCode.concurrent_transactions), abort)
+
+
+def _init_refused(error: ErrorCode) -> Decision[InitProducerIdResult]:
+    return Decision(InitProducerIdResult(error))
+
+
+def _is_expected_pair_valid(metadata: TransactionMetadata, expected: ProducerPair) -> bool:
+    if metadata.has_dual_identity:  # the holder of the ongoing pair, and of every earlier client pair, is fenced
+        return expected == metadata.client_pair
+    if metadata.producer_epoch == NO_PRODUCER_EPOCH or expected.producer_id == metadata.producer_id:
+        return True
+    # the answer that rotated the id was lost: the retry still names the pid from before
+    return expected.producer_id == metadata.previous_producer_id and expected.producer_epoch >= LAST_USABLE_EPOCH
+
+
+def _keep(
+    metadata: TransactionMetadata, request: InitProducerIdRequest, new_producer_id: int, now_ms: int
+) -> Decision[InitProducerIdResult]:
+    transition = transitions.kept(
+        metadata, timeout_ms=request.stored_timeout_ms, new_producer_id=new_producer_id, now_ms=now_ms
+    )
+    client, ongoing = transition.after.client_pair, transition.after.producer_pair
+    return Decision(InitProducerIdResult(ErrorCode.none, *client, *ongoing), transition)
+
+
+def _initialise(
+    metadata: TransactionMetadata,
+    request: InitProducerIdRequest,
+    rules: CoordinatorRules,
+    new_producer_id: int,
+    now_ms: int,
+) -> Decision[InitProducerIdResult]:
+    pid, epoch = metadata.producer_pair
+    is_claimed = request.expected != NO_PAIR
+    is_current = epoch in (NO_PRODUCER_EPOCH, request.expected.producer_epoch)
+    last, previous = (epoch if is_claimed else NO_PRODUCER_EPOCH), NO_PRODUCER_ID
+    if not is_claimed or is_current:
+        pair = ProducerPair(pid, epoch + 1)
+        if metadata.producer_pair.is_exhausted:
+            pair, previous = ProducerPair(new_producer_id, 0), pid
+    elif metadata.producer_pair.is_exhausted and rules.exhausted_init_retry_fails:
+        return _init_refused(ErrorCode.unknown_server_error)
+    elif request.expected.producer_epoch == metadata.last_producer_epoch:
+        pair, last = metadata.producer_pair, metadata.last_producer_epoch
+    else:
+        return _init_refused(ErrorCode.producer_fenced)
+    transition = transitions.initialised(
+        metadata,
+        pair,
+        last_producer_epoch=last,
+        previous_producer_id=previous,
+        timeout_ms=request.stored_timeout_ms,
+        now_ms=now_ms,
+    )
+    return Decision(InitProducerIdResult(ErrorCode.none, *pair), transition)
+
+
+# --- adding and verifying partitions --------------------------------------------------------------------------------
+
+
+def decide_add_partitions(
+    metadata: TransactionMetadata | None,
+    writer: ProducerPair,
+    partitions: Collection[TopicPartition],
+    rules: CoordinatorRules,
+    *,
+    transaction_version: int,
+    now_ms: int,
+) -> Decision[ErrorCode]:
+    """AddPartitionsToTxn, AddOffsetsToTxn, and the adds that brokers make for produce and offset commits."""
+    if metadata is None:
+        return Decision(ErrorCode.invalid_producer_id_mapping)
+    is_pending = metadata.pending_state is not None
+    if is_pending and rules.pending_checked_before_identity:
+        return Decision(ErrorCode.concurrent_transactions)
+    error = _writer_error(metadata, writer)
+    if error is not ErrorCode.none:
+        return Decision(error)
+    if is_pending or metadata.state in PREPARE_STATES:
+        return Decision(ErrorCode.concurrent_transactions)
+    if metadata.state is TransactionState.ONGOING and metadata.topic_partitions.issuperset(partitions):
+        return Decision(ErrorCode.none)
+    transition = transitions.added(metadata, partitions, transaction_version=transaction_version, now_ms=now_ms)
+    return Decision(ErrorCode.none, transition)
+
+
+def verify_partitions(
+    metadata: TransactionMetadata | None, writer: ProducerPair, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, ErrorCode]:
+    """Whether each partition belongs to the writer's transaction; ignores a pending transition (KAFKA-14904)."""
+    error = ErrorCode.invalid_producer_id_mapping if metadata is None else _writer_error(metadata, writer)
+    if metadata is None or error is not ErrorCode.none:
+        return dict.fromkeys(partitions, error)
+    if metadata.state in PREPARE_STATES:
+        return dict.fromkeys(partitions, ErrorCode.concurrent_transactions)
+    known = metadata.topic_partitions
+    return {
+        partition: ErrorCode.none if partition in known else ErrorCode.transaction_abortable for partition in partitions
+    }
+
+
+def _writer_error(metadata: TransactionMetadata, writer: ProducerPair) -> ErrorCode:
+    """Whether the pair may write. A recovering client may only end the transaction; the old incarnation's late
+    produce requests still belong to it (KIP-939)."""
+    if writer == metadata.producer_pair:
+        return ErrorCode.none
+    if metadata.has_dual_identity:
+        is_client = writer == metadata.client_pair
+        return ErrorCode.invalid_txn_state if is_client else ErrorCode.producer_fenced
+    if writer.producer_id != metadata.producer_id:
+        return ErrorCode.invalid_producer_id_mapping
+    return ErrorCode.producer_fenced
+
+
+# --- EndTxn ---------------------------------------------------------------------------------------------------------
+
+
+class _EndAction(Enum):
+    END = auto()  # append the decision
+    REPLAY = auto()  # it was decided so before: answer as then
+    LATE_COMMIT = auto()  # the server aborted first: what to answer differs between releases
+
+
+_S = TransactionState
+_END, _REPLAY, _LATE_COMMIT = _EndAction
+_48 = ErrorCode.invalid_txn_state
+_51 = ErrorCode.concurrent_transactions
+_90 = ErrorCode.producer_fenced
+
+_EndRow = tuple[_EndAction | ErrorCode, ...]
+
+# fmt: off
+# EndTxn v0-4, with the id's own pair and nothing pending:
+END_TXN_V0: Mapping[TransactionState, _EndRow] = {
+    #                    commit        abort
+    _S.EMPTY:           (_48,          _48),
+    _S.ONGOING:         (_END,         _END),
+    _S.PREPARE_COMMIT:  (_51,          _48),
+    _S.PREPARE_ABORT:   (_48,          _51),
+    _S.COMPLETE_COMMIT: (_REPLAY,      _48),
+    _S.COMPLETE_ABORT:  (_48,          _REPLAY),
+}
+# EndTxn v5 with nothing pending; a retry comes with the pair that the last decision was made with:
+END_TXN_V5: Mapping[TransactionState, _EndRow] = {
+    #                    commit current  commit retry   abort current  abort retry
+    _S.EMPTY:           (_48,            _90,           _END,          _90),
+    _S.ONGOING:         (_END,           _90,           _END,          _90),
+    _S.PREPARE_COMMIT:  (_90,            _51,           _90,           _48),
+    _S.PREPARE_ABORT:   (_90,            _48,           _90,           _51),
+    _S.COMPLETE_COMMIT: (_48,            _REPLAY,       _END,          _48),
+    _S.COMPLETE_ABORT:  (_48,            _LATE_COMMIT,  _END,          _REPLAY),
+}
+# fmt: on
+
+
+def decide_end_txn(
+    metadata: TransactionMetadata | None,
+    pair: ProducerPair,
+    rules: CoordinatorRules,
+    *,
+    commit: bool,
+    transaction_version: int,
+    new_producer_id: int,
+    now_ms: int,
+) -> Decision[EndTxnResult]:
+    """EndTxn: `transaction_version` 2 is request version 5, whatever the cluster has finalized."""
+    if metadata is None:
+        return _end_refused(ErrorCode.invalid_producer_id_mapping)
+    if transaction_version < 2:
+        return _end_same_epoch(metadata, pair, commit, now_ms)
+    return _end_with_bump(metadata, pair, rules, commit, new_producer_id, now_ms)
+
+
+def _end_refused(error: ErrorCode) -> Decision[EndTxnResult]:
+    return Decision(EndTxnResult(error))
+
+
+def _end_same_epoch(
+    metadata: TransactionMetadata, pair: ProducerPair, commit: bool, now_ms: int
+) -> Decision[EndTxnResult]:
+    error = _identity_error(metadata, pair)
+    if error is not ErrorCode.none:
+        return _end_refused(error)
+    if metadata.pending_state is not None:
+        return _end_refused(ErrorCode.concurrent_transactions)
+    if metadata.has_dual_identity:  # it completes under another pair, which the answer below v5 cannot name
+        return _end_refused(ErrorCode.unsupported_version)
+    action = END_TXN_V0[metadata.state][0 if commit else 1]
+    if isinstance(action, ErrorCode):
+        return _end_refused(action)
+    if action is _REPLAY:
+        return Decision(EndTxnResult(ErrorCode.none))
+    return Decision(EndTxnResult(ErrorCode.none), transitions.ended(metadata, commit=commit, now_ms=now_ms))
+
+
+def _end_with_bump(
+    metadata: TransactionMetadata,
+    pair: ProducerPair,
+    rules: CoordinatorRules,
+    commit: bool,
+    new_producer_id: int,
+    now_ms: int,
+) -> Decision[EndTxnResult]:
+    if metadata.pending_state is not None:  # before the pair: a rotated pair is handed out while this is pending
+        return _end_refused(ErrorCode.concurrent_transactions)
+    is_retry = _is_end_retry(metadata, pair)
+    if not is_retry:
+        error = _identity_error(metadata, pair)
+        if error is not ErrorCode.none:
+            return _end_refused(error)
+    action = END_TXN_V5[metadata.state][(0 if commit else 2) + is_retry]
+    if isinstance(action, ErrorCode):
+        return _end_refused(action)
+    if action is _LATE_COMMIT:
+        return _end_refused(rules.late_commit_error)
+    if action is _REPLAY:
+        return Decision(EndTxnResult(ErrorCode.none, *metadata.producer_pair))
+    if metadata.producer_epoch == MAX_EPOCH:  # no client was ever given it, and no marker could follow it
+        return _end_refused(ErrorCode.producer_fenced)
+    transition = transitions.ended_with_bump(metadata, commit=commit, new_producer_id=new_producer_id, now_ms=now_ms)
+    after = transition.after
+    pair = after.producer_pair if after.next_pair == NO_PAIR else after.next_pair
+    return Decision(EndTxnResult(ErrorCode.none, *pair), transition)
+
+
+def _identity_error(metadata: TransactionMetadata, pair: ProducerPair) -> ErrorCode:
+    if pair == metadata.client_pair:
+        return ErrorCode.none
+    if pair.producer_id == metadata.producer_id or metadata.has_dual_identity:
+        return ErrorCode.producer_fenced
+    return ErrorCode.invalid_producer_id_mapping
+
+
+def _is_end_retry(metadata: TransactionMetadata, pair: ProducerPair) -> bool:
+    """Whether the pair is exactly the one that the last decision of a version 2 transaction was made with.
+
+    In Kafka's terms the epoch is one less than the stored one, or the pid is the one from before a rotation. Only
+    the exact epoch tells a client that ended a transaction with 32767 from the one it had fenced at 32766 (KIP-939).
+    """
+    if metadata.client_transaction_version < 2 or metadata.last_producer_epoch == NO_PRODUCER_EPOCH:
+        return False
+    ended_by = (
+        metadata.producer_id if metadata.previous_producer_id == NO_PRODUCER_ID else metadata.previous_producer_id
+    )
+    return pair == (ended_by, metadata.last_producer_epoch)
+
+
+# --- what the server does by itself ---------------------------------------------------------------------------------
+
+
+def _server_abort(
+    metadata: TransactionMetadata, rules: CoordinatorRules, new_producer_id: int, now_ms: int
+) -> Transition:
+    """One bump in the abort itself under transaction version 2 (KAFKA-19367), a fence before it below."""
+    if rules.transaction_version < 2 or metadata.producer_epoch == MAX_EPOCH:
+        return transitions.fenced_and_aborted(metadata, now_ms)
+    return transitions.ended_with_bump(
+        metadata,
+        commit=False,
+        new_producer_id=new_producer_id,
+        now_ms=now_ms,
+        rotates=rules.rotates_on_server_abort,
+    )
+
+
+def decide_timeout_abort(
+    metadata: TransactionMetadata, rules: CoordinatorRules, *, new_producer_id: int, now_ms: int
+) -> Transition | None:
+    """The abort of a transaction that has been open for longer than its timeout; None for every other id."""
+    if not has_timed_out(metadata, now_ms):
+        return None
+    return _server_abort(metadata, rules, new_producer_id, now_ms)
+
+
+def has_timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
+    """Whether the transaction is open beyond its timeout; one in two-phase commit never is (KIP-939)."""
+    return (
+        metadata.state is TransactionState.ONGOING
+        and metadata.pending_state is None
+        and not metadata.is_two_phase_commit
+        and metadata.start_timestamp_ms + metadata.timeout_ms < now_ms
+    )
+
+
+def has_expired(metadata: TransactionMetadata, rules: CoordinatorRules, now_ms: int) -> bool:
+    """Whether the id was left unused for `transactional.id.expiration.ms`."""
+    return (
+        metadata.state in EXPIRABLE_STATES
+        and metadata.pending_state is None
+        and metadata.last_update_timestamp_ms <= now_ms - rules.transactional_id_expiration_ms
+    )

@@ -1,0 +1,69 @@
+"""What DescribeTransactions and ListTransactions show of an id (KIP-664, KIP-994, KIP-1152)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
+from dualwrite.broker_emulator.transactions.results import TransactionDescription
+from dualwrite.broker_emulator.transactions.states import STATE_BY_LABEL, TransactionState
+
+
+def describe(transactional_id: str, metadata: TransactionMetadata | None) -> TransactionDescription:
+    """The description of one id; TRANSACTIONAL_ID_NOT_FOUND when it does not exist or is being removed."""
+    if metadata is None or is_dead(metadata):
+        return TransactionDescription(ErrorCode.transactional_id_not_found, transactional_id)
+    return TransactionDescription(
+        ErrorCode.none,
+        transactional_id,
+        metadata.state.label,
+        metadata.timeout_ms,
+        metadata.start_timestamp_ms,
+        metadata.producer_id,
+        metadata.producer_epoch,
+        tuple(sorted(metadata.topic_partitions)),
+    )
+
+
+def is_dead(metadata: TransactionMetadata) -> bool:
+    """Whether the id is on its way out: its tombstone is being appended."""
+    return metadata.pending_state is TransactionState.DEAD
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionFilters:
+    """Which ids ListTransactions shows: those that pass every filter that was given."""
+
+    states: frozenset[TransactionState]
+    filters_states: bool
+    producer_ids: frozenset[int]
+    duration_ms: int
+    pattern: re.Pattern[str] | None
+
+    def admit(self, metadata: TransactionMetadata, now_ms: int) -> bool:
+        """Whether the id is shown.
+
+        Ids without a transaction pass a duration filter, as in Kafka: now - (-1) is long.
+        """
+        if is_dead(metadata) or (self.filters_states and metadata.state not in self.states):
+            return False
+        if self.producer_ids and metadata.producer_id not in self.producer_ids:
+            return False
+        if self.duration_ms >= 0 and now_ms - metadata.start_timestamp_ms <= self.duration_ms:
+            return False
+        return self.pattern is None or self.pattern.fullmatch(metadata.transactional_id) is not None
+
+
+def parse_filters(
+    state_filters: Collection[str], producer_id_filters: Collection[int], duration_ms: int, pattern: str | None
+) -> tuple[TransactionFilters, tuple[str, ...]]:
+    """The filters, and the state names among them that Kafka does not know. Raises re.error on a bad pattern."""
+    known = frozenset(STATE_BY_LABEL[name] for name in state_filters if name in STATE_BY_LABEL)
+    unknown = tuple(name for name in state_filters if name not in STATE_BY_LABEL)
+    compiled = re.compile(pattern) if pattern else None
+    filters = TransactionFilters(known, bool(state_filters), frozenset(producer_id_filters), duration_ms, compiled)
+    return filters, unknown

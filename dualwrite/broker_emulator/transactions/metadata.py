@@ -1,0 +1,89 @@
+"""What the coordinator knows about one transactional id.
+
+Two identities can exist at once (KIP-939). The *producer pair* is the one the open transaction writes with and its
+markers derive from. The *client pair* is the only one that may end that transaction: the next pair while one is
+recorded beside an Ongoing transaction, else the producer pair itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dualwrite.broker_emulator.config import MAX_EPOCH, TWO_PHASE_COMMIT_TIMEOUT_MS
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+from dualwrite.broker_emulator.transactions.states import TransactionState
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_TIMESTAMP_MS = -1
+
+LAST_USABLE_EPOCH = MAX_EPOCH - 1
+"""The last epoch that a transaction can be opened with: its markers need one more (KIP-890)."""
+
+
+class ProducerPair(NamedTuple):
+    """A producer id with an epoch: one incarnation of a producer, and under TV2 one transaction."""
+
+    producer_id: int
+    producer_epoch: int
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no later epoch can open a transaction under this producer id."""
+        return self.producer_epoch >= LAST_USABLE_EPOCH
+
+
+NO_PAIR = ProducerPair(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionMetadata:
+    """One transactional id at one instant. The last two fields live in memory only; the rest is in the log.
+
+    `producer_epoch` is -1 until the first InitProducerId of the id is in the log.
+    In a Prepare state the producer pair carries the markers' epoch, and the next pair, if any, is what the id
+    completes as. `previous_producer_id` is the pid the client used in the request that ended the last transaction
+    or rotated the id, and -1 as soon as the id moves on (KIP-890, KIP-939).
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    next_producer_epoch: int = NO_PRODUCER_EPOCH
+    client_transaction_version: int = 0
+    topic_partitions: frozenset[TopicPartition] = frozenset()
+    start_timestamp_ms: int = NO_TIMESTAMP_MS
+    last_update_timestamp_ms: int = NO_TIMESTAMP_MS
+    pending_state: TransactionState | None = None
+    has_failed_epoch_fence: bool = False
+
+    @property
+    def producer_pair(self) -> ProducerPair:
+        """The pair of the open transaction; in a Prepare state, the pair on its markers."""
+        return ProducerPair(self.producer_id, self.producer_epoch)
+
+    @property
+    def next_pair(self) -> ProducerPair:
+        """The pair that replaces the producer pair on completion; `NO_PAIR` when there is none."""
+        return ProducerPair(self.next_producer_id, self.next_producer_epoch)
+
+    @property
+    def has_dual_identity(self) -> bool:
+        """Whether a recovering client holds another pair than the open transaction (KIP-939)."""
+        return self.state is TransactionState.ONGOING and self.next_producer_epoch != NO_PRODUCER_EPOCH
+
+    @property
+    def client_pair(self) -> ProducerPair:
+        """The pair that EndTxn and InitProducerId must present."""
+        return self.next_pair if self.has_dual_identity else self.producer_pair
+
+    @property
+    def is_two_phase_commit(self) -> bool:
+        """Whether the transaction never times out (KIP-939)."""
+        return self.timeout_ms == TWO_PHASE_COMMIT_TIMEOUT_MS

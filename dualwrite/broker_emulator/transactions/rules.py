@@ -1,0 +1,51 @@
+"""The facts of configuration and profile that the coordinator's decisions depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorRules:
+    """Defaults are those of profile `kip-939`: all of the KIPs, and the newest Kafka where releases differ."""
+
+    transaction_version: int = 2
+    """The cluster's finalized `transaction.version`: decides the log's value version and how the server aborts."""
+    two_phase_commit_enabled: bool = True
+    keep_prepared_supported: bool = True
+    max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    rotates_on_server_abort: bool = True
+    """Whether a server abort at the epoch limit completes under a fresh producer id (KAFKA-20090)."""
+    late_commit_error: ErrorCode = ErrorCode.producer_fenced
+    """What a commit gets that arrives after the server aborted (KAFKA-20785); INVALID_TXN_STATE before the fix."""
+    pending_checked_before_identity: bool = True
+    """Whether an add looks for a pending transition before it looks at the producer (KAFKA-18660)."""
+    exhausted_init_retry_fails: bool = False
+    """Whether InitProducerId with the last epoch, at the epoch limit, surfaces Kafka's IllegalStateException as -1.
+
+    KIP-360 asks for the idempotent answer instead.
+    """
+
+    @classmethod
+    def from_config(cls, config: BrokerConfig) -> Self:
+        """The rules of one emulator."""
+        imitates_kip = config.profile is Profile.KIP_939
+        before_tv2 = config.profile is Profile.KAFKA_3_9
+        transaction_version = 0 if before_tv2 else config.transaction_version
+        return cls(
+            transaction_version=transaction_version,
+            two_phase_commit_enabled=config.transaction_two_phase_commit_enable,
+            keep_prepared_supported=imitates_kip and transaction_version >= 2,
+            max_timeout_ms=config.transaction_max_timeout_ms,
+            transactional_id_expiration_ms=config.transactional_id_expiration_ms,
+            rotates_on_server_abort=imitates_kip,
+            late_commit_error=ErrorCode.producer_fenced if imitates_kip else ErrorCode.invalid_txn_state,
+            pending_checked_before_identity=not before_tv2,
+            exhausted_init_retry_fails=not imitates_kip,
+        )

@@ -1,0 +1,225 @@
+"""Keys and values of `__transaction_state`, byte for byte as Kafka writes them.
+
+Value version 0 has fixed-width lengths and no tags; version 1 is flexible and adds the tags below (KIP-890, KIP-915,
+KIP-939). Tag numbers are the shipped schema's, which differ from KIP-939's text: KIP-890 had taken tag 2 by then.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
+from dualwrite.broker_emulator.transactions.states import PERSISTED_STATES, TransactionState
+
+KEY_VERSION = 0
+
+_HEAD = struct.Struct(">hqhib")  # version, producer id, producer epoch, timeout, status
+_TIMES = struct.Struct(">qq")  # last update, start
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+
+_TAGS: tuple[tuple[str, struct.Struct, int], ...] = (  # by tag number: field, type, default (which is not written)
+    ("previous_producer_id", _INT64, -1),
+    ("next_producer_id", _INT64, -1),
+    ("client_transaction_version", _INT16, 0),
+    ("next_producer_epoch", _INT16, -1),
+    ("last_producer_epoch", _INT16, -1),  # KAFKA-20357
+)
+
+
+class TransactionLogError(ValueError):
+    """A record of `__transaction_state` that cannot be understood."""
+
+
+@lru_cache(maxsize=4096)
+def partition_for(transactional_id: str, partitions: int) -> int:
+    """The partition of `__transaction_state` that owns an id: Java's hash of its UTF-16 units, made non-negative."""
+    code = 0
+    for (unit,) in struct.iter_unpack(">H", transactional_id.encode("utf-16-be", "surrogatepass")):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    if code == 0x80000000:  # Kafka's abs(Integer.MIN_VALUE) is 0
+        return 0
+    return (code if code < 0x80000000 else 0x100000000 - code) % partitions
+
+
+def encode_key(transactional_id: str) -> bytes:
+    """The record key of an id."""
+    name = transactional_id.encode()
+    return _INT16.pack(KEY_VERSION) + _INT16.pack(len(name)) + name
+
+
+def decode_key(key: bytes) -> str:
+    """The id that a record is about. Raises TransactionLogError."""
+    reader = _Reader(key)
+    version = reader.number(_INT16)
+    if version != KEY_VERSION:
+        raise TransactionLogError(f"unknown key version {version} in __transaction_state")
+    name = reader.text(reader.number(_INT16))
+    reader.end()
+    return name
+
+
+def value_version(transaction_version: int) -> int:
+    """The value version that a cluster of this finalized `transaction.version` writes."""
+    return 0 if transaction_version == 0 else 1
+
+
+def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
+    """The record value of an id in value version 0 or 1; version 0 has no room for the tagged fields."""
+    if metadata.state not in PERSISTED_STATES:
+        raise ValueError(f"{metadata.state.label} exists in memory only and is never written")
+    head = _HEAD.pack(version, metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, metadata.state)
+    times = _TIMES.pack(metadata.last_update_timestamp_ms, metadata.start_timestamp_ms)
+    if version == 0:
+        return head + _partitions_v0(metadata) + times
+    return head + _partitions_v1(metadata) + times + _tags(metadata)
+
+
+def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
+    """What a record says about an id. Raises TransactionLogError, also on a state that is never written."""
+    reader = _Reader(value)
+    version = reader.number(_INT16)
+    if version not in (0, 1):
+        raise TransactionLogError(f"unknown value version {version} for {transactional_id!r} in __transaction_state")
+    producer_id, producer_epoch = reader.number(_INT64), reader.number(_INT16)
+    timeout_ms, status = reader.number(_INT32), reader.number(struct.Struct(">b"))
+    if status not in PERSISTED_STATES:
+        raise TransactionLogError(f"status {status} for {transactional_id!r} is not one that is written to the log")
+    partitions = reader.partitions_v0() if version == 0 else reader.partitions_v1()
+    last_update_timestamp_ms, start_timestamp_ms = reader.number(_INT64), reader.number(_INT64)
+    tags = {} if version == 0 else reader.tags()
+    reader.end()
+    return TransactionMetadata(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        timeout_ms=timeout_ms,
+        state=TransactionState(status),
+        topic_partitions=frozenset(partitions),
+        start_timestamp_ms=start_timestamp_ms,
+        last_update_timestamp_ms=last_update_timestamp_ms,
+        **tags,
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in sorted(partitions):
+        topics[topic].append(partition)
+    return topics
+
+
+def _partitions_v0(metadata: TransactionMetadata) -> bytes:
+    if metadata.state is TransactionState.EMPTY:
+        return _INT32.pack(-1)
+    topics = _by_topic(metadata.topic_partitions)
+    parts = [_INT32.pack(len(topics))]
+    for topic, partitions in topics.items():
+        name = topic.encode()
+        parts += (_INT16.pack(len(name)), name, struct.pack(f">i{len(partitions)}i", len(partitions), *partitions))
+    return b"".join(parts)
+
+
+def _partitions_v1(metadata: TransactionMetadata) -> bytes:
+    if metadata.state is TransactionState.EMPTY:
+        return _uvarint(0)
+    topics = _by_topic(metadata.topic_partitions)
+    parts = [_uvarint(len(topics) + 1)]
+    for topic, partitions in topics.items():
+        name = topic.encode()
+        numbers = struct.pack(f">{len(partitions)}i", *partitions)
+        parts += (_uvarint(len(name) + 1), name, _uvarint(len(partitions) + 1), numbers, _uvarint(0))
+    return b"".join(parts)
+
+
+def _tags(metadata: TransactionMetadata) -> bytes:
+    written = [
+        _uvarint(tag) + _uvarint(number.size) + number.pack(value)
+        for tag, (name, number, default) in enumerate(_TAGS)
+        if (value := getattr(metadata, name)) != default
+    ]
+    return _uvarint(len(written)) + b"".join(written)
+
+
+def _uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+class _Reader:
+    """Takes a record apart from the front; running out of bytes or having some left is a TransactionLogError."""
+
+    def __init__(self, buffer: bytes) -> None:
+        self._buffer = buffer
+        self._position = 0
+
+    def take(self, size: int) -> bytes:
+        end = self._position + size
+        if size < 0 or end > len(self._buffer):
+            raise TransactionLogError(f"record of {len(self._buffer)} bytes ends within a field of {size}")
+        taken = self._buffer[self._position : end]
+        self._position = end
+        return taken
+
+    def end(self) -> None:
+        if self._position != len(self._buffer):
+            raise TransactionLogError(f"{len(self._buffer) - self._position} bytes left over after the last field")
+
+    def number(self, kind: struct.Struct) -> int:
+        value: int = kind.unpack(self.take(kind.size))[0]
+        return value
+
+    def text(self, size: int) -> str:
+        return self.take(size).decode()
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def partitions_v0(self) -> list[TopicPartition]:
+        partitions: list[TopicPartition] = []
+        for _ in range(max(self.number(_INT32), 0)):
+            topic = self.text(self.number(_INT16))
+            partitions += (TopicPartition(topic, self.number(_INT32)) for _ in range(self.number(_INT32)))
+        return partitions
+
+    def partitions_v1(self) -> list[TopicPartition]:
+        partitions: list[TopicPartition] = []
+        for _ in range(max(self.uvarint() - 1, 0)):
+            topic = self.text(self.uvarint() - 1)
+            partitions += (TopicPartition(topic, self.number(_INT32)) for _ in range(self.uvarint() - 1))
+            self._skip_tags()
+        return partitions
+
+    def tags(self) -> dict[str, Any]:
+        """The tagged fields that this version knows; the others are skipped, as KIP-915 asks for."""
+        known: dict[str, Any] = {}
+        for _ in range(self.uvarint()):
+            tag, size = self.uvarint(), self.uvarint()
+            payload = self.take(size)
+            if tag < len(_TAGS):
+                name, number, _ = _TAGS[tag]
+                if size != number.size:
+                    raise TransactionLogError(f"tag {tag} ({name}) has {size} bytes instead of {number.size}")
+                known[name] = number.unpack(payload)[0]
+        return known
+
+    def _skip_tags(self) -> None:
+        for _ in range(self.uvarint()):
+            self.uvarint()
+            self.take(self.uvarint())

@@ -1,0 +1,229 @@
+"""How each step changes the fields of a transactional id. Which step is due is decided in `coordinator.py`.
+
+Every step is taken twice: it is pending while its record is appended, and applied when the record is in the log
+(or taken back when it is not). Markers carry the producer pair of a Prepare record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dualwrite.broker_emulator.config import MAX_EPOCH, TWO_PHASE_COMMIT_TIMEOUT_MS
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+from dualwrite.broker_emulator.transactions.metadata import (
+    NO_PAIR,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP_MS,
+    ProducerPair,
+    TransactionMetadata,
+)
+from dualwrite.broker_emulator.transactions.states import (
+    COMPLETE_STATES,
+    PREPARE_STATES,
+    VALID_PREVIOUS_STATES,
+    TransactionState,
+)
+
+_COMPLETION_OF = {
+    TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
+    TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One step of one id: what it is while the record is appended, afterwards, and if the append fails."""
+
+    during: TransactionMetadata
+    after: TransactionMetadata
+    on_failure: TransactionMetadata | None  # None: the id was new and is forgotten
+
+
+def _transition(
+    before: TransactionMetadata,
+    state: TransactionState,
+    now_ms: int,
+    *,
+    pending_state: TransactionState | None = None,
+    on_failure: TransactionMetadata | None = None,
+    **changes: Any,
+) -> Transition:
+    if before.state not in VALID_PREVIOUS_STATES[state]:
+        raise RuntimeError(f"{before.transactional_id!r} cannot go from {before.state.label} to {state.label}")
+    after = replace(
+        before, state=state, last_update_timestamp_ms=now_ms, pending_state=_COMPLETION_OF.get(state), **changes
+    )
+    if after.state in PREPARE_STATES | COMPLETE_STATES and after.start_timestamp_ms == NO_TIMESTAMP_MS:
+        raise RuntimeError(f"{before.transactional_id!r} would be {state.label} without ever having been started")
+    return Transition(
+        during=replace(before, pending_state=pending_state or state),
+        after=after,
+        on_failure=on_failure or before,
+    )
+
+
+def new_transactional_id(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
+    """An id nobody used before; its epoch is -1 until its first record is in the log."""
+    return TransactionMetadata(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        timeout_ms=timeout_ms,
+        last_update_timestamp_ms=now_ms,
+    )
+
+
+def loaded(metadata: TransactionMetadata) -> TransactionMetadata:
+    """The id as a new coordinator takes it over: a decided transaction has its completion pending."""
+    return replace(metadata, pending_state=_COMPLETION_OF.get(metadata.state))
+
+
+def initialised(
+    before: TransactionMetadata,
+    pair: ProducerPair,
+    *,
+    last_producer_epoch: int,
+    previous_producer_id: int = NO_PRODUCER_ID,
+    timeout_ms: int,
+    now_ms: int,
+) -> Transition:
+    """InitProducerId with nothing open: the id is Empty under `pair`."""
+    transition = _transition(
+        before,
+        TransactionState.EMPTY,
+        now_ms,
+        producer_id=pair.producer_id,
+        producer_epoch=pair.producer_epoch,
+        last_producer_epoch=last_producer_epoch,
+        previous_producer_id=previous_producer_id,
+        timeout_ms=timeout_ms,
+        topic_partitions=frozenset(),
+        start_timestamp_ms=NO_TIMESTAMP_MS,
+    )
+    return replace(transition, on_failure=None) if before.producer_epoch == NO_PRODUCER_EPOCH else transition
+
+
+def kept(before: TransactionMetadata, *, timeout_ms: int, new_producer_id: int, now_ms: int) -> Transition:
+    """InitProducerId that keeps the prepared transaction: only the client pair moves on (KIP-939).
+
+    The KIP lets a recovering client hold epoch 32767, but not as the successor of the open transaction's own pair,
+    where it is the markers' epoch. A transaction that was promised not to time out keeps that promise whatever the
+    recovering client asks for.
+    """
+    client = before.client_pair
+    limit_reached = client.producer_epoch == MAX_EPOCH if before.has_dual_identity else client.is_exhausted
+    next_pair = ProducerPair(new_producer_id, 0) if limit_reached else _bumped(client)
+    return _transition(
+        before,
+        TransactionState.ONGOING,
+        now_ms,
+        next_producer_id=next_pair.producer_id,
+        next_producer_epoch=next_pair.producer_epoch,
+        timeout_ms=TWO_PHASE_COMMIT_TIMEOUT_MS if before.is_two_phase_commit else timeout_ms,
+    )
+
+
+def added(
+    before: TransactionMetadata, partitions: Collection[TopicPartition], *, transaction_version: int, now_ms: int
+) -> Transition:
+    """Partitions join the transaction, which opens with the first of them."""
+    is_open = before.state is TransactionState.ONGOING
+    return _transition(
+        before,
+        TransactionState.ONGOING,
+        now_ms,
+        previous_producer_id=NO_PRODUCER_ID,
+        topic_partitions=before.topic_partitions.union(partitions),
+        start_timestamp_ms=before.start_timestamp_ms if is_open else now_ms,
+        client_transaction_version=transaction_version,
+    )
+
+
+def ended(before: TransactionMetadata, *, commit: bool, now_ms: int) -> Transition:
+    """EndTxn below version 5: the decision, under the same pair."""
+    state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+    return _transition(before, state, now_ms, previous_producer_id=NO_PRODUCER_ID, client_transaction_version=0)
+
+
+def ended_with_bump(
+    before: TransactionMetadata, *, commit: bool, new_producer_id: int, now_ms: int, rotates: bool = True
+) -> Transition:
+    """The decision under transaction version 2: markers one epoch later, and a pair nobody held for what follows.
+
+    A recovered transaction completes under a pair beyond the client's, not under the client's own: a delayed EndTxn
+    of the pair that ended it must find an id that has moved on (KIP-939).
+    """
+    client = before.client_pair
+    next_pair = _bumped(client) if before.has_dual_identity else NO_PAIR
+    if client.is_exhausted and rotates:
+        next_pair = ProducerPair(new_producer_id, 0)
+    is_open = before.state is TransactionState.ONGOING
+    return _transition(
+        before,
+        TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
+        now_ms,
+        producer_epoch=before.producer_epoch + 1,
+        last_producer_epoch=client.producer_epoch,
+        previous_producer_id=NO_PRODUCER_ID if client.producer_id == before.producer_id else client.producer_id,
+        next_producer_id=next_pair.producer_id,
+        next_producer_epoch=next_pair.producer_epoch,
+        start_timestamp_ms=before.start_timestamp_ms if is_open else now_ms,
+        client_transaction_version=2,
+    )
+
+
+def fenced_and_aborted(before: TransactionMetadata, now_ms: int) -> Transition:
+    """A server abort below transaction version 2: the producer is fenced by one epoch, which the markers carry.
+
+    A fence whose append failed leaves the bumped epoch in memory and is not bumped again (KAFKA-9666). An id that
+    is stuck at the last epoch is aborted there (KAFKA-20090).
+    """
+    is_bumped = before.has_failed_epoch_fence or before.producer_epoch == MAX_EPOCH
+    fenced = replace(
+        before,
+        producer_epoch=before.producer_epoch if is_bumped else before.producer_epoch + 1,
+        last_producer_epoch=NO_PRODUCER_EPOCH,
+        previous_producer_id=NO_PRODUCER_ID,
+        has_failed_epoch_fence=True,
+    )
+    transition = _transition(
+        replace(fenced, has_failed_epoch_fence=False),
+        TransactionState.PREPARE_ABORT,
+        now_ms,
+        client_transaction_version=0,
+        on_failure=fenced,
+    )
+    return replace(transition, during=replace(before, pending_state=TransactionState.PREPARE_EPOCH_FENCE))
+
+
+def completed(before: TransactionMetadata, now_ms: int) -> Transition:
+    """Every marker is acknowledged: the id goes on under the next pair where one was set."""
+    client_producer_id = (
+        before.producer_id if before.previous_producer_id == NO_PRODUCER_ID else before.previous_producer_id
+    )
+    pair = before.producer_pair
+    if before.next_producer_id != NO_PRODUCER_ID:  # Kafka 4 writes a rotation without the epoch, which is then 0
+        pair = ProducerPair(before.next_producer_id, max(before.next_producer_epoch, 0))
+    return _transition(
+        before,
+        _COMPLETION_OF[before.state],
+        now_ms,
+        producer_id=pair.producer_id,
+        producer_epoch=pair.producer_epoch,
+        previous_producer_id=client_producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+        next_producer_epoch=NO_PRODUCER_EPOCH,
+        topic_partitions=frozenset(),
+    )
+
+
+def acknowledged(metadata: TransactionMetadata, topic_partition: TopicPartition) -> TransactionMetadata:
+    """One marker needs no more work; only memory knows."""
+    return replace(metadata, topic_partitions=metadata.topic_partitions - {topic_partition})
+
+
+def _bumped(pair: ProducerPair) -> ProducerPair:
+    return ProducerPair(pair.producer_id, pair.producer_epoch + 1)
