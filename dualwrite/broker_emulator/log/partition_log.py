@@ -240,8 +240,8 @@ class PartitionLog:
     def _store_batch(self, header: BatchHeader, batch: bytes | memoryview) -> None:
         offset = self._log_end_offset
         stored = stamp(batch, header, base_offset=offset, leader_epoch=self.leader_epoch)
-        self._store.append(stored, offset, header.max_timestamp)
         self._log_end_offset = offset + header.last_offset_delta + 1
+        self._store.append(stored, self._log_end_offset, header.max_timestamp)
 
     def append_marker(
         self,
@@ -301,13 +301,10 @@ class PartitionLog:
         if not self.log_start_offset <= fetch_offset <= self._log_end_offset:
             return ReadResult(ErrorCode.offset_out_of_range, b"", None, -1, -1, -1)
         limit = self._last_stable_offset if read_committed else self._high_watermark
-        records = b""
-        aborted: list[AbortedTransaction] | None = [] if read_committed else None
-        if fetch_offset < limit:
-            records, end_offset = self._store.read(fetch_offset, limit, max_bytes, at_least_one)
-            if read_committed and records:
-                upper_bound = self._log_end_offset if end_offset is None else end_offset
-                aborted = self._aborted.overlapping(fetch_offset, upper_bound)
+        records, next_offset = self._store.read(fetch_offset, limit, max_bytes, at_least_one)
+        aborted = None
+        if read_committed:
+            aborted = self._aborted.overlapping(fetch_offset, next_offset) if records else []
         return ReadResult(
             ErrorCode.none, records, aborted, self._high_watermark, self._last_stable_offset, self.log_start_offset
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -273,7 +274,7 @@ def _uncompressed(header: BatchHeader, body: bytes) -> bytes:
         raise UnsupportedCompressionError(f"compression type {header.compression} is not decoded by the broker")
     try:
         return gzip.decompress(body)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise CorruptRecordError("the records of a gzip batch do not decompress") from error
 
 

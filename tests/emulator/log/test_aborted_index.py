@@ -1,0 +1,43 @@
+"""The search of the aborted index (3.5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.broker_emulator.log.aborted_index import AbortedIndex, AbortedIndexEntry
+
+
+def index_of(*entries: tuple[int, int, int, int]) -> AbortedIndex:
+    index = AbortedIndex()
+    for entry in entries:
+        index.add(AbortedIndexEntry(*entry))
+    return index
+
+
+# pid 1: 0..10, open meanwhile pid 2: 5..20, pid 3: 12..15; then pid 1 again 30..40
+INDEX = index_of((1, 0, 10, 5), (3, 12, 15, 5), (2, 5, 20, 21), (1, 30, 40, 41))
+
+
+@pytest.mark.parametrize(
+    ("fetch_offset", "upper_bound", "expected"),
+    [
+        (0, 5, [(1, 0)]),
+        (0, 6, [(1, 0), (2, 5)]),
+        (0, 13, [(1, 0), (3, 12), (2, 5)]),
+        (0, 100, [(1, 0), (3, 12), (2, 5), (1, 30)]),
+        (10, 11, [(1, 0), (2, 5)]),
+        (11, 12, [(2, 5)]),
+        (16, 21, [(2, 5)]),
+        (21, 30, []),
+        (21, 31, [(1, 30)]),
+        (40, 41, [(1, 30)]),
+        (41, 99, []),
+    ],
+)
+def test_what_overlaps_a_range(fetch_offset: int, upper_bound: int, expected: list[tuple[int, int]]) -> None:
+    assert INDEX.overlapping(fetch_offset, upper_bound) == expected
+
+
+def test_markers_only_come_in_order() -> None:
+    with pytest.raises(ValueError, match="not above"):
+        index_of((1, 0, 10, 11), (2, 3, 10, 11))

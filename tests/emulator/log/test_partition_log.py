@@ -1,0 +1,544 @@
+"""One partition: appends, markers, what is visible, what is remembered."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.log.aborted_index import AbortedTransaction
+from dualwrite.broker_emulator.log.partition_log import AppendOrigin, AppendResult, PartitionLog, ProducerDescription
+from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header, split_batches
+from dualwrite.broker_emulator.log.verification import VerificationGuard
+from tests.emulator.log.writers import NOW_MS, WRITERS, batch, read_records
+
+PID = 1000
+MAX_BYTES = 1 << 20
+
+
+@pytest.fixture
+def log() -> PartitionLog:
+    return PartitionLog("orders", 0)
+
+
+def append(log: PartitionLog, records: bytes, guard: VerificationGuard | None = None) -> AppendResult:
+    return log.append(records, now_ms=NOW_MS, guard=guard, transaction_version=2)
+
+
+def send(log: PartitionLog, *values: bytes, pid: int = PID, epoch: int = 0, sequence: int = 0) -> AppendResult:
+    """A transactional batch, verified when it has to be, as Produce v12 does."""
+    records = batch(*values, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True)
+    guard = None
+    if not log.has_open_transaction(pid, epoch):
+        guard = log.begin_verification(pid, epoch, sequence, supports_epoch_bump=True)
+    return append(log, records, guard)
+
+
+def end(
+    log: PartitionLog,
+    *,
+    pid: int = PID,
+    epoch: int = 1,
+    coordinator_epoch: int = 0,
+    commit: bool = True,
+    transaction_version: int = 2,
+) -> ErrorCode:
+    return log.append_marker(
+        producer_id=pid,
+        producer_epoch=epoch,
+        coordinator_epoch=coordinator_epoch,
+        commit=commit,
+        transaction_version=transaction_version,
+        now_ms=NOW_MS,
+    )
+
+
+def values(log: PartitionLog, *, read_committed: bool = False, offset: int = 0) -> list[bytes | None]:
+    result = log.read(offset, max_bytes=MAX_BYTES, read_committed=read_committed, at_least_one=True)
+    assert result.error is ErrorCode.none
+    return [record.value for record in read_records(result.records) if not record.is_control]
+
+
+def offsets(log: PartitionLog) -> tuple[int, int, int]:
+    return log.last_stable_offset, log.high_watermark, log.log_end_offset
+
+
+def with_header(records: bytes, position: int, code: str, value: int) -> bytes:
+    """`records` with one header field changed and the CRC right again."""
+    changed = bytearray(records)
+    struct.pack_into(f">{code}", changed, position, value)
+    struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))
+    return bytes(changed)
+
+
+# --- plain appends ---
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_appended_batches_get_consecutive_offsets(log: PartitionLog, writer: str) -> None:
+    assert append(log, batch(b"a", b"b", writer=writer)) == AppendResult(ErrorCode.none, 0, -1, 0, None)
+    log.leader_epoch = 4
+    assert append(log, batch(b"c", writer=writer)).base_offset == 2
+    assert offsets(log) == (3, 3, 3)
+    result = log.read(0, max_bytes=MAX_BYTES, read_committed=False, at_least_one=True)
+    assert [(record.offset, record.value) for record in read_records(result.records)] == [
+        (0, b"a"),
+        (1, b"b"),
+        (2, b"c"),
+    ]
+    assert [header.leader_epoch for header, _ in split_batches(result.records)] == [0, 4]
+
+
+def test_several_batches_of_one_request_are_appended_together_or_not_at_all(log: PartitionLog) -> None:
+    first = batch(b"a", b"b", producer_id=PID, producer_epoch=0, base_sequence=0)
+    second = batch(b"c", producer_id=PID, producer_epoch=0, base_sequence=2)
+    gap = batch(b"d", producer_id=PID, producer_epoch=0, base_sequence=9)
+    assert append(log, first + gap).error is ErrorCode.out_of_order_sequence_number
+    assert (log.log_end_offset, log.producers()) == (0, [])
+    assert append(log, first + second).base_offset == 0
+    assert values(log) == [b"a", b"b", b"c"]
+
+
+def test_several_transactional_batches_of_one_request_need_one_guard(log: PartitionLog) -> None:
+    first, second = (
+        batch(producer_id=PID, producer_epoch=0, base_sequence=sequence, transactional=True) for sequence in (0, 1)
+    )
+    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=True)
+    assert append(log, first + second, guard).error is ErrorCode.none
+    assert log.producers()[0].last_sequence == 1
+
+
+def test_memoryviews_are_appended_and_not_kept(log: PartitionLog) -> None:
+    received = bytearray(batch(b"a"))
+    assert log.append(memoryview(received), now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+    received[:] = bytes(len(received))  # the connection reuses its buffer (KAFKA-15653)
+    assert values(log) == [b"a"]
+
+
+IDEMPOTENT = batch(producer_id=PID, producer_epoch=0, base_sequence=0)
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (b"", ErrorCode.invalid_record),
+        (batch()[:-1], ErrorCode.corrupt_message),
+        (batch()[:-1] + b"\xff", ErrorCode.corrupt_message),
+        (b"nonsense", ErrorCode.corrupt_message),
+        (batch()[:16] + b"\x01" + batch()[17:], ErrorCode.invalid_record),
+        (batch()[:16] + b"\x09" + batch()[17:], ErrorCode.corrupt_message),
+        (batch(b"v" * 2000), ErrorCode.message_too_large),
+        (with_header(batch(), 0, "q", 1), ErrorCode.invalid_record),
+        (with_header(batch(), 57, "i", 2), ErrorCode.invalid_record),
+        (with_header(batch(), 57, "i", 0), ErrorCode.invalid_record),
+        (with_header(with_header(batch(), 57, "i", 0), 23, "i", -1), ErrorCode.invalid_record),
+        (build_batch([(b"", b"")], timestamp_ms=0, control=True), ErrorCode.invalid_record),
+        (with_header(IDEMPOTENT, 53, "i", -1), ErrorCode.invalid_record),
+        (with_header(IDEMPOTENT, 51, "h", -1), ErrorCode.invalid_record),
+    ],
+)
+def test_bad_batches_are_answered_and_leave_nothing(records: bytes, error: ErrorCode) -> None:
+    log = PartitionLog("orders", 0, message_max_bytes=2000)
+    result = append(log, records)
+    assert (result.error, result.base_offset) == (error, -1)
+    assert result.error_message
+    assert (log.log_end_offset, log.producers(), list(log.batches())) == (0, [], [])
+
+
+def test_coordinators_append_without_sequences(log: PartitionLog) -> None:
+    records = build_batch([(b"k", b"v")], timestamp_ms=NOW_MS, producer_id=PID, producer_epoch=3, transactional=True)
+
+    def commit_offsets(guard: VerificationGuard | None) -> ErrorCode:
+        return log.append(
+            records, now_ms=NOW_MS, guard=guard, origin=AppendOrigin.COORDINATOR, transaction_version=2
+        ).error
+
+    assert commit_offsets(None) is ErrorCode.invalid_txn_state
+    assert commit_offsets(log.begin_verification(PID, 3, -1, supports_epoch_bump=True)) is ErrorCode.none
+    assert commit_offsets(None) is ErrorCode.none
+    assert end(log, epoch=4) is ErrorCode.none
+    guard = log.begin_verification(PID, 3, -1, supports_epoch_bump=True)
+    assert commit_offsets(guard) is ErrorCode.invalid_producer_epoch
+    assert log.log_end_offset == 3
+
+
+# --- idempotence ---
+
+
+def test_a_retry_is_answered_with_its_first_offset(log: PartitionLog) -> None:
+    sent = [batch(producer_id=PID, producer_epoch=0, base_sequence=sequence) for sequence in range(6)]
+    append(log, batch(b"somebody else's"))
+    assert [append(log, records).base_offset for records in sent] == [1, 2, 3, 4, 5, 6]
+    assert [append(log, records).base_offset for records in sent[1:]] == [2, 3, 4, 5, 6]
+    assert append(log, sent[0]).error is ErrorCode.out_of_order_sequence_number
+    assert log.log_end_offset == 7
+
+
+def test_a_retry_needs_no_guard_after_its_transaction_ended(log: PartitionLog) -> None:
+    first = send(log)
+    assert end(log, epoch=0, transaction_version=1) is ErrorCode.none
+    retry = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
+    assert append(log, retry) == first
+
+
+def test_a_lower_epoch_is_fenced(log: PartitionLog) -> None:
+    append(log, batch(producer_id=PID, producer_epoch=5, base_sequence=0))
+    stale = batch(producer_id=PID, producer_epoch=4, base_sequence=0)
+    assert append(log, stale).error is ErrorCode.invalid_producer_epoch
+
+
+# --- transactions ---
+
+
+def test_a_transaction_is_visible_to_read_committed_once_its_marker_is_there(log: PartitionLog) -> None:
+    append(log, batch(b"plain"))
+    send(log, b"t0", b"t1")
+    append(log, batch(b"behind"))
+    assert offsets(log) == (1, 4, 4)
+    assert values(log) == [b"plain", b"t0", b"t1", b"behind"]
+    assert values(log, read_committed=True) == [b"plain"]
+    assert end(log) is ErrorCode.none
+    assert offsets(log) == (5, 5, 5)
+    assert values(log, read_committed=True) == [b"plain", b"t0", b"t1", b"behind"]
+
+
+def test_the_earliest_open_transaction_holds_the_last_stable_offset(log: PartitionLog) -> None:
+    for pid in (1, 2, 3):
+        send(log, pid=pid)
+    assert log.last_stable_offset == 0
+    end(log, pid=2)
+    assert log.last_stable_offset == 0
+    end(log, pid=1)
+    assert log.last_stable_offset == 2
+    end(log, pid=3)
+    assert offsets(log) == (6, 6, 6)
+
+
+def test_every_producer_has_its_transactions_in_turn(log: PartitionLog) -> None:
+    for epoch in range(4):
+        assert send(log, b"a", b"b", epoch=epoch).error is ErrorCode.none
+        assert send(log, b"c", epoch=epoch, sequence=2).error is ErrorCode.none
+        assert end(log, epoch=epoch + 1, commit=epoch % 2 == 0) is ErrorCode.none
+    assert log.log_end_offset == 16
+    result = log.read(0, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
+    assert result.aborted == [(PID, 4), (PID, 12)]
+
+
+def test_an_append_that_comes_after_the_marker_is_refused(log: PartitionLog) -> None:
+    """Race 4: verified, then aborted, then appended."""
+    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
+    assert end(log, epoch=0, commit=False, transaction_version=1) is ErrorCode.none
+    late = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
+    assert append(log, late, guard).error is ErrorCode.invalid_txn_state
+    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
+    assert end(log, epoch=1, commit=False) is ErrorCode.none
+    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
+    assert append(log, late, guard).error is ErrorCode.invalid_producer_epoch
+    assert offsets(log) == (2, 2, 2)
+
+
+def test_one_verified_append_uses_the_guard_up(log: PartitionLog) -> None:
+    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=True)
+    first = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
+    assert append(log, first, guard).error is ErrorCode.none
+    assert log.begin_verification(PID, 0, 1, supports_epoch_bump=True) is VerificationGuard.SENTINEL
+    end(log)
+    again = batch(producer_id=PID, producer_epoch=1, base_sequence=0, transactional=True)
+    assert append(log, again, guard).error is ErrorCode.invalid_txn_state
+
+
+def test_a_failed_append_keeps_the_guard(log: PartitionLog) -> None:
+    guard = log.begin_verification(PID, 0, 3, supports_epoch_bump=True)
+    assert log.begin_verification(PID, 0, 0, supports_epoch_bump=True) is guard
+    early = batch(producer_id=PID, producer_epoch=0, base_sequence=3, transactional=True)
+    assert append(log, early, guard).error is ErrorCode.out_of_order_sequence_number
+    assert (
+        append(
+            log, batch(b"a", b"b", b"c", producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True), guard
+        ).error
+        is ErrorCode.none
+    )
+    assert append(log, early).error is ErrorCode.none
+
+
+def test_a_plain_batch_does_not_interrupt_a_transaction(log: PartitionLog) -> None:
+    send(log)
+    plain = batch(producer_id=PID, producer_epoch=0, base_sequence=1)
+    assert append(log, plain).error is ErrorCode.invalid_txn_state
+    end(log, epoch=0, transaction_version=0)
+    assert append(log, plain).error is ErrorCode.none
+
+
+def test_the_marker_of_the_transaction_before_does_not_end_the_open_one(log: PartitionLog) -> None:
+    """Race 5, and why transaction version 2 exists."""
+    send(log, epoch=0)
+    assert end(log, epoch=1, commit=False) is ErrorCode.none
+    send(log, epoch=1)
+    assert end(log, epoch=1, commit=False) is ErrorCode.invalid_producer_epoch
+    assert log.has_open_transaction(PID, 1)
+    assert end(log, epoch=1, commit=False, transaction_version=1) is ErrorCode.none
+    assert not log.has_open_transaction(PID, 1)
+
+
+def test_a_repeated_marker_is_written_again_and_changes_nothing(log: PartitionLog) -> None:
+    """KAFKA-19999: a refusal would leave the transaction in Prepare for ever."""
+    send(log)
+    assert end(log, commit=False) is ErrorCode.none
+    assert end(log, commit=False, coordinator_epoch=1) is ErrorCode.none
+    assert offsets(log) == (3, 3, 3)
+    result = log.read(0, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
+    assert result.aborted == [(PID, 0)]
+
+
+def test_the_old_coordinator_is_fenced_by_the_new_ones_marker(log: PartitionLog) -> None:
+    """Race 6."""
+    assert end(log, epoch=1, coordinator_epoch=2) is ErrorCode.none
+    assert end(log, epoch=1, coordinator_epoch=1) is ErrorCode.transaction_coordinator_fenced
+    assert end(log, epoch=2, coordinator_epoch=1) is ErrorCode.transaction_coordinator_fenced
+    assert log.log_end_offset == 1
+
+
+def test_a_marker_without_data_makes_the_producer_known(log: PartitionLog) -> None:
+    """Race 8: the partition was registered, the append failed."""
+    assert end(log, epoch=7, coordinator_epoch=3, commit=False) is ErrorCode.none
+    assert log.producers() == [ProducerDescription(PID, 7, -1, NOW_MS, 3, -1)]
+    assert offsets(log) == (1, 1, 1)
+    result = log.read(0, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
+    assert result.aborted == []
+    assert send(log, epoch=7, sequence=1).error is ErrorCode.out_of_order_sequence_number
+    assert send(log, epoch=7, sequence=0).error is ErrorCode.none
+
+
+def test_producers_are_described(log: PartitionLog) -> None:
+    send(log, b"a", b"b", pid=1)
+    append(log, batch(producer_id=2, producer_epoch=9, base_sequence=40))
+    assert log.producers() == [
+        ProducerDescription(1, 0, 1, NOW_MS, -1, 0),
+        ProducerDescription(2, 9, 40, NOW_MS, -1, -1),
+    ]
+
+
+# --- high watermark ---
+
+
+def test_a_held_high_watermark_hides_what_comes_after(log: PartitionLog) -> None:
+    append(log, batch(b"a"))
+    log.hold_high_watermark()
+    append(log, batch(b"b"))
+    assert offsets(log) == (1, 1, 2)
+    assert values(log) == [b"a"]
+    assert values(log, offset=1) == []
+    assert log.offset_for_timestamp(-1, read_committed=False) == (1, -1)
+    log.release_high_watermark()
+    assert offsets(log) == (2, 2, 2)
+    assert values(log, offset=1) == [b"b"]
+
+
+def test_a_transaction_stays_unstable_until_its_marker_is_replicated(log: PartitionLog) -> None:
+    append(log, batch(b"before"))
+    send(log, b"t")
+    log.hold_high_watermark()
+    end(log)
+    assert offsets(log) == (1, 2, 3)
+    assert values(log, read_committed=True) == [b"before"]
+    log.release_high_watermark()
+    assert offsets(log) == (3, 3, 3)
+
+
+def test_waiters_are_told_when_something_becomes_visible(log: PartitionLog) -> None:
+    seen: list[tuple[int, int, int]] = []
+    log.on_advance.append(lambda: seen.append(offsets(log)))
+    append(log, batch())
+    send(log)
+    log.hold_high_watermark()
+    end(log)
+    append(log, b"nonsense")
+    assert seen == [(1, 1, 1), (1, 2, 2)]
+    log.release_high_watermark()
+    assert seen[2:] == [(3, 3, 3)]
+
+
+def test_a_waiter_may_leave_while_being_told(log: PartitionLog) -> None:
+    told: list[str] = []
+
+    def once() -> None:
+        told.append("once")
+        log.on_advance.remove(once)
+
+    log.on_advance += [once, lambda: told.append("always")]
+    append(log, batch())
+    append(log, batch())
+    assert told == ["once", "always", "always"]
+
+
+# --- reads ---
+
+
+def test_reads_give_whole_batches_within_the_limit(log: PartitionLog) -> None:
+    parts = [batch(b"a", b"b"), batch(b"c"), batch(b"d")]
+    for part in parts:
+        append(log, part)
+    size = len(parts[1])
+
+    def read(offset: int, max_bytes: int, at_least_one: bool) -> list[bytes | None]:
+        result = log.read(offset, max_bytes=max_bytes, read_committed=False, at_least_one=at_least_one)
+        return [record.value for record in read_records(result.records)]
+
+    assert read(1, MAX_BYTES, True) == [b"a", b"b", b"c", b"d"]  # the batch that holds the offset, whole
+    assert read(0, len(parts[0]) + size, False) == [b"a", b"b", b"c"]
+    assert read(0, len(parts[0]) + size - 1, False) == [b"a", b"b"]
+    assert read(2, size, False) == [b"c"]
+    assert read(2, size - 1, False) == []
+    assert read(2, size - 1, True) == [b"c"]
+    assert read(2, 0, True) == [b"c"]
+    assert read(4, MAX_BYTES, True) == []
+
+
+@pytest.mark.parametrize("offset", [-1, 3])
+def test_offsets_outside_of_the_log_are_out_of_range(log: PartitionLog, offset: int) -> None:
+    append(log, batch(b"a", b"b"))
+    result = log.read(offset, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
+    assert result == (ErrorCode.offset_out_of_range, b"", None, -1, -1, -1)
+
+
+def test_the_aborted_list_belongs_to_read_committed(log: PartitionLog) -> None:
+    send(log)
+    end(log, commit=False)
+    log.hold_high_watermark()
+    append(log, batch())
+
+    def aborted(offset: int, read_committed: bool) -> list[AbortedTransaction] | None:
+        result = log.read(offset, max_bytes=MAX_BYTES, read_committed=read_committed, at_least_one=True)
+        assert (result.high_watermark, result.last_stable_offset, result.log_start_offset) == (2, 2, 0)
+        return result.aborted
+
+    assert aborted(0, read_committed=False) is None
+    assert aborted(0, read_committed=True) == [(PID, 0)]
+    assert aborted(2, read_committed=True) == []
+    assert aborted(3, read_committed=True) == []
+
+
+def test_an_abort_is_listed_although_its_marker_lies_beyond_the_last_stable_offset(log: PartitionLog) -> None:
+    send(log, pid=1)
+    send(log, pid=2)
+    end(log, pid=1, commit=False)
+    assert log.last_stable_offset == 1
+    result = log.read(0, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
+    assert len(split_batches(result.records)) == 1
+    assert result.aborted == [(1, 0)]
+
+
+def test_replay_gives_every_batch_from_an_offset(log: PartitionLog) -> None:
+    assert list(log.batches()) == []
+    append(log, batch(b"a", b"b"))
+    send(log)
+    end(log)
+    assert [parse_header(stored).base_offset for stored in log.batches()] == [0, 2, 3]
+    assert [parse_header(stored).base_offset for stored in log.batches(1)] == [0, 2, 3]
+    assert [parse_header(stored).base_offset for stored in log.batches(2)] == [2, 3]
+    assert parse_header(list(log.batches())[-1]).is_control
+    assert list(log.batches(4)) == []
+    replay = log.batches(4)
+    append(log, batch(b"meanwhile"))
+    assert [parse_header(stored).base_offset for stored in replay] == [4]
+
+
+# --- timestamps ---
+
+
+def timed(*timestamps: int, compression: int = 0) -> bytes:
+    builder = AiokafkaBuilder(2, compression, False, -1, -1, -1, 100_000)
+    for index, timestamp_ms in enumerate(timestamps):
+        builder.append(index, timestamp_ms, None, b"v", headers=[])
+    return bytes(builder.build())
+
+
+@pytest.mark.parametrize("compression", [0, 1])
+def test_offsets_are_found_by_time(log: PartitionLog, compression: int) -> None:
+    for timestamps in ((100, 300, 200), (150,), (400, 400, 350)):
+        append(log, timed(*timestamps, compression=compression))
+
+    def find(timestamp_ms: int) -> tuple[int, int]:
+        return log.offset_for_timestamp(timestamp_ms, read_committed=False)
+
+    assert find(-1) == (7, -1)
+    assert find(-2) == (0, -1)
+    assert find(-3) == (4, 400)
+    assert [find(wanted) for wanted in (0, 100, 101, 300, 301, 400)] == [
+        (0, 100),
+        (0, 100),
+        (1, 300),
+        (1, 300),
+        (4, 400),
+        (4, 400),
+    ]
+    assert find(401) == (-1, -1)
+
+
+def test_an_empty_log_has_no_times(log: PartitionLog) -> None:
+    assert [log.offset_for_timestamp(wanted, read_committed=True) for wanted in (-1, -2, -3, 5)] == [
+        (0, -1),
+        (0, -1),
+        (-1, -1),
+        (-1, -1),
+    ]
+
+
+def test_times_beyond_the_limit_of_the_isolation_level_are_dropped(log: PartitionLog) -> None:
+    append(log, timed(100))
+    send(log)
+    for wanted in (-3, NOW_MS):
+        assert log.offset_for_timestamp(wanted, read_committed=False) == (1, NOW_MS)
+        assert log.offset_for_timestamp(wanted, read_committed=True) == (-1, -1)
+    assert log.offset_for_timestamp(-1, read_committed=True) == (1, -1)
+    assert log.offset_for_timestamp(-1, read_committed=False) == (2, -1)
+
+
+def test_times_of_batches_that_only_clients_can_open(log: PartitionLog) -> None:
+    append(log, with_header(timed(100, 300, 200), 21, "h", 2))  # claims to be snappy
+    assert log.offset_for_timestamp(250, read_committed=False) == (0, 100)
+    assert log.offset_for_timestamp(-3, read_committed=False) == (2, 300)
+
+
+# --- expiry ---
+
+
+def test_idle_producers_expire_and_open_transactions_never_do() -> None:
+    log = PartitionLog("orders", 0, producer_id_expiration_ms=1000)
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0))
+    send(log, pid=2)
+    log.append(batch(producer_id=3, producer_epoch=0, base_sequence=0), now_ms=NOW_MS + 1, transaction_version=2)
+    log.expire_producers(NOW_MS + 999)
+    assert [producer.producer_id for producer in log.producers()] == [1, 2, 3]
+    log.expire_producers(NOW_MS + 1000)
+    assert [producer.producer_id for producer in log.producers()] == [2, 3]
+    log.expire_producers(NOW_MS + 10**9)
+    assert [producer.producer_id for producer in log.producers()] == [2]
+    assert log.last_stable_offset == 1
+    assert append(log, batch(producer_id=1, producer_epoch=0, base_sequence=77)).error is ErrorCode.none
+
+
+def test_expiry_goes_by_when_it_was_appended(log: PartitionLog) -> None:
+    """KAFKA-9144: records with old timestamps made their producer forgotten at once."""
+    old = build_batch([(None, b"v")], timestamp_ms=5, producer_id=1, producer_epoch=0, base_sequence=0)
+    append(log, old)
+    log.expire_producers(NOW_MS + 1)
+    assert [producer.last_timestamp for producer in log.producers()] == [5]
+
+
+def test_an_expired_transactional_producer_starts_at_sequence_zero_under_transaction_version_2(
+    log: PartitionLog,
+) -> None:
+    assert send(log, sequence=3).error is ErrorCode.out_of_order_sequence_number
+    assert send(log, sequence=0).error is ErrorCode.none
+
+
+def test_verifications_expire(log: PartitionLog) -> None:
+    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=True)
+    log.expire_producers(NOW_MS)
+    log.expire_producers(NOW_MS + 86_400_000)
+    late = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
+    assert append(log, late, guard).error is ErrorCode.invalid_txn_state

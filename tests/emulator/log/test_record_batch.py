@@ -1,0 +1,205 @@
+"""The batch codec against two foreign writers and a foreign reader."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+
+from dualwrite.broker_emulator.log.record_batch import (
+    CorruptRecordError,
+    EndTxnMarker,
+    OldMagicError,
+    Record,
+    RecordHeader,
+    UnsupportedCompressionError,
+    build_batch,
+    build_end_txn_marker,
+    iter_records,
+    parse_end_txn_marker,
+    parse_header,
+    split_batches,
+    stamp,
+)
+from tests.emulator.log.writers import NOW_MS, WRITERS, batch, foreign_batches
+
+PAIRS = st.lists(
+    st.tuples(st.none() | st.binary(max_size=200), st.none() | st.binary(max_size=20_000)), min_size=1, max_size=20
+)
+PRODUCERS = st.one_of(
+    st.just((-1, -1, -1)),
+    st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 32767), st.integers(0, 2**31 - 1)),
+)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@given(records=PAIRS, producer=PRODUCERS, transactional=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_what_any_writer_wrote_is_read_back(
+    writer: str,
+    records: list[tuple[bytes | None, bytes | None]],
+    producer: tuple[int, int, int],
+    transactional: bool,
+) -> None:
+    producer_id, producer_epoch, base_sequence = producer
+    data = WRITERS[writer](
+        records,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+    )
+    [(header, view)] = split_batches(data)
+    assert bytes(view) == data
+    assert header.size_bytes == len(data)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == producer
+    assert header.is_transactional == transactional
+    assert not header.is_control
+    assert (header.record_count, header.last_offset_delta) == (len(records), len(records) - 1)
+    assert (header.base_timestamp, header.max_timestamp) == (NOW_MS, NOW_MS)
+    assert list(iter_records(data)) == [Record(i, NOW_MS, k, v) for i, (k, v) in enumerate(records)]
+
+
+@given(records=PAIRS, producer=PRODUCERS, transactional=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_own_batches_are_those_of_the_foreign_writers(
+    records: list[tuple[bytes | None, bytes | None]], producer: tuple[int, int, int], transactional: bool
+) -> None:
+    producer_id, producer_epoch, base_sequence = producer
+    written = {
+        name: write(
+            records,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+        )
+        for name, write in WRITERS.items()
+    }
+    without_leader_epoch = {name: data[:12] + data[16:] for name, data in written.items()}
+    assert without_leader_epoch["own"] == without_leader_epoch["aiokafka"] == without_leader_epoch["kafka-python"]
+
+
+@pytest.mark.parametrize("builder_class", [AiokafkaBuilder, KafkaPythonBuilder])
+def test_timestamps_and_record_headers_are_read(builder_class: type) -> None:
+    builder = builder_class(2, 0, False, -1, -1, -1, 10_000)
+    builder.append(0, NOW_MS, b"k", b"v", headers=[("trace", b"1"), ("none", None)])
+    builder.append(1, NOW_MS - 70_000, None, b"", headers=[])
+    data = bytes(builder.build())
+    assert list(iter_records(data)) == [
+        Record(0, NOW_MS, b"k", b"v", (RecordHeader("trace", b"1"), RecordHeader("none", None))),
+        Record(1, NOW_MS - 70_000, None, b""),
+    ]
+    assert parse_header(data).max_timestamp == NOW_MS
+
+
+def test_gzip_is_read_and_other_compressions_are_refused_by_name() -> None:
+    gzipped = WRITERS["aiokafka"]([(b"k", b"v" * 500)] * 3, compression=1)
+    assert len(gzipped) < 500
+    assert [record.value for record in iter_records(gzipped)] == [b"v" * 500] * 3
+    for position in (61, 75, len(gzipped) - 1):
+        damaged = bytearray(gzipped)
+        damaged[position] ^= 0x55
+        with pytest.raises(CorruptRecordError, match="gzip"):
+            list(iter_records(bytes(damaged)))
+    snappy = bytearray(batch())
+    snappy[22] |= 2
+    with pytest.raises(UnsupportedCompressionError, match="2"):
+        list(iter_records(bytes(snappy)))
+
+
+def test_stamping_keeps_the_crc_valid() -> None:
+    data = batch(b"a", b"b")
+    stored = stamp(data, parse_header(data), base_offset=123_456_789_012, leader_epoch=7)
+    [read] = foreign_batches(stored)
+    assert (read.base_offset, read.leader_epoch) == (123_456_789_012, 7)
+    assert [record.offset for record in read] == [123_456_789_012, 123_456_789_013]
+
+
+@pytest.mark.parametrize(("commit", "key"), [(True, "00000001"), (False, "00000000")])
+def test_marker_bytes(commit: bool, key: str) -> None:
+    marker = build_end_txn_marker(
+        producer_id=42, producer_epoch=6, coordinator_epoch=7, commit=commit, timestamp_ms=NOW_MS
+    )
+    header = parse_header(marker)
+    assert header.attributes == 0x30
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.record_count) == (42, 6, -1, 1)
+    [record] = iter_records(marker)
+    assert (record.key, record.value, record.headers) == (bytes.fromhex(key), bytes.fromhex("000000000007"), ())
+    assert parse_end_txn_marker(record) == EndTxnMarker(commit, 7)
+    [foreign] = foreign_batches(marker)
+    assert (foreign.is_control_batch, foreign.is_transactional) == (True, True)
+
+
+def test_markers_of_later_versions_are_read_and_unknown_control_types_are_not_markers() -> None:
+    later = Record(0, NOW_MS, struct.pack(">hhi", 3, 1, 99), struct.pack(">hiq", 3, 12, 99))
+    assert parse_end_txn_marker(later) == EndTxnMarker(True, 12)
+    assert parse_end_txn_marker(Record(0, NOW_MS, struct.pack(">hh", 0, 4), b"")) is None
+    for key, value in ((None, b""), (b"\x00", b""), (struct.pack(">hh", 0, 0), b"\x00")):
+        with pytest.raises(CorruptRecordError):
+            parse_end_txn_marker(Record(0, NOW_MS, key, value))
+
+
+def test_several_batches_are_split() -> None:
+    parts = [batch(b"a"), batch(b"b", b"c", writer="kafka-python"), batch(b"d", writer="own")]
+    assert [bytes(view) for _, view in split_batches(b"".join(parts))] == parts
+    assert split_batches(b"") == []
+
+
+@pytest.mark.parametrize("kept", [1, 16, 17, 60, 61, 70])
+def test_torn_batches_are_corrupt(kept: int) -> None:
+    with pytest.raises(CorruptRecordError):
+        split_batches(batch(b"first") + batch(b"value")[:kept])
+
+
+@given(position=st.integers(17, 70), bit=st.integers(0, 7))
+def test_a_flipped_bit_behind_the_magic_is_noticed(position: int, bit: int) -> None:
+    data = bytearray(batch(b"some value"))
+    data[position] ^= 1 << bit
+    with pytest.raises(CorruptRecordError, match="CRC"):
+        split_batches(bytes(data))
+
+
+@pytest.mark.parametrize("length", [-1, 0, 48])
+def test_a_length_that_cannot_be_is_corrupt(length: int) -> None:
+    data = batch()
+    with pytest.raises(CorruptRecordError, match="length"):
+        split_batches(data[:8] + struct.pack(">i", length) + data[12:])
+
+
+@pytest.mark.parametrize(("magic", "error"), [(0, OldMagicError), (1, OldMagicError), (3, CorruptRecordError)])
+def test_other_magics_are_refused(magic: int, error: type[CorruptRecordError]) -> None:
+    data = bytearray(batch())
+    data[16] = magic
+    with pytest.raises(error) as caught:
+        split_batches(bytes(data))
+    assert caught.type is error
+
+
+def test_sequences_wrap_around_within_a_batch() -> None:
+    header = parse_header(batch(b"a", b"b", b"c", producer_id=1, producer_epoch=0, base_sequence=2147483646))
+    assert header.last_sequence == 0
+    assert parse_header(batch(b"a")).last_sequence == -1
+
+
+def test_an_empty_batch_is_not_built() -> None:
+    with pytest.raises(ValueError, match="at least one record"):
+        build_batch([], timestamp_ms=NOW_MS)
+
+
+@given(body=st.binary(max_size=40), record_count=st.integers(0, 5))
+def test_records_that_do_not_parse_are_corrupt_and_nothing_else(body: bytes, record_count: int) -> None:
+    header = bytearray(batch()[:61])
+    header[8:12] = struct.pack(">i", 49 + len(body))
+    header[57:61] = struct.pack(">i", record_count)
+    header[17:21] = struct.pack(">I", crc32c(bytes(header[21:]) + body))
+    try:
+        parsed = list(iter_records(bytes(header) + body))
+    except CorruptRecordError:
+        return
+    assert len(parsed) == record_count

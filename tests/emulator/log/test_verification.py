@@ -1,0 +1,51 @@
+"""The life of a verification guard (3.2)."""
+
+from __future__ import annotations
+
+from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard, Verifications
+
+
+def test_attempts_of_one_producer_share_a_guard_until_it_ends() -> None:
+    verifications = Verifications()
+    guard = verifications.begin(1, 0, 5, supports_epoch_bump=False)
+    assert verifications.begin(1, 0, 3, supports_epoch_bump=False) is guard
+    assert verifications.begin(2, 0, 3, supports_epoch_bump=False) is not guard
+    verifications.end(1)
+    assert verifications.get(1) is None
+    assert verifications.begin(1, 0, 5, supports_epoch_bump=False) is not guard
+    verifications.end(77)
+
+
+def test_the_lowest_sequence_of_the_highest_epoch_is_remembered() -> None:
+    verifications = Verifications()
+    guard = verifications.begin(1, 4, 5, supports_epoch_bump=False)
+
+    def after(epoch: int, sequence: int, bump: bool) -> VerificationEntry | None:
+        verifications.begin(1, epoch, sequence, supports_epoch_bump=bump)
+        return verifications.get(1)
+
+    assert after(4, 9, False) == VerificationEntry(guard, 4, 5, False)
+    assert after(4, 2, False) == VerificationEntry(guard, 4, 2, False)
+    assert after(3, 0, True) == VerificationEntry(guard, 4, 2, False)
+    assert after(6, 8, True) == VerificationEntry(guard, 6, 8, True)
+
+
+def test_entries_expire_after_a_whole_period_between_scans() -> None:
+    verifications = Verifications()
+    verifications.begin(1, 0, 0, supports_epoch_bump=True)
+    verifications.expire(1_000, 500)
+    verifications.begin(2, 0, 0, supports_epoch_bump=True)
+    verifications.expire(1_499, 500)
+    assert verifications.get(1) is not None
+    verifications.expire(1_500, 500)
+    assert verifications.get(1) is None
+    assert verifications.get(2) is not None
+    # a new entry of the same producer has its own time
+    verifications.begin(1, 0, 0, supports_epoch_bump=True)
+    verifications.expire(1_600, 500)
+    assert verifications.get(1) is not None
+
+
+def test_guards_equal_only_themselves() -> None:
+    assert VerificationGuard() != VerificationGuard()
+    assert VerificationGuard.SENTINEL == VerificationGuard.SENTINEL
