@@ -1,0 +1,248 @@
+"""Produce (key 0), versions 3-13.
+
+Versions 0-2 are advertised, because old clients ask for them (KAFKA-18659), but not served.
+
+Appends record batches of magic 2, as they are, to partitions that this node leads.
+
+* v3 transactional id; v8 error details; v9 flexible; v11 may answer 120; v12 adds the partition to the
+  transaction implicitly (KIP-890 part 2); v13 names topics by id (KIP-516).
+* A transactional batch on a partition without an open transaction of its (producer id, epoch) goes by the
+  coordinator first: below v12 it verifies, from v12 on it adds. Its answers go out as the table below says.
+  From v12 on 51 is retried here every 20 ms for at most 100 ms (KAFKA-18654), because the markers of the
+  transaction before are usually on their way.
+* A transactional batch without a transactional id is 53 for the whole request; batches of more than one
+  (producer id, epoch) are 49.
+* acks other than -1, 0, 1 is 21. With acks=0 nothing is answered; an error then closes the connection, as in
+  Kafka.
+* Hidden by profile: v12+ in kafka-3.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.add_partitions_to_txn_manager import add_or_verify
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, CloseConnectionError, register
+from dualwrite.broker_emulator.api.topics import led_partition, requested_topic, topic_reference
+from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.log.partition_log import AppendResult
+from dualwrite.broker_emulator.log.record_batch import BatchHeader, CorruptRecordError, parse_header
+from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+
+_IMPLICIT_ADD_VERSION = 12
+_ACKS = (-1, 0, 1)
+
+_NOT_ENOUGH_REPLICAS = dict.fromkeys(
+    (
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    ),
+    ErrorCode.not_enough_replicas,
+)
+_COMMON = {
+    **_NOT_ENOUGH_REPLICAS,
+    ErrorCode.producer_fenced: ErrorCode.invalid_producer_epoch,
+    ErrorCode.cluster_authorization_failed: ErrorCode.invalid_txn_state,
+}
+_VERIFIED = {**_COMMON, ErrorCode.concurrent_transactions: ErrorCode.not_enough_replicas}
+
+DEFAULT_ERROR = {**_VERIFIED, ErrorCode.transaction_abortable: ErrorCode.invalid_txn_state}
+GENERIC_ERROR_SUPPORTED = _VERIFIED
+ADD_PARTITION = _COMMON
+"""What the coordinator's answers are called towards clients of v3-10, v11 and v12+; other codes keep their names."""
+
+
+def error_table(version: int) -> Mapping[ErrorCode, ErrorCode]:
+    """The table for a request version."""
+    if version >= _IMPLICIT_ADD_VERSION:
+        return ADD_PARTITION
+    return GENERIC_ERROR_SUPPORTED if version == 11 else DEFAULT_ERROR
+
+
+class _Write(NamedTuple):
+    """One partition of the request."""
+
+    topic: Any
+    data: Any
+    partition: Partition | None
+    header: BatchHeader | None
+    """Of its first batch; None where the bytes have none, which the append will refuse."""
+    error: ErrorCode
+
+
+async def handle(call: Call) -> Any:
+    if call.request.acks not in _ACKS:
+        return refuse(call, ErrorCode.invalid_required_acks)
+    writes = [_write(call, topic, data) for topic in call.request.topic_data for data in topic.partition_data]
+    error = _request_error(call, writes)
+    if error is not ErrorCode.none:
+        return refuse(call, error)
+    unverified = _unverified(call, writes)
+    guards: dict[TopicPartition, VerificationGuard] = {}
+    refused: Mapping[TopicPartition, ErrorCode] = {}
+    if unverified:
+        guards, refused = await _verify(call, unverified)
+    results = [_append(call, write, guards, refused) for write in writes]
+    return _response(call, writes, results)
+
+
+def _write(call: Call, requested: Any, data: Any) -> _Write:
+    topic, error = requested_topic(call, requested)
+    if topic is None:
+        return _Write(requested, data, None, None, error)
+    partition, error = led_partition(call, topic, data.index)
+    return _Write(requested, data, partition, _first_header(data.records), error)
+
+
+def _first_header(records: bytes | None) -> BatchHeader | None:
+    try:
+        return None if records is None else parse_header(records)
+    except CorruptRecordError:
+        return None
+
+
+def _request_error(call: Call, writes: list[_Write]) -> ErrorCode:
+    """An error of the request as a whole (2.11, rows 1 and 4)."""
+    transactional = [write.header for write in writes if write.header is not None and write.header.is_transactional]
+    if not transactional:
+        return ErrorCode.none
+    if call.request.transactional_id is None:
+        return ErrorCode.transactional_id_authorization_failed
+    if len({(header.producer_id, header.producer_epoch) for header in transactional}) > 1:
+        return ErrorCode.invalid_producer_id_mapping
+    return ErrorCode.none
+
+
+def _unverified(call: Call, writes: list[_Write]) -> list[tuple[Partition, BatchHeader]]:
+    """The partitions that the coordinator has to be asked about."""
+    adds = call.version >= _IMPLICIT_ADD_VERSION
+    if not adds and not call.cluster.config.transaction_partition_verification_enable:
+        return []
+    return [
+        (partition, header)
+        for _, _, partition, header, _ in writes
+        if partition is not None
+        and header is not None
+        and header.is_transactional
+        and not partition.log.has_open_transaction(header.producer_id, header.producer_epoch)
+    ]
+
+
+async def _verify(
+    call: Call, unverified: list[tuple[Partition, BatchHeader]]
+) -> tuple[dict[TopicPartition, VerificationGuard], Mapping[TopicPartition, ErrorCode]]:
+    adds = call.version >= _IMPLICIT_ADD_VERSION
+    guards = {
+        partition.name: partition.log.begin_verification(
+            header.producer_id, header.producer_epoch, header.base_sequence, supports_epoch_bump=adds
+        )
+        for partition, header in unverified
+    }
+    header = unverified[0][1]
+    answers = await _ask_coordinator(call, header.producer_id, header.producer_epoch, guards, adds)
+    table = error_table(call.version)
+    refused = {name: table.get(error, error) for name, error in answers.items() if error is not ErrorCode.none}
+    return guards, refused
+
+
+async def _ask_coordinator(
+    call: Call, producer_id: int, producer_epoch: int, partitions: Mapping[TopicPartition, Any], adds: bool
+) -> Mapping[TopicPartition, ErrorCode]:
+    config = call.cluster.config
+    wait_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, call.request.timeout // timedelta(milliseconds=1))
+    backoff_ms = config.add_partitions_to_txn_retry_backoff_ms
+    while True:
+        answers = await add_or_verify(
+            call.cluster, call.request.transactional_id, producer_id, producer_epoch, partitions, add=adds
+        )
+        if not adds or wait_ms <= 0 or ErrorCode.concurrent_transactions not in answers.values():
+            return answers
+        await asyncio.sleep(backoff_ms / 1000)
+        wait_ms -= backoff_ms
+
+
+def _append(
+    call: Call,
+    write: _Write,
+    guards: Mapping[TopicPartition, VerificationGuard],
+    refused: Mapping[TopicPartition, ErrorCode],
+) -> AppendResult:
+    partition = write.partition
+    if partition is None:
+        return AppendResult(write.error)
+    error = refused.get(partition.name)
+    if error is not None:
+        return AppendResult(error)
+    return partition.log.append(
+        write.data.records or b"",
+        now_ms=call.cluster.clock.now_ms(),
+        guard=guards.get(partition.name),
+        transaction_version=2 if call.version >= _IMPLICIT_ADD_VERSION else 0,
+    )
+
+
+def _response(call: Call, writes: list[_Write], results: list[AppendResult]) -> Any:
+    if call.request.acks == 0:
+        errors = {result.error for result in results} - {ErrorCode.none}
+        if errors:
+            raise CloseConnectionError(f"Produce with acks=0 failed: {', '.join(error.name for error in errors)}")
+        return None
+    remaining = iter(results)
+    return _build(call, lambda data: next(remaining))
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    if call.request.acks == 0:
+        raise CloseConnectionError(f"Produce with acks=0 failed: {error.name}")
+    return _build(call, lambda data: AppendResult(error))
+
+
+def _build(call: Call, result_of: Any) -> Any:
+    new = call.new
+    return new.response(
+        responses=tuple(
+            new.TopicProduceResponse(
+                **topic_reference(topic),
+                partition_responses=tuple(
+                    _partition_response(new, data.index, result_of(data)) for data in topic.partition_data
+                ),
+            )
+            for topic in call.request.topic_data
+        ),
+        throttle_time=NO_THROTTLE,
+    )
+
+
+def _partition_response(new: Any, index: int, result: AppendResult) -> Any:
+    return new.PartitionProduceResponse(
+        index=index,
+        error_code=result.error,
+        base_offset=result.base_offset,
+        log_append_time=None,  # CreateTime: -1 on the wire
+        log_start_offset=result.log_start_offset,
+        record_errors=(),
+        error_message=result.error_message,
+    )
+
+
+register(
+    Api(
+        key=0,
+        schema_name="produce",
+        min_version=3,
+        max_version=13,
+        advertised_min_version=0,
+        newest={Profile.KAFKA_3_9: 11},
+        handle=handle,
+        refuse=refuse,
+    )
+)

@@ -1,0 +1,168 @@
+"""Fetch (key 1), versions 4-18.
+
+Serves whole batches from partitions that this node leads, waiting for them where there are none yet.
+
+* Isolation 0 reads up to the high watermark, with null abortedTransactions; isolation 1 up to the last stable
+  offset, with the list.
+* An answer waits until MinBytes are there, a partition has an error, or MaxWait has passed; it is woken by the
+  logs themselves.
+* MaxBytes bounds the answer and PartitionMaxBytes each partition, except that the first batch of the answer is
+  always given (KIP-74).
+* v5 log start offset; v7 fetch sessions (KIP-227): declined by session id 0, an epoch of a session that cannot
+  exist is 70; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
+* Replicas that fetch are served as consumers: there is one replica of everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import repeat
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.topics import (
+    check_leader_epoch,
+    led_partition,
+    requested_topic,
+    topic_reference,
+)
+from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult
+
+_READ_COMMITTED = 1
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class _Read(NamedTuple):
+    """All partitions of the request, read once."""
+
+    results: list[ReadResult]
+    logs: list[PartitionLog]
+    is_enough: bool
+
+
+async def handle(call: Call) -> Any:
+    if getattr(call.request, "session_id", 0) != 0:
+        return refuse(call, ErrorCode.fetch_session_id_not_found)
+    read = _read(call)
+    max_wait_ms = call.request.max_wait // _MILLISECOND
+    if not read.is_enough and max_wait_ms > 0:
+        read = await _read_when_enough(call, read, max_wait_ms / 1000)
+    return _response(call, ErrorCode.none, iter(read.results))
+
+
+async def _read_when_enough(call: Call, read: _Read, max_wait_s: float) -> _Read:
+    """Read again whenever a log moved, until that is enough or the time is up."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + max_wait_s
+    while not read.is_enough and loop.time() < deadline_s:
+        await _any_advance(read.logs, deadline_s)
+        read = _read(call)
+    return read
+
+
+async def _any_advance(logs: list[PartitionLog], deadline_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    advanced: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not advanced.done():
+            advanced.set_result(None)
+
+    timer = loop.call_at(deadline_s, wake)
+    for log in logs:
+        log.on_advance.append(wake)
+    try:
+        await advanced
+    finally:
+        timer.cancel()
+        for log in logs:
+            log.on_advance.remove(wake)
+
+
+def _read(call: Call) -> _Read:
+    request = call.request
+    results: list[ReadResult] = []
+    logs: list[PartitionLog] = []
+    size = 0
+    for topic in request.topics:
+        for requested in topic.partitions:
+            log, error = _led_log(call, topic, requested)
+            if log is None:
+                results.append(_failed(error))
+                continue
+            result = log.read(
+                requested.fetch_offset,
+                max_bytes=max(0, min(request.max_bytes - size, requested.partition_max_bytes)),
+                read_committed=request.isolation_level == _READ_COMMITTED,
+                at_least_one=size == 0,
+            )
+            size += len(result.records)
+            logs.append(log)
+            results.append(result)
+    failed = any(result.error is not ErrorCode.none for result in results)
+    return _Read(results, logs, failed or not logs or size >= request.min_bytes)
+
+
+def _led_log(call: Call, topic: Any, requested: Any) -> tuple[PartitionLog | None, ErrorCode]:
+    known, error = requested_topic(call, topic)
+    if known is None:
+        return None, error
+    partition, error = led_partition(call, known, requested.partition)
+    if partition is None:
+        return None, error
+    error = check_leader_epoch(partition, requested)
+    return (partition.log, error) if error is ErrorCode.none else (None, error)
+
+
+def _failed(error: ErrorCode) -> ReadResult:
+    return ReadResult(error, b"", None, -1, -1, -1)
+
+
+def _response(call: Call, error: ErrorCode, results: Iterator[ReadResult]) -> Any:
+    new = call.new
+    return new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        session_id=0,
+        responses=tuple(
+            new.FetchableTopicResponse(
+                **topic_reference(topic),
+                partitions=tuple(
+                    _partition_data(new, requested.partition, next(results)) for requested in topic.partitions
+                ),
+            )
+            for topic in call.request.topics
+        ),
+    )
+
+
+def _partition_data(new: Any, index: int, result: ReadResult) -> Any:
+    aborted = result.aborted
+    return new.PartitionData(
+        partition_index=index,
+        error_code=result.error,
+        high_watermark=result.high_watermark,
+        last_stable_offset=result.last_stable_offset,
+        log_start_offset=result.log_start_offset,
+        aborted_transactions=None
+        if aborted is None
+        else tuple(
+            new.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+            for producer_id, first_offset in aborted
+        ),
+        records=result.records,
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    # a top-level error comes with no partitions from v7 on; before that only partitions can carry one
+    if call.version >= 7:
+        return call.new.response(throttle_time=NO_THROTTLE, error_code=error, session_id=0, responses=())
+    return _response(call, error, repeat(_failed(error)))
+
+
+register(Api(key=1, schema_name="fetch", min_version=4, max_version=18, handle=handle, refuse=refuse))

@@ -1,0 +1,87 @@
+"""ListOffsets (key 2), versions 1-11.
+
+Offsets by timestamp, or of the two ends of a partition, from its leader.
+
+* Timestamp -1 latest (isolation 0: high watermark, 1: last stable offset), -2 earliest, -3 the one of the
+  largest timestamp (v7, KIP-734), -4 earliest local (v8, KIP-405: the same as earliest, nothing is tiered
+  here), -5 latest tiered (v9, KIP-1005: none). Other negative ones, and the special ones in versions before
+  theirs, are 35 UNSUPPORTED_VERSION.
+* No offset for a timestamp is (-1, -1), without an error.
+* v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v10 timeout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.topics import check_leader_epoch, led_partition, requested_topic
+from dualwrite.broker_emulator.cluster import Partition
+
+_READ_COMMITTED = 1
+_EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -2, -4, -5, -6
+_FIRST_VERSION = {-1: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9, _EARLIEST_PENDING_UPLOAD: 11}
+"""The version from which each special timestamp is understood."""
+
+
+async def handle(call: Call) -> Any:
+    return _response(call, lambda topic, requested: _offset(call, topic, requested))
+
+
+def _offset(call: Call, requested_in: Any, requested: Any) -> Any:
+    index = requested.partition_index
+    topic, error = requested_topic(call, requested_in)
+    if topic is None:
+        return _row(call, index, error)
+    partition, error = led_partition(call, topic, index)
+    if partition is None:
+        return _row(call, index, error)
+    error = check_leader_epoch(partition, requested)
+    if error is not ErrorCode.none:
+        return _row(call, index, error)
+    timestamp = requested.timestamp
+    if timestamp < 0 and call.version < _FIRST_VERSION.get(timestamp, 99):
+        return _row(call, index, ErrorCode.unsupported_version)
+    return _row(call, index, ErrorCode.none, *_find(call, partition, timestamp), partition.log.leader_epoch)
+
+
+def _find(call: Call, partition: Partition, timestamp: int) -> tuple[int, int]:
+    if timestamp in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
+        return -1, -1
+    return partition.log.offset_for_timestamp(
+        _EARLIEST if timestamp == _EARLIEST_LOCAL else timestamp,
+        read_committed=getattr(call.request, "isolation_level", 0) == _READ_COMMITTED,
+    )
+
+
+def _row(
+    call: Call, index: int, error: ErrorCode, offset: int = -1, timestamp: int = -1, leader_epoch: int = -1
+) -> Any:
+    return call.new.ListOffsetsPartitionResponse(
+        partition_index=index,
+        error_code=error,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=leader_epoch if offset >= 0 else -1,
+    )
+
+
+def _response(call: Call, row_of: Any) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            call.new.ListOffsetsTopicResponse(
+                name=topic.name, partitions=tuple(row_of(topic, requested) for requested in topic.partitions)
+            )
+            for topic in call.request.topics
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, lambda topic, requested: _row(call, requested.partition_index, error))
+
+
+register(Api(key=2, schema_name="list_offsets", min_version=1, max_version=11, handle=handle, refuse=refuse))

@@ -1,0 +1,105 @@
+"""Metadata (key 3), versions 0-13.
+
+Nodes, topics, partitions and leaders.
+
+* No topics means all: an empty list in v0, null from v1 on (an empty list there asks for no topic).
+* v4+: AllowAutoTopicCreation; older versions always allow it. Creation needs `auto.create.topics.enable`. Kafka
+  answers 5 at first and creates meanwhile; here the topic is there at once.
+* v10+: topic ids (KIP-516); asked by id, an unknown one is 100 and nothing is created.
+* v9 flexible; v13 has a top-level error.
+* Unknown topic 3, name that is not legal 17.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
+
+
+async def handle(call: Call) -> Any:
+    return _response(call, tuple(_topics(call)), ErrorCode.none)
+
+
+def _response(call: Call, topics: tuple[Any, ...], error: ErrorCode) -> Any:
+    new, cluster = call.new, call.cluster
+    return new.response(
+        throttle_time=NO_THROTTLE,
+        brokers=tuple(
+            new.MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=None)
+            for node in cluster.nodes.values()
+        ),
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id,
+        topics=topics,
+        error_code=error,
+    )
+
+
+def _topics(call: Call) -> list[Any]:
+    requested = call.request.topics
+    if requested is None or (call.version == 0 and not requested):
+        return [_describe(call, topic) for topic in call.cluster.topics.values()]
+    return [_requested_topic(call, topic) for topic in requested]
+
+
+def _requested_topic(call: Call, requested: Any) -> Any:
+    name = requested.name
+    if name is None:
+        topic = call.cluster.topic_by_id(requested.topic_id)
+        if topic is None:
+            return _absent(call, None, requested.topic_id, ErrorCode.unknown_topic_id)
+        return _describe(call, topic)
+    topic = call.cluster.topics.get(name) or _create(call, name)
+    if topic is not None:
+        return _describe(call, topic)
+    legal = is_legal_topic_name(name)
+    error = ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
+    return _absent(call, name, None, error)
+
+
+def _create(call: Call, name: str) -> Topic | None:
+    config = call.cluster.config
+    allowed = config.auto_create_topics_enable and getattr(call.request, "allow_auto_topic_creation", True)
+    if not allowed or not is_legal_topic_name(name):
+        return None
+    return call.cluster.create_topic(name, config.num_partitions)
+
+
+def _describe(call: Call, topic: Topic) -> Any:
+    new = call.new
+    return new.MetadataResponseTopic(
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            new.MetadataResponsePartition(
+                error_code=ErrorCode.none,
+                partition_index=partition.index,
+                leader_id=partition.leader_id,
+                leader_epoch=partition.log.leader_epoch,
+                replica_nodes=(partition.leader_id,),
+                isr_nodes=(partition.leader_id,),
+            )
+            for partition in topic.partitions
+        ),
+    )
+
+
+def _absent(call: Call, name: str | None, topic_id: Any, error: ErrorCode) -> Any:
+    # v10 and v11 have an id but no null name
+    shown = "" if name is None and call.version < 12 else name
+    return call.new.MetadataResponseTopic(error_code=error, name=shown, topic_id=topic_id, partitions=())
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    requested = call.request.topics or ()
+    rows = tuple(_absent(call, topic.name, getattr(topic, "topic_id", None), error) for topic in requested)
+    return _response(call, rows, error)
+
+
+register(Api(key=3, schema_name="metadata", min_version=0, max_version=13, handle=handle, refuse=refuse))

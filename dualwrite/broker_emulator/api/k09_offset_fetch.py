@@ -1,0 +1,121 @@
+"""OffsetFetch (key 9), versions 1-10.
+
+Committed offsets of one group, from v8 on of many.
+
+* v2 top-level error, and null topics for all; v5 leader epoch; v6 flexible; v7 RequireStable (KIP-447): a
+  partition with an offset pending in a transaction is 88; v8 many groups (KIP-709); v9 member ids and epochs
+  (KIP-848); v10 topic ids (KIP-516).
+* Without an offset: offset -1, metadata "", no error. Without RequireStable: the last committed one, whatever
+  is pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.topics import requested_topic, topic_reference
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+
+_MANY_GROUPS_VERSION = 8
+_TOPIC_ID_VERSION = 10
+
+
+async def handle(call: Call) -> Any:
+    request = call.request
+    if call.version >= _MANY_GROUPS_VERSION:
+        return _many(
+            call, [_group(call, group, call.node.groups.check(group.group_id, -1, "")) for group in request.groups]
+        )
+    return _single(call, call.node.groups.check(request.group_id, -1, ""))
+
+
+def _single(call: Call, error: ErrorCode) -> Any:
+    suffix = ""
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        # v1 has no room for an error but in the partitions
+        topics=_topics(call, call.request.group_id, call.request.topics, error, suffix)
+        if error is ErrorCode.none or call.version == 1
+        else (),
+        error_code=error,
+    )
+
+
+def _group(call: Call, group: Any, error: ErrorCode) -> Any:
+    topics = _topics(call, group.group_id, group.topics, error, "s") if error is ErrorCode.none else ()
+    return call.new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=error)
+
+
+def _many(call: Call, groups: list[Any]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
+
+
+def _topics(call: Call, group_id: str, requested: Any, error: ErrorCode, suffix: str) -> tuple[Any, ...]:
+    """The rows of one group. The types of messages for many groups carry an "s" at the end of their names."""
+    new = vars(call.new)
+    topic_type, partition_type = new[f"OffsetFetchResponseTopic{suffix}"], new[f"OffsetFetchResponsePartition{suffix}"]
+    rows = _all_of_group(call, group_id) if requested is None else _requested(call, requested)
+    return tuple(
+        topic_type(
+            **reference,
+            partitions=tuple(
+                partition_type(partition_index=name.partition, **_offset(call, group_id, name, error or topic_error))
+                for name in names
+            ),
+        )
+        for reference, names, topic_error in rows
+    )
+
+
+_Row = tuple[dict[str, Any], list[TopicPartition], ErrorCode]
+
+
+def _requested(call: Call, requested: Iterable[Any]) -> Iterable[_Row]:
+    for element in requested:
+        topic, error = requested_topic(call, element)
+        name = topic.name if topic is not None else getattr(element, "name", "")
+        names = [TopicPartition(name, index) for index in element.partition_indexes]
+        # by name, an unknown topic has no offset; by id, it cannot be told which one was meant
+        yield topic_reference(element), names, error if call.version >= _TOPIC_ID_VERSION else ErrorCode.none
+
+
+def _all_of_group(call: Call, group_id: str) -> Iterable[_Row]:
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for name in call.node.groups.table(group_id).partitions(group_id):
+        by_topic.setdefault(name.topic, []).append(name)
+    for topic_name, names in by_topic.items():
+        topic = call.cluster.topics.get(topic_name)
+        if topic is not None or call.version < _TOPIC_ID_VERSION:
+            topic_id = None if topic is None else topic.topic_id
+            yield {"name": topic_name, "topic_id": topic_id}, names, ErrorCode.none
+
+
+def _offset(call: Call, group_id: str, name: TopicPartition, error: ErrorCode) -> dict[str, Any]:
+    committed = None
+    if error is ErrorCode.none:
+        table = call.node.groups.table(group_id)
+        if getattr(call.request, "require_stable", False) and table.is_unstable(group_id, name):
+            error = ErrorCode.unstable_offset_commit
+        else:
+            committed = table.committed(group_id, name)
+    if committed is None:
+        return {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": error}
+    return {
+        "committed_offset": committed.offset,
+        "committed_leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "error_code": ErrorCode.none,
+    }
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    if call.version >= _MANY_GROUPS_VERSION:
+        return _many(call, [_group(call, group, error) for group in call.request.groups])
+    return _single(call, error)
+
+
+register(Api(key=9, schema_name="offset_fetch", min_version=1, max_version=10, handle=handle, refuse=refuse))

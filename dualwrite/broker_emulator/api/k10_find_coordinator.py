@@ -1,0 +1,70 @@
+"""FindCoordinator (key 10), versions 0-6.
+
+The node that leads the partition of `__consumer_offsets` or `__transaction_state` which a key belongs to.
+
+* v0 knows groups only; v1 adds the key type (0 group, 1 transaction, 2 share group); v4 asks for many keys
+  (KIP-699).
+* Key type other than 0 and 1: 42. Empty group id: 24 (as GroupCoordinator does); empty transactional id: 42.
+* Kafka creates the internal topic at the first question and answers 15 meanwhile; here it exists from the
+  start.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.node import Node
+
+_GROUP = 0
+
+
+async def handle(call: Call) -> Any:
+    request = call.request
+    if call.version < 4:
+        node, error = _find(call, request.key)
+        return _single(call, node, error)
+    return _many(call, [(key, *_find(call, key)) for key in request.coordinator_keys])
+
+
+def _find(call: Call, key: str) -> tuple[Node | None, ErrorCode]:
+    match getattr(call.request, "key_type", _GROUP):
+        case 0 if key == "":
+            return None, ErrorCode.invalid_group_id
+        case 0:
+            return call.cluster.group_coordinator(key), ErrorCode.none
+        case 1 if key != "":
+            return call.cluster.transaction_coordinator(key), ErrorCode.none
+        case _:
+            return None, ErrorCode.invalid_request
+
+
+def _address(node: Node | None) -> dict[str, Any]:
+    if node is None:
+        return {"node_id": -1, "host": "", "port": -1}
+    return {"node_id": node.node_id, "host": node.host, "port": node.port}
+
+
+def _single(call: Call, node: Node | None, error: ErrorCode) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=None, **_address(node))
+
+
+def _many(call: Call, found: list[tuple[str, Node | None, ErrorCode]]) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        coordinators=tuple(
+            call.new.Coordinator(key=key, error_code=error, error_message=None, **_address(node))
+            for key, node, error in found
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    if call.version < 4:
+        return _single(call, None, error)
+    return _many(call, [(key, None, error) for key in call.request.coordinator_keys])
+
+
+register(Api(key=10, schema_name="find_coordinator", min_version=0, max_version=6, handle=handle, refuse=refuse))

@@ -1,0 +1,61 @@
+"""InitProducerId (key 22), versions 0-6.
+
+Gives a producer its id and epoch, fencing whoever had them before.
+
+* v2 flexible; v3 adds the expected ProducerId and ProducerEpoch (KIP-360); v4 may answer 90; v5 may answer 120
+  (KIP-890); v6 adds Enable2Pc and KeepPreparedTxn and answers the ongoing pair (KIP-939).
+* Below v4, 90 PRODUCER_FENCED goes out as 47 INVALID_PRODUCER_EPOCH.
+* Every error carries -1 for all four ids and epochs.
+* v6 is hidden by the profiles kafka-4.3 and kafka-3.9, as unstable versions are.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
+from dualwrite.broker_emulator.config import Profile
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+async def handle(call: Call) -> Any:
+    request = call.request
+    result = await call.node.transactions.init_producer_id(
+        request.transactional_id,
+        request.transaction_timeout // _MILLISECOND,
+        producer_id=getattr(request, "producer_id", -1),
+        producer_epoch=getattr(request, "producer_epoch", -1),
+        enable_2pc=getattr(request, "enable2_pc", False),
+        keep_prepared=getattr(request, "keep_prepared_txn", False),
+    )
+    if result.error is not ErrorCode.none:
+        return refuse(call, producer_fenced_below(4, call.version, result.error))
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        producer_id=result.producer_id,
+        producer_epoch=result.producer_epoch,
+        ongoing_txn_producer_id=result.ongoing_producer_id,
+        ongoing_txn_producer_epoch=result.ongoing_producer_epoch,
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, producer_id=-1, producer_epoch=-1)
+
+
+register(
+    Api(
+        key=22,
+        schema_name="init_producer_id",
+        min_version=0,
+        max_version=6,
+        newest={Profile.KAFKA_4_3: 5, Profile.KAFKA_3_9: 5},
+        handle=handle,
+        refuse=refuse,
+    )
+)

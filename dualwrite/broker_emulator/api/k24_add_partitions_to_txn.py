@@ -1,0 +1,128 @@
+"""AddPartitionsToTxn (key 24), versions 0-5.
+
+Makes partitions part of a transaction.
+
+* v0-3: one transaction, from clients. Unknown and internal topics are 3 and 29; if there is one, nothing is
+  added at all and the others answer 55. v2 may answer 90 (below, it goes out as 47); v3 flexible.
+* v4-5: many transactions, from brokers (KIP-890); each adds, or with VerifyOnly only asks. v5 may answer 120.
+* v0-3 is recorded as a TV0 transaction, v4+ as TV2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+
+_MANY_TRANSACTIONS_VERSION = 4
+
+_Errors = Mapping[TopicPartition, ErrorCode]
+
+
+async def handle(call: Call) -> Any:
+    if call.version >= _MANY_TRANSACTIONS_VERSION:
+        results = [(transaction, await _transaction(call, transaction)) for transaction in call.request.transactions]
+        return _many(call, results, ErrorCode.none)
+    request = call.request
+    errors = await _add(
+        call,
+        request.v3_and_below_transactional_id,
+        request.v3_and_below_producer_id,
+        request.v3_and_below_producer_epoch,
+        _names(request.v3_and_below_topics),
+        transaction_version=0,
+    )
+    return _single(call, {name: producer_fenced_below(2, call.version, error) for name, error in errors.items()})
+
+
+async def _transaction(call: Call, transaction: Any) -> _Errors:
+    identity = (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch)
+    names = _names(transaction.topics)
+    if transaction.verify_only:
+        return call.node.transactions.verify_partitions(*identity, names)
+    return await _add(call, *identity, names, transaction_version=2)
+
+
+async def _add(
+    call: Call,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    names: list[TopicPartition],
+    *,
+    transaction_version: int,
+) -> _Errors:
+    errors = {name: error for name in names if (error := _check(call, name)) is not ErrorCode.none}
+    if errors:
+        return {name: errors.get(name, ErrorCode.operation_not_attempted) for name in names}
+    if not names:
+        return {}
+    error = await call.node.transactions.add_partitions(
+        transactional_id, producer_id, producer_epoch, names, transaction_version=transaction_version
+    )
+    return dict.fromkeys(names, error)
+
+
+def _check(call: Call, name: TopicPartition) -> ErrorCode:
+    """Whether the partition can be part of a transaction at all. Only brokers may add internal ones."""
+    partition = call.cluster.partition(*name)
+    if partition is None:
+        return ErrorCode.unknown_topic_or_partition
+    if partition.topic.is_internal and call.version < _MANY_TRANSACTIONS_VERSION:
+        return ErrorCode.topic_authorization_failed
+    return ErrorCode.none
+
+
+def _names(topics: Any) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+
+
+def _topic_results(call: Call, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
+    new = call.new
+    return tuple(
+        new.AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=tuple(
+                new.AddPartitionsToTxnPartitionResult(
+                    partition_index=index,
+                    partition_error_code=errors
+                    if isinstance(errors, ErrorCode)
+                    else errors[TopicPartition(topic.name, index)],
+                )
+                for index in topic.partitions
+            ),
+        )
+        for topic in topics
+    )
+
+
+def _single(call: Call, errors: ErrorCode | _Errors) -> Any:
+    topics = _topic_results(call, call.request.v3_and_below_topics, errors)
+    return call.new.response(throttle_time=NO_THROTTLE, results_by_topic_v3_and_below=topics)
+
+
+def _many(call: Call, results: list[tuple[Any, _Errors]], error: ErrorCode) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        results_by_transaction=tuple(
+            call.new.AddPartitionsToTxnResult(
+                transactional_id=transaction.transactional_id,
+                topic_results=_topic_results(call, transaction.topics, errors),
+            )
+            for transaction, errors in results
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    if call.version >= _MANY_TRANSACTIONS_VERSION:
+        return _many(call, [], error)
+    return _single(call, error)
+
+
+register(Api(key=24, schema_name="add_partitions_to_txn", min_version=0, max_version=5, handle=handle, refuse=refuse))

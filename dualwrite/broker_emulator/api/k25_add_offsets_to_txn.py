@@ -1,0 +1,39 @@
+"""AddOffsetsToTxn (key 25), versions 0-4.
+
+Makes the group's partition of `__consumer_offsets` part of a transaction: an AddPartitionsToTxn for that one
+partition.
+
+* v2 may answer 90 (below, it goes out as 47); v3 flexible; v4 may answer 120. Not used by TV2 clients.
+* Group "" is 24.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
+from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+
+
+async def handle(call: Call) -> Any:
+    request = call.request
+    if request.group_id == "":
+        return refuse(call, ErrorCode.invalid_group_id)
+    error = await call.node.transactions.add_partitions(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        [TopicPartition(OFFSETS_TOPIC, call.cluster.group_partition(request.group_id))],
+        transaction_version=0,
+    )
+    return refuse(call, producer_fenced_below(2, call.version, error))
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error)
+
+
+register(Api(key=25, schema_name="add_offsets_to_txn", min_version=0, max_version=4, handle=handle, refuse=refuse))

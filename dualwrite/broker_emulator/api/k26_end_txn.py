@@ -1,0 +1,55 @@
+"""EndTxn (key 26), versions 0-5.
+
+Commits or aborts the ongoing transaction. Answered when the decision is in the log; markers follow by
+themselves.
+
+* v2 may answer 90 (below, it goes out as 47); v3 flexible; v4 may answer 120; v5 is TV2 (KIP-890): the epoch is
+  bumped by every transaction, and the answer carries the pair for the next one. On errors that pair is (-1,
+  -1).
+* v5 is hidden by the profile kafka-3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
+from dualwrite.broker_emulator.config import Profile
+
+
+async def handle(call: Call) -> Any:
+    request = call.request
+    result = await call.node.transactions.end_txn(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        commit=request.committed,
+        transaction_version=2 if call.version >= 5 else 0,
+    )
+    if result.error is not ErrorCode.none:
+        return refuse(call, producer_fenced_below(2, call.version, result.error))
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        producer_id=result.producer_id,
+        producer_epoch=result.producer_epoch,
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error)
+
+
+register(
+    Api(
+        key=26,
+        schema_name="end_txn",
+        min_version=0,
+        max_version=5,
+        newest={Profile.KAFKA_3_9: 4},
+        handle=handle,
+        refuse=refuse,
+    )
+)

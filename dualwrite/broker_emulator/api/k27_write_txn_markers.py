@@ -1,0 +1,78 @@
+"""WriteTxnMarkers (key 27), versions 1-2.
+
+Ends transactions on partitions that this node leads, as their coordinator asks. Also what an operator sends to
+abort a hanging transaction.
+
+* v1 flexible; v2 adds the transaction's version (KIP-1228), on which it depends whether a marker's epoch must
+  be newer than the partition's or may be equal. v1 markers are judged by the old rule.
+* Unknown partition 3, led by another node 6; the log's own answers are 0, 47 and 52. Markers on
+  `__consumer_offsets` are answered after the pending offsets are settled (KAFKA-17507).
+* v2 is hidden by the profile kafka-3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import Api, Call, register
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+
+
+async def handle(call: Call) -> Any:
+    return _response(call, lambda marker, name: _write(call, marker, name))
+
+
+def _write(call: Call, marker: Any, name: TopicPartition) -> ErrorCode:
+    return call.node.write_marker(
+        name,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        commit=marker.transaction_result,
+        transaction_version=getattr(marker, "transaction_version", 0),
+    )
+
+
+def _response(call: Call, error_of: Any) -> Any:
+    new = call.new
+    return new.response(
+        markers=tuple(
+            new.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    new.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            new.WritableTxnMarkerPartitionResult(
+                                partition_index=index,
+                                error_code=error_of(marker, TopicPartition(topic.name, index)),
+                            )
+                            for index in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for marker in call.request.markers
+        )
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, lambda marker, name: error)
+
+
+register(
+    Api(
+        key=27,
+        schema_name="write_txn_markers",
+        min_version=1,
+        max_version=2,
+        newest={Profile.KAFKA_3_9: 1},
+        handle=handle,
+        refuse=refuse,
+    )
+)

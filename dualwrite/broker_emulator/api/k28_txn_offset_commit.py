@@ -1,0 +1,107 @@
+"""TxnOffsetCommit (key 28), versions 0-5.
+
+Stores offsets of a group inside a transaction: pending under the producer id until its marker is written.
+
+* v2 leader epoch; v3 flexible, generation and member (KIP-447); v4 may answer 120; v5 adds the group's
+  partition to the transaction implicitly (KIP-890 part 2), older ones have it verified. The coordinator's
+  answers go out as the table below says; unlike Produce, nothing is retried here and 14, 15, 16 and 51 pass
+  through.
+* Group "" is 24; not this node's group 16; loading 14 (15 below v2); a generation of an unknown group 22, a
+  member of it 25.
+* Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12.
+* v5 is hidden by the profile kafka-3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.add_partitions_to_txn_manager import add_or_verify
+from dualwrite.broker_emulator.api.offsets import offset_response, offsets_to_commit
+from dualwrite.broker_emulator.api.registry import Api, Call, register
+from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.log.verification import VerificationGuard
+
+_IMPLICIT_ADD_VERSION = 5
+
+_COMMON = {
+    ErrorCode.producer_fenced: ErrorCode.invalid_producer_epoch,
+    ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress,
+    ErrorCode.cluster_authorization_failed: ErrorCode.invalid_txn_state,
+}
+COORDINATOR_ERRORS: Mapping[ErrorCode, ErrorCode] = _COMMON
+COORDINATOR_ERRORS_BEFORE_V4: Mapping[ErrorCode, ErrorCode] = {
+    **_COMMON,
+    ErrorCode.transaction_abortable: ErrorCode.invalid_txn_state,
+}
+"""What the transaction coordinator's answers are called towards clients; anything else keeps its name (2.5)."""
+
+
+async def handle(call: Call) -> Any:
+    request, groups = call.request, call.node.groups
+    error = groups.check(request.group_id, getattr(request, "generation_id", -1), getattr(request, "member_id", ""))
+    if error is not ErrorCode.none:
+        return refuse(call, _old_name(call, error))
+    offsets, errors = offsets_to_commit(call)
+    partition = groups.led_partition(request.group_id)
+    assert partition is not None, "a group that passed check() is led here"
+    guard, error = await _verify(call, partition)
+    if error is ErrorCode.none:
+        error = groups.commit_in_transaction(
+            request.group_id,
+            offsets,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            guard=guard,
+            transaction_version=2 if call.version >= _IMPLICIT_ADD_VERSION else 0,
+        )
+    return offset_response(call, "TxnOffsetCommit", {**errors, **dict.fromkeys(offsets, _old_name(call, error))})
+
+
+async def _verify(call: Call, partition: Partition) -> tuple[VerificationGuard | None, ErrorCode]:
+    """Have the coordinator add or verify the group's partition, unless the transaction is open there already."""
+    request, log = call.request, partition.log
+    adds = call.version >= _IMPLICIT_ADD_VERSION
+    if log.has_open_transaction(request.producer_id, request.producer_epoch):
+        return None, ErrorCode.none
+    if not adds and not call.cluster.config.transaction_partition_verification_enable:
+        return None, ErrorCode.none
+    guard = log.begin_verification(request.producer_id, request.producer_epoch, -1, supports_epoch_bump=adds)
+    answers = await add_or_verify(
+        call.cluster,
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        [partition.name],
+        add=adds,
+    )
+    table = COORDINATOR_ERRORS if call.version >= 4 else COORDINATOR_ERRORS_BEFORE_V4
+    error = answers[partition.name]
+    return guard, table.get(error, error)
+
+
+def _old_name(call: Call, error: ErrorCode) -> ErrorCode:
+    if call.version < 2 and error is ErrorCode.coordinator_load_in_progress:
+        return ErrorCode.coordinator_not_available
+    return error
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return offset_response(call, "TxnOffsetCommit", error)
+
+
+register(
+    Api(
+        key=28,
+        schema_name="txn_offset_commit",
+        min_version=0,
+        max_version=5,
+        newest={Profile.KAFKA_3_9: 4},
+        handle=handle,
+        refuse=refuse,
+    )
+)

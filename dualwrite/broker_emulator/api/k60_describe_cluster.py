@@ -1,0 +1,38 @@
+"""DescribeCluster (key 60), versions 0-2.
+
+Nodes, controller and cluster id (KIP-700). v1 endpoint types (KIP-919): only brokers (1) can be asked for here,
+controllers are 115. v2 fenced brokers (KIP-1073): there are none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+
+_BROKERS = 1
+
+
+async def handle(call: Call) -> Any:
+    if getattr(call.request, "endpoint_type", _BROKERS) != _BROKERS:
+        return refuse(call, ErrorCode.mismatched_endpoint_type)
+    cluster, new = call.cluster, call.new
+    return new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id,
+        brokers=tuple(
+            new.DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, is_fenced=False)
+            for node in cluster.nodes.values()
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, cluster_id="", brokers=())
+
+
+register(Api(key=60, schema_name="describe_cluster", min_version=0, max_version=2, handle=handle, refuse=refuse))

@@ -1,0 +1,60 @@
+"""DescribeProducers (key 61), version 0.
+
+The producers that a partition's leader knows, with or without an open transaction (KIP-664).
+
+* Topic name that is not legal 17; unknown 3; led by another node 6.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.topics import led_partition
+from dualwrite.broker_emulator.cluster import is_legal_topic_name
+from dualwrite.broker_emulator.log.partition_log import ProducerDescription
+
+
+async def handle(call: Call) -> Any:
+    return _response(call, lambda name, index: _describe(call, name, index))
+
+
+def _describe(call: Call, name: str, index: int) -> Any:
+    if not is_legal_topic_name(name):
+        return _partition(call, index, ErrorCode.invalid_topic_exception)
+    topic = call.cluster.topics.get(name)
+    if topic is None:
+        return _partition(call, index, ErrorCode.unknown_topic_or_partition)
+    partition, error = led_partition(call, topic, index)
+    if partition is None:
+        return _partition(call, index, error)
+    return _partition(call, index, ErrorCode.none, partition.log.producers())
+
+
+def _partition(call: Call, index: int, error: ErrorCode, producers: list[ProducerDescription] | None = None) -> Any:
+    return call.new.PartitionResponse(
+        partition_index=index,
+        error_code=error,
+        active_producers=tuple(call.new.ProducerState(**producer._asdict()) for producer in producers or ()),
+    )
+
+
+def _response(call: Call, partition_of: Any) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            call.new.TopicResponse(
+                name=topic.name, partitions=tuple(partition_of(topic.name, index) for index in topic.partition_indexes)
+            )
+            for topic in call.request.topics
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, lambda name, index: _partition(call, index, error))
+
+
+register(Api(key=61, schema_name="describe_producers", min_version=0, max_version=0, handle=handle, refuse=refuse))

@@ -1,0 +1,58 @@
+"""DescribeTransactions (key 65), version 0.
+
+What the coordinator knows of transactional ids (KIP-664): state, timeout, start, producer, partitions.
+
+* Per id: "" is 42, another node's 16, loading 14, unknown 105. While a transaction is being ended, only
+  partitions whose marker is outstanding are listed.
+* A two-phase-commit transaction's timeout is 2147483647. A start of -1 means that there is no transaction.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.transactions.results import TransactionDescription
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+async def handle(call: Call) -> Any:
+    describe = call.node.transactions.describe
+    return _response(call, [describe(transactional_id) for transactional_id in call.request.transactional_ids])
+
+
+def _response(call: Call, descriptions: list[TransactionDescription]) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        transaction_states=tuple(_state(call, description) for description in descriptions),
+    )
+
+
+def _state(call: Call, description: TransactionDescription) -> Any:
+    by_topic: dict[str, list[int]] = {}
+    for name in description.topic_partitions:
+        by_topic.setdefault(name.topic, []).append(name.partition)
+    return call.new.TransactionState(
+        error_code=description.error,
+        transactional_id=description.transactional_id,
+        transaction_state=description.state,
+        transaction_timeout=timedelta(milliseconds=description.timeout_ms),
+        # the codec knows no null here: -1 is the millisecond before the epoch
+        transaction_start_time=_EPOCH + timedelta(milliseconds=description.start_time_ms),
+        producer_id=description.producer_id,
+        producer_epoch=description.producer_epoch,
+        topics=tuple(
+            call.new.TopicData(topic=topic, partitions=tuple(partitions)) for topic, partitions in by_topic.items()
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, [TransactionDescription(error, name) for name in call.request.transactional_ids])
+
+
+register(Api(key=65, schema_name="describe_transactions", min_version=0, max_version=0, handle=handle, refuse=refuse))

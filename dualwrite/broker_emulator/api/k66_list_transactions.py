@@ -1,0 +1,62 @@
+"""ListTransactions (key 66), versions 0-2.
+
+The transactional ids that this node coordinates (KIP-664); clients ask every node.
+
+* v1 minimum duration (KIP-994), v2 pattern of the id (KIP-1152). Filters are ANDed; names that are no state are
+  answered back, and if nothing else was asked for nothing matches. A pattern that does not compile is 128.
+* v2 is hidden by the profile kafka-3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.transactions.results import ListTransactionsResult
+
+
+async def handle(call: Call) -> Any:
+    request = call.request
+    return _response(
+        call,
+        call.node.transactions.list(
+            state_filters=request.state_filters,
+            producer_id_filters=request.producer_id_filters,
+            duration_filter_ms=getattr(request, "duration_filter", -1),
+            pattern=getattr(request, "transactional_id_pattern", None),
+        ),
+    )
+
+
+def _response(call: Call, result: ListTransactionsResult) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=result.error,
+        unknown_state_filters=result.unknown_state_filters,
+        transaction_states=tuple(
+            call.new.TransactionState(
+                transactional_id=transactional_id, producer_id=producer_id, transaction_state=state
+            )
+            for transactional_id, producer_id, state in result.transactions
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, ListTransactionsResult(error))
+
+
+register(
+    Api(
+        key=66,
+        schema_name="list_transactions",
+        min_version=0,
+        max_version=2,
+        newest={Profile.KAFKA_3_9: 1},
+        handle=handle,
+        refuse=refuse,
+    )
+)

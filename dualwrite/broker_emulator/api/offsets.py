@@ -1,0 +1,70 @@
+"""What OffsetCommit and TxnOffsetCommit share: reading the offsets of a request and building its response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.topics import requested_topic, topic_reference
+from dualwrite.broker_emulator.groups.offset_records import CommittedOffset
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+
+
+def offsets_to_commit(call: Call) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, ErrorCode]]:
+    """The offsets that can be stored, and why the others cannot. Topics that are not there are no key of either."""
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for requested in call.request.topics:
+        topic, _ = requested_topic(call, requested)
+        if topic is None:
+            continue
+        for partition in requested.partitions:
+            name = TopicPartition(topic.name, partition.partition_index)
+            if not 0 <= name.partition < len(topic.partitions):
+                errors[name] = ErrorCode.unknown_topic_or_partition
+            elif len(partition.committed_metadata or "") > call.cluster.config.offset_metadata_max_bytes:
+                errors[name] = ErrorCode.offset_metadata_too_large
+            else:
+                offsets[name] = _committed_offset(call, name, partition)
+    return offsets, errors
+
+
+def _committed_offset(call: Call, name: TopicPartition, partition: Any) -> CommittedOffset:
+    return call.node.groups.value(
+        name,
+        partition.committed_offset,
+        getattr(partition, "committed_leader_epoch", -1),
+        partition.committed_metadata,
+    )
+
+
+def offset_response(call: Call, prefix: str, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]) -> Any:
+    """The response of the API whose types are called `prefix`..., with one error for all partitions or one for each."""
+    new = vars(call.new)
+    partition_type = new[f"{prefix}ResponsePartition"]
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            new[f"{prefix}ResponseTopic"](
+                **topic_reference(requested),
+                partitions=tuple(
+                    partition_type(
+                        partition_index=partition.partition_index,
+                        error_code=_error(call, requested, partition.partition_index, errors),
+                    )
+                    for partition in requested.partitions
+                ),
+            )
+            for requested in call.request.topics
+        ),
+    )
+
+
+def _error(call: Call, requested: Any, index: int, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]) -> ErrorCode:
+    if isinstance(errors, ErrorCode):
+        return errors
+    topic, error = requested_topic(call, requested)
+    return error if topic is None else errors[TopicPartition(topic.name, index)]

@@ -1,0 +1,162 @@
+"""What the broker can be asked: one `Api` per key, registered by the file that answers it.
+
+The ApiVersions answer is built from here, so that it cannot say anything else than what is served. Message
+schemas are kio's, loaded when a version is first asked for (all of them together take a second to import).
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import timedelta
+from functools import cache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.schema.index import schema_name_map
+from kio.serial import entity_reader, entity_writer
+
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.cluster import Cluster, Node
+
+NO_THROTTLE = timedelta(0)
+"""What every response says about quotas: there are none."""
+
+_RESPONSE_PREFIX = struct.Struct(">ii")  # frame size, correlation id
+_API_VERSIONS_KEY = 18
+
+
+class Schema:
+    """One version of one API: reads its requests, builds and writes its responses."""
+
+    __slots__ = ("_flexible_response_header", "_write", "flexible_request_header", "new", "read", "version")
+
+    def __init__(self, key: int, version: int) -> None:
+        request_type = load_request_schema(key, version)
+        response_type = load_response_schema(key, version)
+        self.version = version
+        self.flexible_request_header: bool = request_type.__header_schema__.__flexible__
+        # An ApiVersions answer has the old header in every version: the client does not know yet what we speak.
+        self._flexible_response_header = response_type.__flexible__ and key != _API_VERSIONS_KEY
+        self.read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(_untyped(request_type))
+        self._write: Callable[[io.BytesIO, Any], None] = entity_writer(_untyped(response_type))
+        self.new = SimpleNamespace(**_builders(response_type), response=_builder(response_type))
+
+    def frame(self, correlation_id: int, response: Any) -> bytes:
+        """The whole response frame, size first."""
+        buffer = io.BytesIO()
+        buffer.write(b"\0\0\0\0\0\0\0\0")
+        if self._flexible_response_header:
+            buffer.write(b"\0")
+        self._write(buffer, response)
+        with buffer.getbuffer() as view:
+            _RESPONSE_PREFIX.pack_into(view, 0, len(view) - 4, correlation_id)
+        return buffer.getvalue()
+
+
+def _untyped(entity_type: Any) -> Any:
+    """Give kio's entity type up to kio's codec, whose type parameters cannot be named for every version."""
+    return entity_type
+
+
+@cache
+def schema(key: int, version: int) -> Schema:
+    """The schema of an API's version, loaded on first use. Raises kio's UnknownEntity where there is none."""
+    return Schema(key, version)
+
+
+def _builders(response_type: Any) -> dict[str, Callable[..., Any]]:
+    module = __import__(response_type.__module__, fromlist=["*"])
+    return {
+        name: _builder(member)
+        for name, member in vars(module).items()
+        if isinstance(member, type) and is_dataclass(member) and member.__module__ == module.__name__
+    }
+
+
+def _builder(entity_type: Any) -> Callable[..., Any]:
+    """Build `entity_type`, leaving out what this version of the message does not have."""
+    known = frozenset(member.name for member in fields(entity_type))
+
+    def build(**values: Any) -> Any:
+        if values.keys() <= known:
+            return entity_type(**values)
+        return entity_type(**{name: value for name, value in values.items() if name in known})
+
+    return build
+
+
+@dataclass(slots=True)
+class Call:
+    """One request on its way through the broker."""
+
+    api: Api
+    version: int
+    request: Any
+    new: Any
+    """Builders of this version's response types by name; `new.response` builds the response itself."""
+    node: Node
+    client_id: str | None
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.node.cluster
+
+
+class CloseConnectionError(Exception):
+    """The request ends the connection, because Kafka's broker closes it in this case; the message says why."""
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+"""Answers a call with a response, or with None where the protocol wants no answer."""
+
+Refusal = Callable[[Call, ErrorCode], Any]
+"""Answers a call with one error everywhere the response has room for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API key as this broker serves it."""
+
+    key: int
+    schema_name: str
+    min_version: int
+    max_version: int
+    handle: Handler
+    refuse: Refusal
+    newest: Mapping[Profile, int] = field(default_factory=dict)
+    """Newest version served under a profile, where that is not `max_version`."""
+    advertised_min_version: int | None = None
+    """Oldest version in the ApiVersions answer where that differs from what is served."""
+
+    def max_version_for(self, config: BrokerConfig) -> int:
+        """Newest version that a broker with `config` serves."""
+        return self.newest.get(config.profile, self.max_version)
+
+
+APIS: dict[int, Api] = {}
+
+
+def register(api: Api) -> Api:
+    """Serve `api`. Raises ValueError for a key registered twice and for versions that the codec does not have."""
+    if api.key in APIS:
+        raise ValueError(f"API key {api.key} is registered twice")
+    offered = schema_name_map[api.schema_name]
+    for version in (api.min_version, api.max_version):
+        if version not in offered:
+            raise ValueError(f"{api.schema_name} has no version {version}")
+    APIS[api.key] = api
+    return api
+
+
+def producer_fenced_below(version: int, requested: int, error: ErrorCode) -> ErrorCode:
+    """90 PRODUCER_FENCED as clients older than KIP-588 know it: below `version` it goes out as 47."""
+    if error is ErrorCode.producer_fenced and requested < version:
+        return ErrorCode.invalid_producer_epoch
+    return error
