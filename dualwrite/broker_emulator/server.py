@@ -22,7 +22,7 @@ from dualwrite.broker_emulator.api.registry import APIS, Api, Call, CloseConnect
 from dualwrite.broker_emulator.faults import Action, CloseAfter, CloseBefore, Delay, DropReply, DropRequest, Error
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster import Node
+    from dualwrite.broker_emulator.node import Node
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,8 @@ from kio.serial import entity_reader, entity_writer
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster import Cluster, Node
+    from dualwrite.broker_emulator.cluster import Cluster
+    from dualwrite.broker_emulator.node import Node
 
 NO_THROTTLE = timedelta(0)
 """What every response says about quotas: there are none."""
