@@ -1,0 +1,52 @@
+"""Draw docs/state-machines.md from the tables in the code: `python docs/draw_state_machines.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dualwrite.broker_emulator.transactions.states import mermaid_diagram
+from dualwrite.client.states import CALLS, EVENTS, Call, ProducerState
+from dualwrite.recipes.slot import TRANSITIONS, SlotState
+
+PAGE = Path(__file__).with_name("state-machines.md")
+
+
+def _camel(name: str) -> str:
+    return "".join(word.capitalize() for word in name.lower().replace("-", "_").split("_"))
+
+
+def producer_diagram() -> str:
+    """What each call and each answer leads to; close() and fatal failures are possible anywhere and left out."""
+    arrows = [
+        f"    {_camel(before.name)} --> {_camel(after.name)}: {cause.name.lower()}"
+        for table in (CALLS, EVENTS)
+        for (before, cause), after in table.items()
+        if cause is not Call.CLOSE and after is not ProducerState.FATAL_ERROR
+    ]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(ProducerState.UNINITIALIZED.name)}", *arrows]) + "\n"
+
+
+def slot_diagram() -> str:
+    arrows = [
+        f"    {_camel(before)} --> {_camel(after)}"
+        for before, following in TRANSITIONS.items()
+        for after in SlotState
+        if after in following
+    ]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(SlotState.NEW)}", *arrows]) + "\n"
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [
+        ("The transaction coordinator", "dualwrite/broker_emulator/transactions/states.py", mermaid_diagram()),
+        ("The producer", "dualwrite/client/states.py", producer_diagram()),
+        ("A transactional id in a DualWriter", "dualwrite/recipes/slot.py", slot_diagram()),
+    ]
+    sections = [f"## {title}\n\nThe table: `{source}`.\n\n```mermaid\n{text}```\n" for title, source, text in parts]
+    title = "# State machines\n\nDrawn from the tables in the code; a test keeps this page equal to them.\n"
+    return "\n".join([title, *sections])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
