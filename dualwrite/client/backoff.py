@@ -6,7 +6,7 @@ from typing import Final
 
 CONCURRENT_TRANSACTIONS: Final = 51
 FIRST_CONCURRENT_BACKOFF_MS: Final = 20
-"""The markers of the last transaction take milliseconds; 100 ms would throttle back-to-back transactions (KAFKA-5477)."""
+"""Markers take milliseconds to write; 100 ms would throttle back-to-back transactions (KAFKA-5477)."""
 
 
 class Backoff:

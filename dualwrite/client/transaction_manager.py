@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
+from dualwrite.client.identity import Outgoing
 from dualwrite.client.operations import Operation
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
@@ -35,14 +36,9 @@ COMPLETE_TRANSACTION: Final = "complete_transaction()"
 # Calls that decide nothing, so that abort_transaction() may take the place of one that timed out.
 _REPLACED_BY_ABORT: Final = frozenset({Call.PREPARE_TRANSACTION.value, Call.SEND_OFFSETS.value})
 
+_PRODUCING: Final = frozenset({ProducerState.IN_TRANSACTION, ProducerState.COMMITTING_TRANSACTION})
+
 _RETRIED: Final = frozenset({ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP})
-
-
-class Outgoing(NamedTuple):
-    """A request and the node that it is for (`messages.ANY_NODE`: whichever answers)."""
-
-    request: m.Request
-    node_id: int
 
 
 class _Offsets(NamedTuple):
@@ -277,8 +273,7 @@ class TransactionManager:
     @property
     def may_produce(self) -> bool:
         """Whether batches may be sent now."""
-        in_transaction = self.state in (ProducerState.IN_TRANSACTION, ProducerState.COMMITTING_TRANSACTION)
-        return in_transaction and not self._pair_is_spent
+        return self.state in _PRODUCING and not self._pair_is_spent
 
     @property
     def drops_unsent(self) -> bool:
@@ -295,12 +290,19 @@ class TransactionManager:
         """When `poll()` wants to be called again though nothing happened."""
         return self._retry_at_ms or None
 
+    def accepted(self) -> None:
+        """A record was accepted from the application."""
+        self.has_records = True
+
     def produced(self) -> None:
         """A batch is on its way: from here on Kafka may know the transaction."""
         self._sent_to_kafka = True
 
-    def poll(self, now_ms: float, *, delivered: bool) -> Outgoing | None:
-        """The next request, if there is one to send now. `delivered`: no record is waiting or on its way."""
+    def poll(self, now_ms: float, *, delivered: bool, in_flight: bool = False) -> Outgoing | None:
+        """The next request, if there is one to send now.
+
+        `delivered`: no record is waiting or on its way; `in_flight`: some are on their way.
+        """
         if self._in_flight is not None or now_ms < self._retry_at_ms:
             return None
         self._retry_at_ms = 0.0
@@ -337,7 +339,7 @@ class TransactionManager:
                     self.transactional_id, self._transaction_timeout_ms, self.two_phase_commit, self._keep_prepared
                 )
             )
-        if self.state is ProducerState.IN_TRANSACTION and self.has_records and self._pair_is_spent:
+        if self._pair_is_spent and self.has_records and self.state in _PRODUCING:
             return self._to_coordinator(self._end_txn(committed=False))
         if self._offsets is not None:
             return self._offsets_request(self._offsets)
@@ -368,6 +370,8 @@ class TransactionManager:
     def on_answer(self, answer: m.Answer, now_ms: float) -> None:
         """What the broker said to the request that is in flight."""
         request, self._in_flight = self._in_flight, None
+        if self.state in (ProducerState.FATAL_ERROR, ProducerState.CLOSED):
+            return
         match request, answer:
             case m.FindCoordinator(), m.FindCoordinatorAnswer():
                 self._on_coordinator(request, answer, now_ms)
@@ -385,7 +389,9 @@ class TransactionManager:
         request, self._in_flight = self._in_flight, None
         if request is None:
             raise AssertionError("no request is in flight")
-        self._failed_with(m.API_OF[type(request)], NETWORK_EXCEPTION, request, now_ms)
+        if self.state in (ProducerState.FATAL_ERROR, ProducerState.CLOSED):
+            return
+        self._failed_with(m.API_OF[type(request)], NETWORK_EXCEPTION, now_ms)
 
     def on_unsupported(self, error: KafkaError) -> None:
         """The broker does not speak what the request in flight needs."""
@@ -394,7 +400,7 @@ class TransactionManager:
 
     def _on_coordinator(self, request: m.FindCoordinator, answer: m.FindCoordinatorAnswer, now_ms: float) -> None:
         if answer.error_code:
-            self._failed_with(Api.FIND_COORDINATOR, answer.error_code, request, now_ms)
+            self._failed_with(Api.FIND_COORDINATOR, answer.error_code, now_ms)
         elif request.key_type is m.CoordinatorType.TRANSACTION:
             self._coordinator = answer.node_id
         else:
@@ -402,7 +408,7 @@ class TransactionManager:
 
     def _on_initialised(self, answer: m.InitProducerIdAnswer, now_ms: float) -> None:
         if answer.error_code:
-            self._failed_with(Api.INIT_PRODUCER_ID, answer.error_code, None, now_ms)
+            self._failed_with(Api.INIT_PRODUCER_ID, answer.error_code, now_ms)
             return
         self._backoff.succeeded()
         self._adopt(answer.producer_id, answer.producer_epoch)
@@ -419,7 +425,7 @@ class TransactionManager:
 
     def _on_ended(self, answer: m.EndTxnAnswer, now_ms: float) -> None:
         if answer.error_code:
-            self._failed_with(Api.END_TXN, answer.error_code, None, now_ms)
+            self._failed_with(Api.END_TXN, answer.error_code, now_ms)
             return
         self._backoff.succeeded()
         bumped_only = self._pair_is_spent
@@ -439,13 +445,13 @@ class TransactionManager:
         if self._offsets is None:
             return  # the transaction failed or is being aborted; its offsets do not matter any more
         if error_code:
-            self._failed_with(Api.TXN_OFFSET_COMMIT, error_code, None, now_ms)
+            self._failed_with(Api.TXN_OFFSET_COMMIT, error_code, now_ms)
             return
         self._backoff.succeeded()
         self._offsets = None
         self._finish(None)
 
-    def _failed_with(self, api: Api, error_code: int, request: m.Request | None, now_ms: float) -> None:
+    def _failed_with(self, api: Api, error_code: int, now_ms: float) -> None:
         what = error_class(api, error_code)
         if what in _RETRIED:
             self._retry_at_ms = now_ms + self._backoff.failed(error_code)
@@ -470,7 +476,8 @@ class TransactionManager:
 
 def _other_call_pending(name: str, pending: Operation) -> IllegalStateError:
     return IllegalStateError(
-        f"{name} is not allowed: the outcome of {pending.name} is not known yet; repeat that call with the same argument"
+        f"{name} is not allowed: the outcome of {pending.name} is not known yet; "
+        "repeat that call with the same argument"
     )
 
 

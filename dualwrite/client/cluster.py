@@ -1,0 +1,196 @@
+"""Who is who among the brokers, and one connection to each: metadata, addresses, connecting with back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Final
+
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.codec import Framer
+from dualwrite.client.connection import Connection
+from dualwrite.client.messages import Broker, MetadataAnswer
+
+NO_LEADER: Final = -1
+
+Address = tuple[str, int]
+
+_log = logging.getLogger(__name__)
+
+
+class Topology:
+    """What metadata said last. No I/O."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[int, Address] = {}
+        self._leaders: dict[str, tuple[int, ...]] = {}
+
+    def learn_broker(self, broker: Broker) -> None:
+        """Where a broker is, from any answer that says so."""
+        self.addresses[broker.node_id] = (broker.host, broker.port)
+
+    def apply(self, answer: MetadataAnswer) -> None:
+        """Take new metadata over; a topic with an error keeps what was known of it."""
+        for broker in answer.brokers:
+            self.learn_broker(broker)
+        for topic in answer.topics:
+            if topic.error_code == 0 and topic.leaders:
+                self._leaders[topic.name] = topic.leaders
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions, 0 when the topic is not known."""
+        return len(self._leaders.get(topic, ()))
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The node id of the leader, or -1 when there is none or it is not known."""
+        leaders = self._leaders.get(topic, ())
+        return leaders[partition] if partition < len(leaders) else NO_LEADER
+
+    def forget_leader(self, topic: str, partition: int) -> None:
+        """The leader said that it is none."""
+        leaders = self._leaders.get(topic)
+        if leaders is not None and partition < len(leaders):
+            self._leaders[topic] = (*leaders[:partition], NO_LEADER, *leaders[partition + 1 :])
+
+    @property
+    def topics(self) -> Iterable[str]:
+        """All that are known."""
+        return self._leaders.keys()
+
+
+class NodeState(Enum):
+    """How a connection stands."""
+
+    READY = "ready"
+    CONNECTING = "connecting"
+    FAILED = "failed, waiting to try again"
+
+
+class _Node:
+    """One address."""
+
+    __slots__ = ("address", "backoff", "connection", "retry_at_ms", "task")
+
+    def __init__(self, address: Address, backoff: Backoff) -> None:
+        self.address = address
+        self.backoff = backoff
+        self.connection: Connection | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.retry_at_ms = 0.0
+
+    def state(self, now_ms: float) -> NodeState | None:
+        """None: not connected, and may be."""
+        if self.connection is not None:
+            return NodeState.READY
+        if self.task is not None:
+            return NodeState.CONNECTING
+        return NodeState.FAILED if now_ms < self.retry_at_ms else None
+
+
+class Connections:
+    """Lives in one loop. `on_change` is called there after a connection came up, failed to, or was lost."""
+
+    def __init__(
+        self,
+        *,
+        bootstrap: Sequence[Address],
+        topology: Topology,
+        framer: Framer,
+        request_timeout_ms: float,
+        new_backoff: Callable[[], Backoff],
+        clock_ms: Callable[[], float],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._bootstrap = list(bootstrap)
+        self._topology = topology
+        self._framer = framer
+        self._request_timeout_ms = request_timeout_ms
+        self._new_backoff = new_backoff
+        self._clock_ms = clock_ms
+        self._on_change = on_change
+        self._nodes: dict[Address, _Node] = {}
+        self._closed = False
+
+    def to_node(self, node_id: int, now_ms: float) -> Connection | NodeState:
+        """The connection, or why there is none yet; asking starts connecting."""
+        address = self._topology.addresses.get(node_id)
+        return NodeState.FAILED if address is None else self._to_address(address, now_ms)
+
+    def to_any(self, now_ms: float) -> Connection | NodeState:
+        """A connection to whichever broker: one that is up, else the next candidate is tried."""
+        for node in self._nodes.values():
+            if node.connection is not None:
+                return node.connection
+        if any(node.task is not None for node in self._nodes.values()):
+            return NodeState.CONNECTING
+        for address in dict.fromkeys([*self._topology.addresses.values(), *self._bootstrap]):
+            found = self._to_address(address, now_ms)
+            if found is not NodeState.FAILED:
+                return found
+        return NodeState.FAILED
+
+    def _to_address(self, address: Address, now_ms: float) -> Connection | NodeState:
+        node = self._nodes.get(address)
+        if node is None:
+            node = self._nodes[address] = _Node(address, self._new_backoff())
+        if node.connection is not None:
+            return node.connection
+        state = node.state(now_ms)
+        if state is not None:
+            return state
+        if self._closed:
+            return NodeState.FAILED
+        node.task = asyncio.get_running_loop().create_task(self._connect(node))
+        return NodeState.CONNECTING
+
+    def wake_at_ms(self, now_ms: float) -> float | None:
+        """When a failed address may be tried again."""
+        return min((node.retry_at_ms for node in self._nodes.values() if node.retry_at_ms > now_ms), default=None)
+
+    async def _connect(self, node: _Node) -> None:
+        host, port = node.address
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(self._request_timeout_ms / 1000):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(
+                        framer=self._framer,
+                        request_timeout_ms=self._request_timeout_ms,
+                        on_lost=lambda lost: self._lost(node, lost),
+                    ),
+                    host,
+                    port,
+                )
+                await connection.negotiate()
+        except OSError as error:  # TimeoutError and ConnectionError are OSErrors too
+            _log.info("cannot connect to %s:%d: %s", host, port, error)
+            if connection is not None:
+                connection.close()
+            connection = None
+        node.task = None
+        if connection is None or connection.lost:
+            node.retry_at_ms = self._clock_ms() + node.backoff.failed()
+        else:
+            node.backoff.succeeded()
+            node.retry_at_ms = 0.0
+            node.connection = connection
+        self._on_change()
+
+    def _lost(self, node: _Node, connection: Connection) -> None:
+        if node.connection is connection:
+            node.connection = None
+            node.retry_at_ms = self._clock_ms() + node.backoff.failed()
+            self._on_change()
+
+    async def close(self) -> None:
+        """Close all of them."""
+        self._closed = True
+        tasks = [node.task for node in self._nodes.values() if node.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for node in self._nodes.values():
+            if node.connection is not None:
+                node.connection.close()

@@ -1,0 +1,162 @@
+"""One connection to one broker: frames out, frames in, answers in the order of their requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from dualwrite.client.codec import (
+    API_VERSIONS_REQUEST_VERSION,
+    Framer,
+    correlation_id_of,
+    decode_api_versions,
+    encode_api_versions,
+)
+from dualwrite.client.messages import BrokerFeatures
+from dualwrite.errors import Api
+
+MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
+_UNSUPPORTED_VERSION: Final = 35
+_MAX_CORRELATION_ID: Final = 2**31 - 1
+
+AnswerCallback = Callable[[memoryview | None], None]
+"""Takes the answer's body, or None when the connection was lost: the request may or may not have been carried out."""
+
+
+class _Waiting(NamedTuple):
+    correlation_id: int
+    api: Api
+    version: int
+    on_answer: AnswerCallback
+    deadline_s: float
+
+
+class Connection(asyncio.Protocol):
+    """Kafka answers the requests of a connection in their order, so the first answer is the first request's."""
+
+    def __init__(self, *, framer: Framer, request_timeout_ms: float, on_lost: Callable[[Connection], None]) -> None:
+        self.features = BrokerFeatures(0, {}, 0)
+        self.lost = False
+        self._framer = framer
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._correlation_id = 0
+        self._buffer = bytearray()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---- asyncio's callbacks --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop with whatever bytes came: a part of a frame, or several."""
+        if self._buffer:
+            self._buffer += data
+            consumed = self._take_frames(bytes(self._buffer))
+            del self._buffer[:consumed]
+            return
+        consumed = self._take_frames(data)
+        if consumed < len(data):
+            self._buffer += data[consumed:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop when the connection is gone, whoever closed it."""
+        self.lost = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._on_lost(self)
+        while self._waiting:
+            self._waiting.popleft().on_answer(None)
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def send(self, api: Api, version: int, body: bytes | bytearray, on_answer: AnswerCallback) -> None:
+        """Send a request; `on_answer` is called once, from the loop."""
+        if self.lost or self._transport is None:
+            self._loop.call_soon(on_answer, None)
+            return
+        correlation_id = self._next_correlation_id()
+        deadline_s = self._loop.time() + self._request_timeout_s
+        self._waiting.append(_Waiting(correlation_id, api, version, on_answer, deadline_s))
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._request_timeout_s, self._on_timer)
+        self._transport.write(self._framer.frame(api, version, correlation_id, body))
+
+    def send_without_answer(self, api: Api, version: int, body: bytes | bytearray) -> None:
+        """A Produce with acks=0, which no broker answers."""
+        if self._transport is not None and not self.lost:
+            self._transport.write(self._framer.frame(api, version, self._next_correlation_id(), body))
+
+    def close(self) -> None:
+        """Drop the connection; requests that wait hear that no answer comes."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def negotiate(self) -> None:
+        """Learn what the broker offers (KIP-35). `ConnectionError` when it does not say."""
+        version = API_VERSIONS_REQUEST_VERSION
+        self.features = await self._ask_api_versions(version)
+        if self.features.error_code == _UNSUPPORTED_VERSION:
+            self.features = await self._ask_api_versions(0)
+        if self.features.error_code:
+            raise ConnectionError(f"ApiVersions was answered with error {self.features.error_code}")
+
+    async def _ask_api_versions(self, version: int) -> BrokerFeatures:
+        answered: asyncio.Future[memoryview | None] = self._loop.create_future()
+
+        def on_answer(body: memoryview | None) -> None:
+            if not answered.done():
+                answered.set_result(body)
+
+        self.send(Api.API_VERSIONS, version, encode_api_versions(version), on_answer)
+        body = await answered
+        if body is None:
+            raise ConnectionError("the connection was lost before ApiVersions was answered")
+        return decode_api_versions(body, version)
+
+    def _next_correlation_id(self) -> int:
+        self._correlation_id = (self._correlation_id + 1) & _MAX_CORRELATION_ID
+        return self._correlation_id
+
+    # ---- answers --------------------------------------------------------------------------------------------
+
+    def _take_frames(self, data: bytes) -> int:
+        """Handle the whole frames in `data`; how many bytes they took."""
+        position = 0
+        while len(data) - position >= 4:
+            size = int.from_bytes(data[position : position + 4], "big", signed=True)
+            if not 4 <= size <= MAX_FRAME_BYTES:
+                self.close()
+                return len(data)
+            end = position + 4 + size
+            if end > len(data):
+                break
+            self._take_frame(memoryview(data)[position + 4 : end])
+            position = end
+        return position
+
+    def _take_frame(self, frame: memoryview) -> None:
+        if not self._waiting or self._waiting[0].correlation_id != correlation_id_of(frame):
+            self.close()  # the peer does not speak Kafka, or an answer is missing: nothing after it can be trusted
+            return
+        waiting = self._waiting.popleft()
+        waiting.on_answer(self._framer.body(waiting.api, waiting.version, frame))
+
+    def _on_timer(self) -> None:
+        """Brokers answer in order, so the oldest request says whether the connection is stuck."""
+        self._timer = None
+        if not self._waiting:
+            return
+        left_s = self._waiting[0].deadline_s - self._loop.time()
+        if left_s <= 0:
+            self.close()
+        else:
+            self._timer = self._loop.call_later(left_s, self._on_timer)

@@ -1,0 +1,433 @@
+"""Carries requests between the state machines and the brokers.
+
+Everything happens in `pump()`, which runs in the loop after anything changed: a hand-off from the application, an
+answer, a connection, a timer. It asks the state machines what is next, writes that to sockets and returns. There is no
+task per request: an answer leads to the next request within the same turn of the loop, so that a one-record
+transaction is two round trips and one hand-off.
+
+`lock` guards the state machines, because applications append records from their own threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from dualwrite.client import codec
+from dualwrite.client import messages as m
+from dualwrite.client.accumulator import Accumulator, Batch
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.cluster import Connections, NodeState, Topology
+from dualwrite.client.connection import Connection
+from dualwrite.client.delivery import Verdict, judge
+from dualwrite.client.identity import Identity, Outgoing
+from dualwrite.client.operations import Operation
+from dualwrite.errors import (
+    NETWORK_EXCEPTION,
+    Api,
+    DeliveryError,
+    ErrorClass,
+    FatalError,
+    InvalidRecordError,
+    KafkaError,
+    UnsupportedByBrokerError,
+    error_class,
+    exception_for,
+)
+
+_INVALID_TOPIC: Final = 17
+_NEEDED_TRANSACTION_VERSION: Final = 2
+
+
+class Sender:
+    """One producer's traffic. All methods but `lock`'s users run in the loop."""
+
+    def __init__(
+        self,
+        *,
+        lock: threading.Lock,
+        identity: Identity,
+        accumulator: Accumulator,
+        topology: Topology,
+        connections: Connections,
+        encoder: codec.ProduceEncoder,
+        transactional: bool,
+        expects_answers: bool,
+        max_in_flight: int,
+        linger_ms: float,
+        metadata_max_age_ms: float,
+        metadata_backoff: Backoff,
+        clock_ms: Callable[[], float],
+    ) -> None:
+        self.timer_at_ms = float("inf")
+        self._lock = lock
+        self._identity = identity
+        self._accumulator = accumulator
+        self._topology = topology
+        self._connections = connections
+        self._encoder = encoder
+        self._transactional = transactional
+        self._expects_answers = expects_answers
+        self._max_in_flight = max_in_flight
+        self._linger_ms = linger_ms
+        self._metadata_max_age_ms = metadata_max_age_ms
+        self._metadata_backoff = metadata_backoff
+        self._clock_ms = clock_ms
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._outgoing: Outgoing | None = None
+        self._produces_in_flight: dict[int, int] = {}
+        self._metadata_in_flight = False
+        self._metadata_due_at_ms = 0.0
+        self._topic_waiters: dict[str, Operation] = {}
+
+    # ---- asked for from other threads, under the lock -------------------------------------------------------
+
+    def want_topic(self, topic: str) -> Operation:
+        """Ends when the topic's partitions are known. The caller wakes the loop."""
+        waiter = self._topic_waiters.get(topic)
+        if waiter is None:
+            waiter = self._topic_waiters[topic] = Operation(f"metadata of {topic}")
+            self._metadata_due_at_ms = min(self._metadata_due_at_ms, self._clock_ms())
+        return waiter
+
+    # ---- the pump -------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send whatever can be sent."""
+        if self._closed:
+            return
+        now_ms = self._clock_ms()
+        with self._lock:
+            self._give_up(now_ms)
+            self._poll_identity(now_ms)
+            drained = self._drain(now_ms)
+            if drained:
+                self._poll_identity(now_ms)
+            metadata = self._metadata_request(now_ms)
+        if metadata is not None:
+            self._send_metadata(metadata, now_ms)
+        self._send_outgoing(now_ms)
+        for connection, node_id, batches in drained:
+            self._send_produce(connection, node_id, batches)
+        self._arm_timer(now_ms)
+
+    def _give_up(self, now_ms: float) -> None:
+        expired = self._accumulator.expire(now_ms)
+        for batch in expired:
+            assert batch.error is not None
+            self._identity.fail_abortable(batch.error)
+        if self._identity.drops_unsent:
+            cause = self._identity.error
+            self._accumulator.drop_waiting(
+                DeliveryError(
+                    "not sent: the transaction was aborted" if cause is None else f"not sent: {cause}",
+                    error_code=None if cause is None else cause.error_code,
+                )
+            )
+
+    def _poll_identity(self, now_ms: float) -> None:
+        if self._outgoing is None:
+            self._outgoing = self._identity.poll(
+                now_ms, delivered=self._accumulator.incomplete == 0, in_flight=self._accumulator.in_flight > 0
+            )
+
+    def _drain(self, now_ms: float) -> list[tuple[Connection, int, list[Batch]]]:
+        if not self._identity.may_produce:
+            return []
+        ready: dict[int, Connection] = {}
+        drained = self._accumulator.drain(
+            now_ms,
+            lambda topic, partition: self._ready_leader(topic, partition, now_ms, ready),
+            self._identity.producer_id,
+            self._identity.producer_epoch,
+        )
+        if drained:
+            self._identity.produced()
+        return [(ready[node_id], node_id, batches) for node_id, batches in drained.items()]
+
+    def _ready_leader(self, topic: str, partition: int, now_ms: float, ready: dict[int, Connection]) -> int:
+        """The leader's node id if a request can be sent there now, else -1; what is missing is asked for."""
+        node_id = self._topology.leader(topic, partition)
+        if node_id < 0:
+            self._refresh_metadata(now_ms)
+            return -1
+        if self._produces_in_flight.get(node_id, 0) >= self._max_in_flight:
+            return -1
+        if node_id not in ready:
+            connection = self._connections.to_node(node_id, now_ms)
+            if not isinstance(connection, Connection):
+                if connection is NodeState.FAILED:
+                    self._refresh_metadata(now_ms)
+                return -1
+            ready[node_id] = connection
+        return node_id
+
+    def _arm_timer(self, now_ms: float) -> None:
+        """Wake up by ourselves when something is due. A timer that is early costs one idle turn and is left alone."""
+        with self._lock:
+            due = [
+                self._accumulator.wake_at_ms(now_ms) if self._identity.may_produce else None,
+                self._identity.retry_at_ms,
+                self._connections.wake_at_ms(now_ms) if self._is_waiting() else None,
+                self._metadata_due_at_ms if self._topic_waiters or self._metadata_due_at_ms > now_ms else None,
+            ]
+        at_ms = min((at for at in due if at is not None), default=float("inf"))
+        if at_ms < self.timer_at_ms:
+            self._set_timer(max(at_ms, now_ms), now_ms)
+
+    def _is_waiting(self) -> bool:
+        return bool(self._outgoing is not None or self._topic_waiters or self._accumulator.incomplete)
+
+    def _set_timer(self, at_ms: float, now_ms: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.timer_at_ms = at_ms
+        # rounded up: a timer that fires a moment early would find nothing due and spin
+        self._timer = asyncio.get_running_loop().call_later((at_ms - now_ms) / 1000 + 0.0005, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.timer_at_ms = float("inf")
+        self.pump()
+
+    # ---- Produce --------------------------------------------------------------------------------------------
+
+    def _send_produce(self, connection: Connection, node_id: int, batches: list[Batch]) -> None:
+        version = codec.common_version(self._produce_versions(), connection.features.versions.get(Api.PRODUCE.value))
+        if version is None:
+            self._fail_produce_unsupported(batches)
+            return
+        body = self._encoder.encode(batches, version)
+        if not self._expects_answers:
+            connection.send_without_answer(Api.PRODUCE, version, body)
+            with self._lock:
+                for batch in batches:
+                    self._accumulator.delivered(batch, -1, -1)
+            return
+        self._produces_in_flight[node_id] = self._produces_in_flight.get(node_id, 0) + 1
+        connection.send(Api.PRODUCE, version, body, partial(self._on_produced, node_id, batches, version))
+
+    def _produce_versions(self) -> tuple[int, int]:
+        least, greatest = codec.SPOKEN_VERSIONS[Api.PRODUCE]
+        return (codec.TRANSACTIONAL_PRODUCE_VERSION if self._transactional else least), greatest
+
+    def _fail_produce_unsupported(self, batches: list[Batch]) -> None:
+        error = UnsupportedByBrokerError(
+            f"the broker does not offer Produce v{self._produce_versions()[0]} to v{self._produce_versions()[1]}"
+        )
+        with self._lock:
+            for batch in batches:
+                self._accumulator.failed(batch, error)
+            self._identity.fail_fatal(error)
+
+    def _on_produced(self, node_id: int, batches: list[Batch], version: int, body: memoryview | None) -> None:
+        self._produces_in_flight[node_id] -= 1
+        if self._closed:
+            return
+        now_ms = self._clock_ms()
+        results = {} if body is None else {(r.topic, r.partition): r for r in codec.decode_produce(body, version)}
+        with self._lock:
+            for batch in batches:
+                self._settle(batch, results.get((batch.topic, batch.partition)), now_ms)
+        self.pump()
+
+    def _settle(self, batch: Batch, result: m.PartitionProduced | None, now_ms: float) -> None:
+        error_code = NETWORK_EXCEPTION if result is None else result.error_code
+        verdict = judge(error_code, unresolved_before=batch.queue.has_unresolved_before(batch))
+        if verdict is Verdict.DELIVERED:
+            base_offset, time_ms = (result.base_offset, result.log_append_time_ms) if result is not None else (-1, -1)
+            self._accumulator.delivered(batch, base_offset, time_ms)
+            return
+        if verdict is Verdict.SEND_AGAIN_AFTER_LOOKUP:
+            if result is not None:
+                self._topology.forget_leader(batch.topic, batch.partition)
+            self._refresh_metadata(now_ms)
+        if verdict in (Verdict.SEND_AGAIN, Verdict.SEND_AGAIN_AFTER_LOOKUP):
+            self._accumulator.send_again(batch, now_ms, error_code)
+            return
+        self._lose(batch, error_code, result.message if result is not None else None, verdict)
+
+    def _lose(self, batch: Batch, error_code: int, message: str | None, verdict: Verdict) -> None:
+        where = f"{batch.record_count} record(s) for {batch.topic}-{batch.partition}"
+        sentence = f"{where} were refused with error {error_code}{': ' + message if message else ''}"
+        if verdict is Verdict.FATAL:
+            fatal = exception_for(Api.PRODUCE, error_code, sentence)
+            self._accumulator.failed(batch, fatal)
+            self._identity.fail_fatal(fatal)
+        else:
+            lost = DeliveryError(sentence, error_code=error_code)
+            self._accumulator.failed(batch, lost)
+            self._identity.fail_abortable(lost)
+
+    # ---- the identity's requests ----------------------------------------------------------------------------
+
+    def _send_outgoing(self, now_ms: float) -> None:
+        """Send the identity's request once its node is connected; tell it when the node cannot be reached."""
+        outgoing = self._outgoing
+        if outgoing is None:
+            return
+        if outgoing.node_id == m.ANY_NODE:
+            found = self._connections.to_any(now_ms)
+            if not isinstance(found, Connection):
+                return
+        else:
+            found = self._connections.to_node(outgoing.node_id, now_ms)
+            if found is NodeState.CONNECTING:
+                return
+        self._outgoing = None
+        if not isinstance(found, Connection):
+            with self._lock:
+                self._identity.on_no_answer(now_ms)
+            return
+        self._send_request(found, outgoing.request)
+
+    def _send_request(self, connection: Connection, request: m.Request) -> None:
+        api = m.API_OF[type(request)]
+        version = codec.common_version(codec.versions_wanted(request), connection.features.versions.get(api.value))
+        unsupported = self._unsupported(connection.features, request, version)
+        if version is None or unsupported is not None:
+            with self._lock:
+                self._identity.on_unsupported(unsupported or UnsupportedByBrokerError(f"{api.name} is not offered"))
+            asyncio.get_running_loop().call_soon(self.pump)
+            return
+        body = codec.encode(request, version)
+        connection.send(api, version, body, partial(self._on_answer, request, version))
+
+    def _unsupported(
+        self, features: m.BrokerFeatures, request: m.Request, version: int | None
+    ) -> UnsupportedByBrokerError | None:
+        if isinstance(request, m.InitProducerId) and request.transactional_id is not None:
+            return missing_support(features, two_phase_commit=request.enable_2pc, keep=request.keep_prepared_txn)
+        if version is None:
+            api = m.API_OF[type(request)]
+            return UnsupportedByBrokerError(f"the broker does not offer the version of {api.name} that is needed")
+        return None
+
+    def _on_answer(self, request: m.Request, version: int, body: memoryview | None) -> None:
+        if self._closed:
+            return
+        now_ms = self._clock_ms()
+        answer = None if body is None else codec.decode(request, body, version)
+        with self._lock:
+            if answer is None:
+                self._identity.on_no_answer(now_ms)
+            else:
+                if isinstance(answer, m.FindCoordinatorAnswer) and answer.error_code == 0:
+                    self._topology.learn_broker(m.Broker(answer.node_id, answer.host, answer.port))
+                self._identity.on_answer(answer, now_ms)
+        if isinstance(request, m.EndTxn) and now_ms + self._linger_ms < self.timer_at_ms:
+            # The next transaction's first record would have to wake this loop to start its lingering: be awake then.
+            self._set_timer(now_ms + self._linger_ms, now_ms)
+        self.pump()
+
+    # ---- metadata -------------------------------------------------------------------------------------------
+
+    def _refresh_metadata(self, now_ms: float) -> None:
+        """Ask again as soon as the back-off allows."""
+        if not self._metadata_in_flight and self._metadata_due_at_ms > now_ms + self._metadata_max_age_ms / 2:
+            self._metadata_due_at_ms = now_ms
+
+    def _metadata_request(self, now_ms: float) -> m.Metadata | None:
+        if self._metadata_in_flight or now_ms < self._metadata_due_at_ms:
+            return None
+        topics = tuple(dict.fromkeys([*self._topology.topics, *self._topic_waiters]))
+        return m.Metadata(topics) if topics else None
+
+    def _send_metadata(self, request: m.Metadata, now_ms: float) -> None:
+        connection = self._connections.to_any(now_ms)
+        if not isinstance(connection, Connection):
+            return
+        offered = connection.features.versions.get(Api.METADATA.value)
+        version = codec.common_version(codec.versions_wanted(request), offered)
+        if version is None:
+            self._end_topic_waiters(request.topics, UnsupportedByBrokerError("the broker is too old: no Metadata v5"))
+            return
+        self._metadata_in_flight = True
+        body = codec.encode(request, version)
+        connection.send(Api.METADATA, version, body, partial(self._on_metadata, request, version))
+
+    def _on_metadata(self, request: m.Metadata, version: int, body: memoryview | None) -> None:
+        self._metadata_in_flight = False
+        if self._closed:
+            return
+        now_ms = self._clock_ms()
+        answer = None if body is None else codec.decode(request, body, version)
+        if isinstance(answer, m.MetadataAnswer):
+            with self._lock:
+                self._topology.apply(answer)
+                complete = all([self._take_topic(topic) for topic in answer.topics])
+        else:
+            complete = False
+        if complete:
+            self._metadata_backoff.succeeded()
+            self._metadata_due_at_ms = now_ms + (0 if self._topic_waiters else self._metadata_max_age_ms)
+        else:
+            self._metadata_due_at_ms = now_ms + self._metadata_backoff.failed()
+        self.pump()
+
+    def _take_topic(self, topic: m.TopicMetadata) -> bool:
+        """Tell who waits for it. False when it should be asked about again soon."""
+        waiter = self._topic_waiters.get(topic.name)
+        if topic.error_code == 0 and topic.leaders:
+            if waiter is not None:
+                del self._topic_waiters[topic.name]
+                waiter.end()
+            return all(leader >= 0 for leader in topic.leaders)
+        if waiter is not None and error_class(Api.METADATA, topic.error_code) is not ErrorClass.RETRIABLE:
+            del self._topic_waiters[topic.name]
+            waiter.end(_topic_error(topic))
+            return True
+        return False
+
+    def _end_topic_waiters(self, topics: tuple[str, ...], error: KafkaError) -> None:
+        with self._lock:
+            for topic in topics:
+                waiter = self._topic_waiters.pop(topic, None)
+                if waiter is not None:
+                    waiter.end(error)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop; whatever was not acknowledged fails."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        error = FatalError("the producer was closed before this was acknowledged")
+        self._end_topic_waiters(tuple(self._topic_waiters), error)
+        with self._lock:
+            self._accumulator.drop_all(error)
+        await self._connections.close()
+
+
+def _topic_error(topic: m.TopicMetadata) -> KafkaError | InvalidRecordError:
+    if topic.error_code == _INVALID_TOPIC:
+        return InvalidRecordError(f"{topic.name!r} is not a valid topic name; the record was not sent")
+    sentence = f"the topic {topic.name!r} cannot be used: error {topic.error_code}; the record was not sent"
+    return exception_for(Api.METADATA, topic.error_code, sentence)
+
+
+def missing_support(
+    features: m.BrokerFeatures, *, two_phase_commit: bool, keep: bool
+) -> UnsupportedByBrokerError | None:
+    """What this broker lacks for a transactional producer, as a sentence; None when it has all."""
+    if features.transaction_version < _NEEDED_TRANSACTION_VERSION:
+        return UnsupportedByBrokerError(
+            f"the cluster runs transaction.version={features.transaction_version}, and {_NEEDED_TRANSACTION_VERSION} "
+            "is needed (KIP-890): it takes Apache Kafka 4.0 or newer with that feature finalised"
+        )
+    init_versions = features.versions.get(Api.INIT_PRODUCER_ID.value)
+    two_phase = (codec.TWO_PHASE_INIT_VERSION, codec.TWO_PHASE_INIT_VERSION)
+    if (two_phase_commit or keep) and codec.common_version(two_phase, init_versions) is None:
+        return UnsupportedByBrokerError(
+            "the broker does not offer InitProducerId v6, and so no two-phase commit (KIP-939); "
+            "Apache Kafka 4.1 and newer offer it only with unstable.api.versions.enable=true"
+        )
+    for api in (Api.END_TXN, Api.TXN_OFFSET_COMMIT):
+        if codec.common_version(codec.SPOKEN_VERSIONS[api], features.versions.get(api.value)) is None:
+            return UnsupportedByBrokerError(f"the broker does not offer {api.name} v{codec.SPOKEN_VERSIONS[api][0]}")
+    return None
