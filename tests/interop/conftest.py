@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.apache_kafka import KAFKA_VERSION, ApacheKafka
 from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
 
@@ -57,8 +58,6 @@ def apache_kafka() -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def emulated_kafka() -> Iterator[Broker]:
     """The emulator in its default profile."""
-    from dualwrite.broker_emulator.emulator import Emulator
-
     config = BrokerConfig(
         transaction_abort_timed_out_transaction_cleanup_interval_ms=TIMEOUT_SCAN_MS,
         transaction_state_log_num_partitions=5,

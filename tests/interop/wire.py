@@ -161,6 +161,7 @@ class Batch:
 
     base_offset: int
     identity: Identity
+    keys: tuple[bytes | None, ...]
     values: tuple[bytes | None, ...]
     is_transactional: bool
     is_control: bool
@@ -316,13 +317,13 @@ class Wire:
         assert answer.error == Code.NONE, answer
         return answer.identity
 
-    def exhaust_epochs(self, transactional_id: str) -> Identity:
+    def exhaust_epochs(self, transactional_id: str, *, timeout_ms: int = 60_000) -> Identity:
         """InitProducerId, sent ahead of its answers, until the identity has the last epoch a client may hold."""
         identity = self.init_ok(transactional_id)
         request = InitProducerIdRequest(
             version=5,
             transactional_id=transactional_id,
-            transaction_timeout_ms=60_000,
+            transaction_timeout_ms=timeout_ms,
             producer_id=-1,
             producer_epoch=-1,
         )
@@ -525,10 +526,18 @@ class Wire:
         )
         return self.call(request).topics[0].partitions[0]
 
-    def fetch(self, topic: str, offset: int = 0, isolation: int = READ_UNCOMMITTED, *, version: int = 11) -> Fetched:
+    def fetch(
+        self,
+        topic: str,
+        offset: int = 0,
+        isolation: int = READ_UNCOMMITTED,
+        *,
+        partition: int = 0,
+        version: int = 11,
+    ) -> Fetched:
         wanted = FetchRequest.FetchTopic
-        partition = wanted.FetchPartition(
-            partition=0,
+        asked = wanted.FetchPartition(
+            partition=partition,
             current_leader_epoch=-1,
             fetch_offset=offset,
             last_fetched_epoch=-1,
@@ -545,7 +554,7 @@ class Wire:
                 isolation_level=isolation,
                 session_id=0,
                 session_epoch=-1,
-                topics=[wanted(topic=topic, partitions=[partition])],
+                topics=[wanted(topic=topic, partitions=[asked])],
                 forgotten_topics_data=[],
                 rack_id="",
             )
@@ -650,10 +659,12 @@ _RETRIED = (
 
 def _batches(records: bytes) -> Iterator[Batch]:
     for batch in MemoryRecords(records):
+        records_of_it = tuple(batch)
         yield Batch(
             base_offset=batch.base_offset,
             identity=Identity(batch.producer_id, batch.producer_epoch),
-            values=tuple(record.value for record in batch),
+            keys=tuple(record.key for record in records_of_it),
+            values=tuple(record.value for record in records_of_it),
             is_transactional=batch.is_transactional,
             is_control=batch.is_control_batch,
         )
