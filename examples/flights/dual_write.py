@@ -1,0 +1,40 @@
+"""The dual write: this is all that an application has to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PauseHook
+from dualwrite.recipes.sqlalchemy import DualWriter
+from examples.flights.events import Event
+from examples.flights.job import Job
+from examples.flights.table import row_of
+
+
+class DualWriteMethod:
+    """Each group of events goes to the table and to the topic, or to neither."""
+
+    def __init__(self, engine: sa.Engine, job: Job, pause: PauseHook) -> None:
+        self._topic = job.topic
+        self._writer = DualWriter(
+            engine,
+            transactional_id=job.transactional_id,
+            bootstrap_servers=job.bootstrap_servers,
+            pause=pause,
+        )
+
+    def recover(self) -> Outcome:
+        """Complete what a killed predecessor left open, before looking at the data."""
+        return self._writer.recover().outcome
+
+    def write(self, events: Sequence[Event]) -> None:
+        with self._writer.transaction() as tx:
+            tx.session.add_all(map(row_of, events))
+            for event in events:
+                tx.send(self._topic, key=event.key, value=event.value)
+
+    def close(self) -> None:
+        self._writer.close()

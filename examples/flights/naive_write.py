@@ -1,0 +1,65 @@
+"""The naive dual write: commit the database, then produce. It looks right until somebody pulls the plug.
+
+It meets the same pause points as the real dual write, at the corresponding places, so that one plan kills both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from sqlalchemy.orm import Session
+
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PauseHook, PausePoint
+from examples.flights.events import Event
+from examples.flights.job import Job
+from examples.flights.table import row_of
+
+_FLUSH_TIMEOUT_S = 30
+
+
+class NaiveMethod:
+    """Two commits, one after the other, and nothing that ties them together."""
+
+    def __init__(self, engine: sa.Engine, job: Job, pause: PauseHook) -> None:
+        self._engine = engine
+        self._topic = job.topic
+        self._pause = pause
+        self._producer = Producer({"bootstrap.servers": job.bootstrap_servers, "enable.idempotence": True})
+
+    def recover(self) -> Outcome:
+        """There is nothing that could be recovered: nobody knows what was not sent."""
+        self._pass(PausePoint.AFTER_INIT, PausePoint.AFTER_TAKEOVER)
+        return Outcome.NOTHING
+
+    def write(self, events: Sequence[Event]) -> None:
+        with Session(self._engine) as session, session.begin():
+            self._pass(PausePoint.AFTER_LOCK, PausePoint.AFTER_BEGIN)
+            session.add_all(map(row_of, events))
+            session.flush()
+            self._pass(PausePoint.AFTER_PREPARE, PausePoint.AFTER_STATE_WRITE, PausePoint.BEFORE_DATABASE_COMMIT)
+        self._pass(PausePoint.AFTER_DATABASE_COMMIT)
+        for event in events:
+            self._producer.produce(self._topic, key=event.key, value=event.value, on_delivery=_raise_failure)
+            self._pass(PausePoint.AFTER_SEND)
+        self._flush()
+        self._pass(PausePoint.AFTER_KAFKA_COMMIT)
+
+    def close(self) -> None:
+        self._flush()
+
+    def _flush(self) -> None:
+        if left := self._producer.flush(_FLUSH_TIMEOUT_S):
+            raise TimeoutError(f"{left} records were not delivered within {_FLUSH_TIMEOUT_S} s")
+
+    def _pass(self, *points: PausePoint) -> None:
+        for point in points:
+            self._pause(point)
+
+
+def _raise_failure(error: KafkaError | None, message: Message) -> None:
+    """Without kills the naive way must lose nothing, or the contrast would not be fair."""
+    if error is not None:
+        raise KafkaException(error)

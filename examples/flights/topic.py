@@ -1,0 +1,90 @@
+"""What a consumer of another library sees in the topic, committed transactions only."""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from examples.flights.comparison import TopicRecord
+from examples.flights.errors import ServiceError, UnfinishedTransactionError
+
+_REQUEST_TIMEOUT_S = 10.0
+_POLL_S = 0.2
+
+
+def read_topic(bootstrap_servers: str, topic: str, *, timeout_s: float = 60) -> list[TopicRecord]:
+    """Every committed record, up to the end of the log.
+
+    Raises UnfinishedTransactionError where a transaction that nobody has completed still hides the end after
+    `timeout_s`, and ServiceError where the broker does not answer.
+    """
+    try:
+        ends = _log_ends(bootstrap_servers, topic)
+        return _read_committed(bootstrap_servers, ends, time.monotonic() + timeout_s)
+    except KafkaException as error:
+        raise ServiceError(f"topic {topic} cannot be read: {error.args[0]}") from error
+
+
+def _consumer(bootstrap_servers: str, isolation_level: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "flights-demo-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation_level,
+            "fetch.wait.max.ms": 50,
+        }
+    )
+
+
+def _log_ends(bootstrap_servers: str, topic: str) -> dict[TopicPartition, int]:
+    """Where each partition ends, transactions that are still open included."""
+    consumer = _consumer(bootstrap_servers, "read_uncommitted")
+    try:
+        described = consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic]
+        partitions = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in sorted(described.partitions)]
+        return {
+            partition: consumer.get_watermark_offsets(partition, timeout=_REQUEST_TIMEOUT_S)[1]
+            for partition in partitions
+        }
+    finally:
+        consumer.close()
+
+
+def _read_committed(bootstrap_servers: str, ends: dict[TopicPartition, int], deadline_s: float) -> list[TopicRecord]:
+    unread = {partition.partition: end for partition, end in ends.items() if end > 0}
+    records: list[TopicRecord] = []
+    consumer = _consumer(bootstrap_servers, "read_committed")
+    try:
+        consumer.assign(list(ends))
+        while unread:
+            message = consumer.poll(_POLL_S)
+            if message is not None:
+                _take(message, records, unread)
+            elif time.monotonic() > deadline_s:
+                raise UnfinishedTransactionError(
+                    f"a transaction is still open in {ends and next(iter(ends)).topic}, partitions "
+                    f"{', '.join(map(str, sorted(unread)))}: a consumer of committed records does not get to the end"
+                )
+    finally:
+        consumer.close()
+    return records
+
+
+def _take(message: Message, records: list[TopicRecord], unread: dict[int, int]) -> None:
+    """Keep a record, or note that a partition was read to its end; aborted records and markers show in no other way."""
+    error, partition, offset = message.error(), message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    if error is None:
+        records.append(TopicRecord(partition, offset, _text(message.key()), _text(message.value())))
+    elif error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    elif offset >= unread.get(partition, 0):
+        unread.pop(partition, None)
+
+
+def _text(content: bytes | str | None) -> str:
+    return content.decode(errors="replace") if isinstance(content, bytes) else content or ""

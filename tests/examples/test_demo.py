@@ -1,0 +1,94 @@
+"""The demo itself, small: what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.testing.postgres import PostgresServer
+from tests.support.databases import unique
+
+
+def run_demo(server: PostgresServer, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "examples.flights", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={"DUALWRITE_POSTGRES_URL": server.url.render_as_string(hide_password=False), "COLUMNS": "120"},
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def cells(output: str, row: str) -> list[str]:
+    """The numbers in the line of the table that starts with `row`."""
+    (line,) = [line for line in output.splitlines() if line.strip(" │┃").startswith(row)]
+    return [cell.strip() for cell in line.strip(" │").split("│")[1:]]
+
+
+def test_both_sides_agree_after_every_kill_and_the_naive_ones_do_not(postgres_server: PostgresServer) -> None:
+    done = run_demo(postgres_server, "--rows", "600", "--kills", "4", "--seed", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert cells(done.stdout, "rows in the table") == ["600", "600"]
+    assert cells(done.stdout, "records in the topic")[0] == "600"
+    assert cells(done.stdout, "kills") == ["4", "4"]
+    assert int(cells(done.stdout, "transactions rolled forward")[0]) >= 1
+    assert int(cells(done.stdout, "transactions rolled back")[0]) >= 1
+    ours, naive = cells(done.stdout, "divergences")
+    assert ours == "0"
+    assert int(naive) >= 20  # at least the group that was committed and never sent
+
+
+def test_a_record_that_does_not_belong_there_gives_exit_status_1(
+    postgres_server: PostgresServer, emulator: Emulator
+) -> None:
+    topic = unique("tampered")
+    emulator.create_topic(topic, partitions=2)
+    stranger = Producer({"bootstrap.servers": emulator.bootstrap_servers})
+    stranger.produce(topic, key="x", value='{"event": 3}')
+    assert stranger.flush(10) == 0
+    done = run_demo(
+        postgres_server,
+        *("--rows", "60", "--kills", "0", "--no-naive"),
+        *("--bootstrap-servers", emulator.bootstrap_servers, "--topic", topic),
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "DIVERGE" in done.stdout
+
+
+def test_own_events_are_taken(postgres_server: PostgresServer, emulator: Emulator, tmp_path: Path) -> None:
+    topic = unique("own")
+    emulator.create_topic(topic, partitions=2)
+    path = tmp_path / "orders.csv"
+    path.write_text("customer,item\n" + "".join(f"c{number % 3},lamp {number}\n" for number in range(30)))
+    done = run_demo(
+        postgres_server,
+        *("--input", str(path), "--group-size", "4", "--kills", "1", "--no-naive"),
+        *("--bootstrap-servers", emulator.bootstrap_servers, "--topic", topic),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert cells(done.stdout, "records in the topic") == ["30"]
+    assert cells(done.stdout, "transactions rolled forward") == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--input", "nowhere.csv"), "nowhere.csv: No such file"),
+        (("--rows", "40", "--group-size", "20", "--kills", "9"), "too few to die in"),
+        (("--rows", "0"), "0 is less than 1"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_gives_exit_status_2(
+    postgres_server: PostgresServer, arguments: tuple[str, ...], said: str
+) -> None:
+    done = run_demo(postgres_server, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

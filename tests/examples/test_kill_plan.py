@@ -1,0 +1,45 @@
+"""The plan of deaths: complete, possible, and the same for the same seed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualwrite.recipes.pause_points import PausePoint
+from examples.flights.errors import PlanError
+from examples.flights.kill_plan import TAKEOVER_POINTS, plan_kills
+
+
+@given(seed=st.integers(), kills=st.integers(0, 60), group_size=st.integers(1, 50), room=st.integers(60, 500))
+def test_every_plan_can_be_carried_out(seed: int, kills: int, group_size: int, room: int) -> None:
+    plan = plan_kills(seed, kills=kills, events=room * group_size, group_size=group_size)
+    assert len(plan) == kills
+    writing = [kill for kill in plan if kill.point not in TAKEOVER_POINTS]
+    starts = [kill.from_number for kill in writing]
+    assert starts == sorted(set(starts))
+    assert all(start % group_size == 0 and start < room * group_size for start in starts)
+    assert all(0 <= kill.record < group_size for kill in plan)
+    assert not plan or plan[0].point not in TAKEOVER_POINTS
+
+
+@given(seed=st.integers(), kills=st.integers(len(PausePoint), 60))
+def test_every_pause_point_is_met_when_there_are_kills_enough(seed: int, kills: int) -> None:
+    plan = plan_kills(seed, kills=kills, events=1_000, group_size=10)
+    assert {kill.point for kill in plan} == set(PausePoint)
+
+
+@given(seed=st.integers(), kills=st.integers(2, 60))
+def test_something_is_left_to_roll_forward_and_something_to_roll_back(seed: int, kills: int) -> None:
+    points = {kill.point for kill in plan_kills(seed, kills=kills, events=1_000, group_size=10)}
+    assert {PausePoint.AFTER_DATABASE_COMMIT, PausePoint.BEFORE_DATABASE_COMMIT} <= points
+
+
+def test_the_seed_decides() -> None:
+    plans = [plan_kills(seed, kills=25, events=1_000, group_size=10) for seed in (1, 1, 2)]
+    assert plans[0] == plans[1] != plans[2]
+
+
+def test_more_deaths_than_transactions_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"30 events in groups of 10 are 3 transactions, too few to die in \d+ of them"):
+        plan_kills(1, kills=20, events=30, group_size=10)
