@@ -1,0 +1,195 @@
+"""What coordinators write to `__transaction_state`, the same on both brokers: record formats, states and their order.
+
+Read by an ordinary fetch. Only the tags that a release writes are compared: the emulator also writes the tag of the
+last producer epoch (KAFKA-20357), which no release has yet.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from .wire import Code, Identity, Wire, wait_for
+
+PARTITIONS = 5
+EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = range(6)
+PREVIOUS_PRODUCER_ID, NEXT_PRODUCER_ID, CLIENT_TRANSACTION_VERSION = range(3)
+COMPARED_TAGS = {PREVIOUS_PRODUCER_ID: ">q", NEXT_PRODUCER_ID: ">q", CLIENT_TRANSACTION_VERSION: ">h"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value of the log, without its timestamps."""
+
+    state: int
+    identity: Identity
+    timeout_ms: int
+    partitions: dict[str, list[int]] | None
+    started: bool
+    previous_producer_id: int
+    client_transaction_version: int
+
+
+class _Reader:
+    """Kafka's flexible encoding, as far as this one schema (TransactionLogValue v1) uses it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def take(self, layout: str) -> int:
+        (value,) = struct.unpack_from(layout, self._data, self._position)
+        self._position += struct.calcsize(layout)
+        return int(value)
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(">B")
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def raw(self, length: int) -> bytes:
+        self._position += length
+        return self._data[self._position - length : self._position]
+
+    def tags(self) -> dict[int, bytes]:
+        return {self.uvarint(): self.raw(self.uvarint()) for _ in range(self.uvarint())}
+
+    def partitions(self) -> dict[str, list[int]] | None:
+        count = self.uvarint()
+        if count == 0:
+            return None
+        topics = {}
+        for _ in range(count - 1):
+            name = self.raw(self.uvarint() - 1).decode()
+            topics[name] = sorted(self.take(">i") for _ in range(self.uvarint() - 1))
+            assert self.tags() == {}
+        return topics
+
+    def finish(self) -> None:
+        assert self._position == len(self._data)
+
+
+def decode(value: bytes) -> Entry:
+    reader = _Reader(value)
+    assert reader.take(">h") == 1
+    identity = Identity(reader.take(">q"), reader.take(">h"))
+    timeout_ms, state, partitions = reader.take(">i"), reader.take(">b"), reader.partitions()
+    last_update_ms, start_ms = reader.take(">q"), reader.take(">q")
+    assert last_update_ms > 0
+    tags = {
+        tag: struct.unpack(COMPARED_TAGS[tag], data)[0] for tag, data in reader.tags().items() if tag in COMPARED_TAGS
+    }
+    reader.finish()
+    return Entry(
+        state=state,
+        identity=identity,
+        timeout_ms=timeout_ms,
+        partitions=partitions,
+        started=start_ms >= 0,
+        previous_producer_id=tags.get(PREVIOUS_PRODUCER_ID, -1),
+        client_transaction_version=tags.get(CLIENT_TRANSACTION_VERSION, 0),
+    )
+
+
+def records(wire: Wire, transactional_id: str, partition: int) -> Iterator[bytes | None]:
+    raw_id = transactional_id.encode()
+    wanted = struct.pack(">hh", 0, len(raw_id)) + raw_id
+    offset = 0
+    while True:
+        read = wire.fetch("__transaction_state", offset, partition=partition)
+        assert read.error == Code.NONE
+        for batch in read.batches:
+            for key, value in zip(batch.keys, batch.values, strict=True):
+                offset = batch.base_offset + len(batch.keys)
+                if key == wanted:
+                    yield value
+        if offset >= read.high_watermark:
+            return
+
+
+def history(wire: Wire, transactional_id: str) -> list[Entry]:
+    """Every entry of this id, from whichever partition has it."""
+    return [
+        decode(value or b"") for partition in range(PARTITIONS) for value in records(wire, transactional_id, partition)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("vector", "partition"),
+    [
+        ("my-transactional-id", 1),
+        ("kafka-sink-0-1", 0),
+        ("polygenelubricants", 0),
+        ("été", 2),
+        ("\N{GRINNING FACE}", 4),
+    ],
+)
+def test_partition_of_a_transactional_id(wire: Wire, vector: str, partition: int) -> None:
+    wire.init_ok(vector)
+    found = [candidate for candidate in range(PARTITIONS) if list(records(wire, vector, candidate))]
+    assert found == [partition]
+
+
+def test_two_transactions(wire: Wire, transactional_id: str, topic: str) -> None:
+    first = wire.init_ok(transactional_id)
+    assert wire.produce(transactional_id, first, topic, 0).error == Code.NONE
+    second = wire.end_settled(transactional_id, first, commit=True).identity
+    assert wire.produce(transactional_id, second, topic, 0).error == Code.NONE
+    third = wire.end_settled(transactional_id, second, commit=False).identity
+
+    pid, added = first.producer_id, {topic: [0]}
+    assert history(wire, transactional_id) == [
+        Entry(EMPTY, first, 60_000, None, False, pid, 0),
+        Entry(ONGOING, first, 60_000, added, True, pid, 2),
+        Entry(PREPARE_COMMIT, second, 60_000, added, True, pid, 2),
+        Entry(COMPLETE_COMMIT, second, 60_000, {}, True, pid, 2),
+        Entry(ONGOING, second, 60_000, added, True, pid, 2),
+        Entry(PREPARE_ABORT, third, 60_000, added, True, pid, 2),
+        Entry(COMPLETE_ABORT, third, 60_000, {}, True, pid, 2),
+    ]
+
+
+def test_old_client(wire: Wire, transactional_id: str, topic: str) -> None:
+    identity = wire.init_ok(transactional_id)
+    assert wire.add(transactional_id, identity, (topic, 0)) == [Code.NONE]
+    assert wire.end_settled(transactional_id, identity, commit=True, version=4).error == Code.NONE
+    pid, added = identity.producer_id, {topic: [0]}
+    assert history(wire, transactional_id) == [
+        Entry(EMPTY, identity, 60_000, None, False, pid, 0),
+        Entry(ONGOING, identity, 60_000, added, True, pid, 0),
+        Entry(PREPARE_COMMIT, identity, 60_000, added, True, pid, 0),
+        Entry(COMPLETE_COMMIT, identity, 60_000, {}, True, pid, 0),
+    ]
+
+
+def test_initialisations_and_an_empty_abort(wire: Wire, transactional_id: str) -> None:
+    first = wire.init_ok(transactional_id, timeout_ms=5_000)
+    second = wire.init_ok(transactional_id, first, version=6, enable_2pc=True)
+    third = wire.end_settled(transactional_id, second, commit=False).identity
+    pid = first.producer_id
+    assert history(wire, transactional_id) == [
+        Entry(EMPTY, first, 5_000, None, False, pid, 0),
+        Entry(EMPTY, second, 2147483647, None, False, pid, 0),
+        Entry(PREPARE_ABORT, third, 2147483647, {}, True, pid, 2),
+        Entry(COMPLETE_ABORT, third, 2147483647, {}, True, pid, 2),
+    ]
+
+
+def test_timeout(wire: Wire, transactional_id: str, topic: str) -> None:
+    identity = wire.init_ok(transactional_id, timeout_ms=1)
+    assert wire.produce(transactional_id, identity, topic, 0).error == Code.NONE
+    wait_for(lambda: wire.describe(transactional_id), lambda described: described.state == "CompleteAbort")
+    pid, added = identity.producer_id, {topic: [0]}
+    assert history(wire, transactional_id) == [
+        Entry(EMPTY, identity, 1, None, False, pid, 0),
+        Entry(ONGOING, identity, 1, added, True, pid, 2),
+        Entry(PREPARE_ABORT, identity.bumped(), 1, added, True, pid, 2),
+        Entry(COMPLETE_ABORT, identity.bumped(), 1, {}, True, pid, 2),
+    ]
