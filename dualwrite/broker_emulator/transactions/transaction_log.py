@@ -180,7 +180,11 @@ class _Reader:
         return value
 
     def text(self, size: int) -> str:
-        return self.take(size).decode()
+        name = self.take(size)
+        try:
+            return name.decode()
+        except UnicodeDecodeError as error:
+            raise TransactionLogError(f"name {name!r} is not UTF-8") from error
 
     def uvarint(self) -> int:
         value = shift = 0

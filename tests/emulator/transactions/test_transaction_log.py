@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
+from dualwrite.broker_emulator.transactions.states import PERSISTED_STATES, TransactionState
+from dualwrite.broker_emulator.transactions.transaction_log import (
+    TransactionLogError,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+    partition_for,
+    value_version,
+)
+
+EMPTY = TransactionMetadata(
+    transactional_id="txn-1", producer_id=42, producer_epoch=3, timeout_ms=60000, last_update_timestamp_ms=1000
+)
+EMPTY_V0 = "0000 000000000000002a 0003 0000ea60 00 ffffffff 00000000000003e8 ffffffffffffffff"
+ONGOING = TransactionMetadata(
+    transactional_id="txn-1",
+    producer_id=42,
+    producer_epoch=3,
+    timeout_ms=60000,
+    state=TransactionState.ONGOING,
+    client_transaction_version=2,
+    topic_partitions=frozenset({TopicPartition("t", 2), TopicPartition("t", 0)}),
+    start_timestamp_ms=900,
+    last_update_timestamp_ms=1000,
+)
+ONGOING_HEAD_V1 = (
+    "0001 000000000000002a 0003 0000ea60 01 02 0274 03 00000000 00000002 00 00000000000003e8 0000000000000384"
+)
+ONGOING_V1 = ONGOING_HEAD_V1 + "01 02 02 0002"
+
+
+def test_key() -> None:
+    assert encode_key("txn-1").hex() == "0000000574786e2d31"
+    assert decode_key(bytes.fromhex("0000000574786e2d31")) == "txn-1"
+
+
+@pytest.mark.parametrize(("metadata", "version", "expected"), [(EMPTY, 0, EMPTY_V0), (ONGOING, 1, ONGOING_V1)])
+def test_value(metadata: TransactionMetadata, version: int, expected: str) -> None:
+    assert encode_value(metadata, version) == bytes.fromhex(expected)
+    assert decode_value("txn-1", bytes.fromhex(expected)) == metadata
+
+
+def test_tags_are_in_the_shipped_schemas_order() -> None:
+    metadata = TransactionMetadata(
+        transactional_id="x",
+        producer_id=1,
+        producer_epoch=2,
+        timeout_ms=3,
+        previous_producer_id=4,
+        next_producer_id=5,
+        client_transaction_version=2,
+        next_producer_epoch=6,
+        last_producer_epoch=7,
+    )
+    tags = "05 00 08 0000000000000004 01 08 0000000000000005 02 02 0002 03 02 0006 04 02 0007"
+    assert encode_value(metadata, 1).endswith(bytes.fromhex(tags))
+    assert decode_value("x", encode_value(metadata, 1)) == metadata
+
+
+def test_complete_has_an_empty_array_of_partitions_and_empty_has_none_at_all() -> None:
+    complete = TransactionMetadata(
+        transactional_id="x", producer_id=1, producer_epoch=2, timeout_ms=3, state=TransactionState.COMPLETE_COMMIT
+    )
+    assert encode_value(complete, 0)[17:21] == b"\0\0\0\0"
+    assert encode_value(complete, 1)[17:18] == b"\1"
+    assert encode_value(EMPTY, 1)[17:18] == b"\0"
+
+
+def test_unknown_tags_are_skipped() -> None:
+    with_unknown = bytes.fromhex(ONGOING_HEAD_V1 + "02 02 02 0002 09 03 aabbcc")
+    assert decode_value("txn-1", with_unknown) == ONGOING
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0002" + EMPTY_V0[4:],  # a version from the future
+        EMPTY_V0 + "00",  # left-over bytes
+        EMPTY_V0[:-2],  # torn
+        EMPTY_V0.replace(" 00 ffffffff", " 06 ffffffff"),  # Dead is never written
+        ONGOING_HEAD_V1 + "01 02 03 000002",  # a tag of the wrong size
+    ],
+)
+def test_what_cannot_be_understood_is_refused(value: str) -> None:
+    with pytest.raises(TransactionLogError):
+        decode_value("txn-1", bytes.fromhex(value))
+
+
+def test_an_unknown_key_is_refused() -> None:
+    with pytest.raises(TransactionLogError, match="key version 1"):
+        decode_key(bytes.fromhex("0001000174"))
+
+
+def test_states_of_memory_are_not_written() -> None:
+    dead = TransactionMetadata(
+        transactional_id="x", producer_id=1, producer_epoch=2, timeout_ms=3, state=TransactionState.DEAD
+    )
+    with pytest.raises(ValueError, match="Dead"):
+        encode_value(dead, 1)
+
+
+@pytest.mark.parametrize(("transaction_version", "expected"), [(0, 0), (1, 1), (2, 1)])
+def test_value_version_follows_the_clusters_transaction_version(transaction_version: int, expected: int) -> None:
+    assert value_version(transaction_version) == expected
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "partition"),
+    [
+        ("", 0),
+        ("a", 47),
+        ("txn-1", 10),
+        ("my-txn", 45),
+        ("my-transactional-id", 46),
+        ("kafka-sink-0-1", 5),
+        ("polygenelubricants", 0),  # hashes to Integer.MIN_VALUE
+        ("\u00e9t\u00e9", 42),
+        ("\U0001f600", 49),
+    ],
+)
+def test_partition_of_an_id(transactional_id: str, partition: int) -> None:
+    assert partition_for(transactional_id, 50) == partition
+
+
+_int16 = st.integers(-1, 32767)
+_int64 = st.integers(-1, 2**63 - 1)
+_partitions = st.frozensets(st.builds(TopicPartition, st.text(min_size=1, max_size=200), st.integers(0, 2**31 - 1)))
+
+
+@given(
+    st.builds(
+        TransactionMetadata,
+        transactional_id=st.just("x"),
+        producer_id=_int64,
+        producer_epoch=_int16,
+        timeout_ms=st.integers(0, 2**31 - 1),
+        state=st.sampled_from(sorted(PERSISTED_STATES - {TransactionState.EMPTY})),
+        last_producer_epoch=_int16,
+        previous_producer_id=_int64,
+        next_producer_id=_int64,
+        next_producer_epoch=_int16,
+        client_transaction_version=st.integers(0, 2),
+        topic_partitions=_partitions,
+        start_timestamp_ms=_int64,
+        last_update_timestamp_ms=_int64,
+    )
+)
+def test_what_is_written_is_what_is_read(metadata: TransactionMetadata) -> None:
+    assert decode_value("x", encode_value(metadata, 1)) == metadata
+
+
+@given(st.binary(max_size=80), st.sampled_from([b"", b"\0\0", b"\0\1"]))
+def test_garbage_is_refused_and_nothing_worse(garbage: bytes, version: bytes) -> None:
+    try:
+        decoded = decode_value("x", version + garbage)
+    except TransactionLogError:
+        return
+    assert decoded.transactional_id == "x"
