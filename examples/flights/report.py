@@ -36,8 +36,8 @@ def print_report(console: Console, results: Sequence[RunResult], *, seed: int) -
     console.print()
     console.print(_table(results))
     for result in results:
-        console.print(_verdict(result), highlight=False, soft_wrap=True)
-    console.print(_places(results[0].tally), highlight=False, soft_wrap=True)
+        console.print(_verdict(result), highlight=False)
+    console.print(_places(results[0].tally), highlight=False)
     console.print(f"The same kills again: --seed {seed}", highlight=False)
 
 
@@ -48,6 +48,8 @@ def _table(results: Sequence[RunResult]) -> RenderableType:
         table.add_column(_TITLES[result.method], justify="right")
     for name, value in _ROWS:
         table.add_row(name, *(_cell(value(result)) for result in results))
+    if any(result.tally.failures for result in results):
+        table.add_row("workers that failed by themselves", *(_cell(result.tally.failures) for result in results))
     table.add_section()
     table.add_row("divergences", *(_divergences(result) for result in results), style="bold")
     for kind in results[0].comparison.by_kind():
@@ -63,7 +65,6 @@ _ROWS: tuple[tuple[str, Callable[[RunResult], int | str | None]], ...] = (
     ("kills (SIGKILL)", lambda result: result.tally.kills),
     ("transactions rolled forward", lambda result: _recovered(result, result.tally.rolled_forward)),
     ("transactions rolled back", lambda result: _recovered(result, result.tally.rolled_back)),
-    ("workers that failed by themselves", lambda result: result.tally.failures),
     ("seconds", lambda result: f"{result.seconds:.1f}"),
 )
 

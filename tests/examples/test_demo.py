@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,11 @@ def run_demo(server: PostgresServer, *arguments: str) -> subprocess.CompletedPro
         text=True,
         check=False,
         timeout=100,
-        env={"DUALWRITE_POSTGRES_URL": server.url.render_as_string(hide_password=False), "COLUMNS": "120"},
+        env={
+            **os.environ,
+            "DUALWRITE_POSTGRES_URL": server.url.render_as_string(hide_password=False),
+            "COLUMNS": "120",
+        },
         cwd=Path(__file__).parents[2],
     )
 
