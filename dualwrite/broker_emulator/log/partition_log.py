@@ -230,8 +230,7 @@ class PartitionLog:
             if header.is_transactional:
                 self._verifications.end(header.producer_id)
         for producer_id, entry in entries.items():
-            before = self._producers.get(producer_id)
-            if entry.has_open_transaction and (before is None or not before.has_open_transaction):
+            if entry.has_open_transaction:
                 self._unstable.begin(producer_id, entry.current_txn_first_offset)
             self._producers[producer_id] = entry
         self._advance()

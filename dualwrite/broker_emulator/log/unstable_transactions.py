@@ -28,7 +28,7 @@ class UnstableTransactions:
         self._unreplicated: list[CompletedTransaction] = []  # in the order of their markers
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """A transaction got its first batch."""
+        """A transaction got a batch; `first_offset` is that of its first one, and repeating it changes nothing."""
         self._open[producer_id] = first_offset
 
     def complete(self, producer_id: int, marker_offset: int) -> CompletedTransaction:

@@ -41,3 +41,9 @@ def test_what_overlaps_a_range(fetch_offset: int, upper_bound: int, expected: li
 def test_markers_only_come_in_order() -> None:
     with pytest.raises(ValueError, match="not above"):
         index_of((1, 0, 10, 11), (2, 3, 10, 11))
+
+
+def test_the_search_ends_where_nothing_below_the_bound_was_open() -> None:
+    index = index_of((1, 0, 1, 2), (2, 0, 9, 10))  # the second contradicts the first: it cannot come from a log
+    assert index.overlapping(0, 2) == [(1, 0)]
+    assert index.overlapping(0, 3) == [(1, 0), (2, 0)]

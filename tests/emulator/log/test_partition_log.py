@@ -126,6 +126,7 @@ IDEMPOTENT = batch(producer_id=PID, producer_epoch=0, base_sequence=0)
     [
         (b"", ErrorCode.invalid_record),
         (batch()[:-1], ErrorCode.corrupt_message),
+        (batch() + batch()[:-1], ErrorCode.corrupt_message),
         (batch()[:-1] + b"\xff", ErrorCode.corrupt_message),
         (b"nonsense", ErrorCode.corrupt_message),
         (batch()[:16] + b"\x01" + batch()[17:], ErrorCode.invalid_record),
@@ -337,6 +338,18 @@ def test_a_held_high_watermark_hides_what_comes_after(log: PartitionLog) -> None
     assert values(log, offset=1) == [b"b"]
 
 
+def test_a_transaction_is_stable_once_its_marker_is_below_the_high_watermark(log: PartitionLog) -> None:
+    send(log, pid=1)
+    end(log, pid=1)
+    log.hold_high_watermark()
+    send(log, pid=2)
+    end(log, pid=2)
+    send(log, pid=3)
+    assert offsets(log) == (2, 2, 5)
+    log.release_high_watermark()
+    assert offsets(log) == (4, 5, 5)
+
+
 def test_a_transaction_stays_unstable_until_its_marker_is_replicated(log: PartitionLog) -> None:
     append(log, batch(b"before"))
     send(log, b"t")
@@ -429,6 +442,15 @@ def test_an_abort_is_listed_although_its_marker_lies_beyond_the_last_stable_offs
     result = log.read(0, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
     assert len(split_batches(result.records)) == 1
     assert result.aborted == [(1, 0)]
+
+
+def test_overlapping_aborts_are_listed_for_every_batch_of_theirs(log: PartitionLog) -> None:
+    send(log, pid=1)
+    send(log, pid=2)
+    end(log, pid=1, commit=False)
+    end(log, pid=2, commit=False)
+    aborted = [log.read(offset, max_bytes=1, read_committed=True, at_least_one=True).aborted for offset in range(4)]
+    assert aborted == [[(1, 0)], [(1, 0), (2, 1)], [(1, 0), (2, 1)], [(2, 1)]]
 
 
 def test_replay_gives_every_batch_from_an_offset(log: PartitionLog) -> None:
