@@ -31,6 +31,8 @@ class BrokerConfig:
     profile: Profile = Profile.KIP_939
     transaction_version: int = 2
     """Finalized level of the feature `transaction.version`."""
+    unstable_api_versions_enable: bool = False
+    """Whether a profile of a released Kafka serves its unstable versions (InitProducerId v6) too."""
     num_partitions: int = 1
     auto_create_topics_enable: bool = True
     message_max_bytes: int = 1048588

@@ -190,15 +190,15 @@ class Emulator:
         self._call(lambda: self._cluster.create_topic(name, partitions))
 
     def advance_clock(self, duration_ms: int) -> None:
-        """Move the broker's time forward; due timers have run, and what they started has settled, when this returns.
+        """Move the broker's time forward; every timer that became due has run when this returns.
 
-        Raises TypeError when the emulator does not run on a VirtualClock.
+        What the timers began (a server-side abort writes its markers afterwards) may still be in work. Raises
+        TypeError when the emulator does not run on a VirtualClock.
         """
         clock = self.clock
         if not isinstance(clock, VirtualClock):
             raise TypeError("advance_clock needs Emulator(clock=VirtualClock())")
         self._call(lambda: clock.advance(duration_ms))
-        self._call(lambda: None)
 
     def disconnect_clients(self, *, client_id: str | None = None) -> int:
         """Break connections abruptly: those of `client_id`, or all. Returns how many."""

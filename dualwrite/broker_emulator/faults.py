@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Answer with `code` everywhere the response has room for it; the request is not applied."""
+    """Answer with `code` (a number will do) everywhere the response has room for it; the request is not applied."""
 
-    code: ErrorCode
+    code: ErrorCode | int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Fault:
     """Which requests are meant, and what happens to them. A selector that is None accepts everything.
 
     The first `skip` matching requests pass unharmed; after them `count` are hit (every one, when None).
-    `action` None only observes: matching requests are counted and served as usual.
+    `action` None only observes: matching requests are counted and served as usual, however many there are.
     """
 
     action: Action | None = None
@@ -127,8 +127,9 @@ class FaultHandle:
 
     @property
     def is_spent(self) -> bool:
-        """Whether `count` requests have been hit."""
-        return self.fault.count is not None and self._hits >= self.fault.count
+        """Whether `count` requests have been hit. A fault that only observes is never used up."""
+        fault = self.fault
+        return fault.action is not None and fault.count is not None and self._hits >= fault.count
 
 
 class Faults:

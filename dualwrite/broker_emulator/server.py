@@ -69,7 +69,7 @@ class Connection(asyncio.Protocol):
         """Serve whole frames until there is none, or one has to wait."""
         start = 0
         try:
-            while self._transport is not None and self._work is None and not self._silent:
+            while self._is_open and self._work is None and not self._silent:
                 end = self._frame_end(start)
                 if end is None:
                     break
@@ -124,13 +124,15 @@ class Connection(asyncio.Protocol):
         action = faults.take(call) if faults.active else None
         if action is not None and not await self._serve_after(action):
             return
-        response = call.api.refuse(call, action.code) if isinstance(action, Error) else await self._handle(call)
+        response = (
+            call.api.refuse(call, ErrorCode(action.code)) if isinstance(action, Error) else await self._handle(call)
+        )
         if isinstance(action, DropReply):
             self.abort()
         elif response is not None:
             self._write(message.frame(correlation_id, response))
         if isinstance(action, CloseAfter) and self._transport is not None:
-            self._transport.close()
+            self._transport.close()  # after what was written is sent
 
     async def _serve_after(self, action: Action) -> bool:
         """Do what `action` does before a request is served; whether it is still to be answered."""
@@ -167,9 +169,13 @@ class Connection(asyncio.Protocol):
         error = None if work.cancelled() else work.exception()
         if error is not None:
             self._close(error)
-        if self._transport is not None:
+        if self._transport is not None and self._is_open:
             self._transport.resume_reading()
             self._serve_buffered()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
 
     def _write(self, frame: bytes) -> None:
         if self._transport is not None:

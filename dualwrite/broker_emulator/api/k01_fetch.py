@@ -11,6 +11,7 @@ Serves whole batches from partitions that this node leads, waiting for them wher
 * v5 log start offset; v7 fetch sessions (KIP-227): declined by session id 0, an epoch of a session that cannot
   exist is 70; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
 * Replicas that fetch are served as consumers: there is one replica of everything.
+* v18 is hidden by the profile kafka-3.9.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dualwrite.broker_emulator.api.topics import (
     requested_topic,
     topic_reference,
 )
+from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult
 
 _READ_COMMITTED = 1
@@ -165,4 +167,14 @@ def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, error, repeat(_failed(error)))
 
 
-register(Api(key=1, schema_name="fetch", min_version=4, max_version=18, handle=handle, refuse=refuse))
+register(
+    Api(
+        key=1,
+        schema_name="fetch",
+        min_version=4,
+        max_version=18,
+        handle=handle,
+        refuse=refuse,
+        newest={Profile.KAFKA_3_9: 17},
+    )
+)

@@ -8,6 +8,7 @@ Offsets by timestamp, or of the two ends of a partition, from its leader.
   theirs, are 35 UNSUPPORTED_VERSION.
 * No offset for a timestamp is (-1, -1), without an error.
 * v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v10 timeout.
+* v10 is hidden by the profile kafka-3.9.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.api.topics import check_leader_epoch, led_partition, requested_topic
 from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.config import Profile
 
 _READ_COMMITTED = 1
 _EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -2, -4, -5, -6
@@ -84,4 +86,14 @@ def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, lambda topic, requested: _row(call, requested.partition_index, error))
 
 
-register(Api(key=2, schema_name="list_offsets", min_version=1, max_version=11, handle=handle, refuse=refuse))
+register(
+    Api(
+        key=2,
+        schema_name="list_offsets",
+        min_version=1,
+        max_version=11,
+        handle=handle,
+        refuse=refuse,
+        newest={Profile.KAFKA_3_9: 9},
+    )
+)

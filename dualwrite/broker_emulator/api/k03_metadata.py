@@ -8,6 +8,7 @@ Nodes, topics, partitions and leaders.
 * v10+: topic ids (KIP-516); asked by id, an unknown one is 100 and nothing is created.
 * v9 flexible; v13 has a top-level error.
 * Unknown topic 3, name that is not legal 17.
+* v13 is hidden by the profile kafka-3.9.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
+from dualwrite.broker_emulator.config import Profile
 
 
 async def handle(call: Call) -> Any:
@@ -102,4 +104,14 @@ def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, rows, error)
 
 
-register(Api(key=3, schema_name="metadata", min_version=0, max_version=13, handle=handle, refuse=refuse))
+register(
+    Api(
+        key=3,
+        schema_name="metadata",
+        min_version=0,
+        max_version=13,
+        handle=handle,
+        refuse=refuse,
+        newest={Profile.KAFKA_3_9: 12},
+    )
+)

@@ -7,6 +7,7 @@ Committed offsets of one group, from v8 on of many.
   (KIP-848); v10 topic ids (KIP-516).
 * Without an offset: offset -1, metadata "", no error. Without RequireStable: the last committed one, whatever
   is pending.
+* v10 is hidden by the profile kafka-3.9.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.api.topics import requested_topic, topic_reference
+from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 _MANY_GROUPS_VERSION = 8
@@ -118,4 +120,14 @@ def refuse(call: Call, error: ErrorCode) -> Any:
     return _single(call, error)
 
 
-register(Api(key=9, schema_name="offset_fetch", min_version=1, max_version=10, handle=handle, refuse=refuse))
+register(
+    Api(
+        key=9,
+        schema_name="offset_fetch",
+        min_version=1,
+        max_version=10,
+        handle=handle,
+        refuse=refuse,
+        newest={Profile.KAFKA_3_9: 9},
+    )
+)

@@ -4,7 +4,7 @@ The node that leads the partition of `__consumer_offsets` or `__transaction_stat
 
 * v0 knows groups only; v1 adds the key type (0 group, 1 transaction, 2 share group); v4 asks for many keys
   (KIP-699).
-* Key type other than 0 and 1: 42. Empty group id: 24 (as GroupCoordinator does); empty transactional id: 42.
+* Key type other than 0 and 1: 42. Keys are not judged here: the coordinator does that.
 * Kafka creates the internal topic at the first question and answers 15 meanwhile; here it exists from the
   start.
 """
@@ -31,11 +31,9 @@ async def handle(call: Call) -> Any:
 
 def _find(call: Call, key: str) -> tuple[Node | None, ErrorCode]:
     match getattr(call.request, "key_type", _GROUP):
-        case 0 if key == "":
-            return None, ErrorCode.invalid_group_id
         case 0:
             return call.cluster.group_coordinator(key), ErrorCode.none
-        case 1 if key != "":
+        case 1:
             return call.cluster.transaction_coordinator(key), ErrorCode.none
         case _:
             return None, ErrorCode.invalid_request

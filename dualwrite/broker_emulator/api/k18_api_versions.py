@@ -5,23 +5,29 @@ Says which versions of which API are served, and the cluster's features.
 * Built from the registry; a profile's hidden versions are left out.
 * A version above ours is answered in the body of v0, with error 35 and the versions of ApiVersions itself, from the
   request's header alone, and the connection lives on (KIP-511; the server does that before it decodes).
-* v3+: supported feature `transaction.version` [0, 2] and its finalized level (KIP-584, KIP-890). A Java client uses
-  TV2 only where the level is 2 or more.
+* v3+: the finalized level of the feature `transaction.version` (KIP-584, KIP-890), if it is above 0. A Java client
+  uses TV2 only where the level is 2 or more. v4+: its supported range [0, 2]; v3 cannot say "from 0" (KIP-1022).
+  The profile kafka-3.9 does not have the feature.
+* v3+: a client software name or version that is not legal is 42 (KIP-511).
 * v3 is the first flexible version; the response header stays v0 in all of them.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import APIS, NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
 
 KEY = 18
 TRANSACTION_VERSION_FEATURE = "transaction.version"
 NEWEST_TRANSACTION_VERSION = 2
+
+_LEGAL_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 def supported_versions(new: Any, config: BrokerConfig) -> tuple[Any, ...]:
@@ -44,21 +50,35 @@ def unsupported_version_body(new: Any, config: BrokerConfig) -> Any:
 
 async def handle(call: Call) -> Any:
     new, config = call.new, call.cluster.config
-    features: dict[str, Any] = {}
-    if call.version >= 3:
-        level = config.transaction_version
-        features["supported_features"] = (
-            new.SupportedFeatureKey(
-                name=TRANSACTION_VERSION_FEATURE, min_version=0, max_version=NEWEST_TRANSACTION_VERSION
-            ),
-        )
-        features["finalized_features_epoch"] = 0
-        features["finalized_features"] = (
-            new.FinalizedFeatureKey(name=TRANSACTION_VERSION_FEATURE, max_version_level=level, min_version_level=level),
-        )
+    if call.version < 3:
+        rows = supported_versions(new, config)
+        return new.response(error_code=ErrorCode.none, api_keys=rows, throttle_time=NO_THROTTLE)
+    software = (call.request.client_software_name, call.request.client_software_version)
+    if not all(_LEGAL_SOFTWARE.fullmatch(text) for text in software):
+        return refuse(call, ErrorCode.invalid_request)
     return new.response(
-        error_code=ErrorCode.none, api_keys=supported_versions(new, config), throttle_time=NO_THROTTLE, **features
+        error_code=ErrorCode.none,
+        api_keys=supported_versions(new, config),
+        throttle_time=NO_THROTTLE,
+        supported_features=_supported_features(call),
+        finalized_features_epoch=0,
+        finalized_features=_finalized_features(call),
     )
+
+
+def _supported_features(call: Call) -> tuple[Any, ...]:
+    if call.version < 4 or call.cluster.config.profile is Profile.KAFKA_3_9:
+        return ()
+    name, newest = TRANSACTION_VERSION_FEATURE, NEWEST_TRANSACTION_VERSION
+    return (call.new.SupportedFeatureKey(name=name, min_version=0, max_version=newest),)
+
+
+def _finalized_features(call: Call) -> tuple[Any, ...]:
+    level = CoordinatorRules.from_config(call.cluster.config).transaction_version
+    if level == 0:
+        return ()
+    name = TRANSACTION_VERSION_FEATURE
+    return (call.new.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level),)
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:

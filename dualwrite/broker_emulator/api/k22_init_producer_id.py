@@ -6,7 +6,7 @@ Gives a producer its id and epoch, fencing whoever had them before.
   (KIP-890); v6 adds Enable2Pc and KeepPreparedTxn and answers the ongoing pair (KIP-939).
 * Below v4, 90 PRODUCER_FENCED goes out as 47 INVALID_PRODUCER_EPOCH.
 * Every error carries -1 for all four ids and epochs.
-* v6 is hidden by the profiles kafka-4.3 and kafka-3.9, as unstable versions are.
+* v6 is hidden by the profiles kafka-4.3, where it is unstable (`unstable.api.versions.enable` shows it), and kafka-3.9.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ register(
         min_version=0,
         max_version=6,
         newest={Profile.KAFKA_4_3: 5, Profile.KAFKA_3_9: 5},
+        newest_unstable={Profile.KAFKA_4_3: 6},
         handle=handle,
         refuse=refuse,
     )

@@ -4,7 +4,6 @@ Makes the group's partition of `__consumer_offsets` part of a transaction: an Ad
 partition.
 
 * v2 may answer 90 (below, it goes out as 47); v3 flexible; v4 may answer 120. Not used by TV2 clients.
-* Group "" is 24.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 async def handle(call: Call) -> Any:
     request = call.request
-    if request.group_id == "":
-        return refuse(call, ErrorCode.invalid_group_id)
     error = await call.node.transactions.add_partitions(
         request.transactional_id,
         request.producer_id,

@@ -43,13 +43,15 @@ COORDINATOR_ERRORS_BEFORE_V4: Mapping[ErrorCode, ErrorCode] = {
 
 async def handle(call: Call) -> Any:
     request, groups = call.request, call.node.groups
+    if request.group_id == "":
+        return refuse(call, ErrorCode.invalid_group_id)
     error = groups.check(request.group_id, getattr(request, "generation_id", -1), getattr(request, "member_id", ""))
     if error is not ErrorCode.none:
         return refuse(call, _old_name(call, error))
     offsets, errors = offsets_to_commit(call)
     partition = groups.led_partition(request.group_id)
     assert partition is not None, "a group that passed check() is led here"
-    guard, error = await _verify(call, partition)
+    guard, error = await _verify(call, partition) if offsets else (None, ErrorCode.none)
     if error is ErrorCode.none:
         error = groups.commit_in_transaction(
             request.group_id,

@@ -2,6 +2,7 @@
 
 Nodes, controller and cluster id (KIP-700). v1 endpoint types (KIP-919): only brokers (1) can be asked for here,
 controllers are 115. v2 fenced brokers (KIP-1073): there are none.
+* v2 is hidden by the profile kafka-3.9.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.config import Profile
 
 _BROKERS = 1
 
@@ -35,4 +37,14 @@ def refuse(call: Call, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, cluster_id="", brokers=())
 
 
-register(Api(key=60, schema_name="describe_cluster", min_version=0, max_version=2, handle=handle, refuse=refuse))
+register(
+    Api(
+        key=60,
+        schema_name="describe_cluster",
+        min_version=0,
+        max_version=2,
+        handle=handle,
+        refuse=refuse,
+        newest={Profile.KAFKA_3_9: 1},
+    )
+)

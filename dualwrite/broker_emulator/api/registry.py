@@ -133,12 +133,15 @@ class Api:
     refuse: Refusal
     newest: Mapping[Profile, int] = field(default_factory=dict)
     """Newest version served under a profile, where that is not `max_version`."""
+    newest_unstable: Mapping[Profile, int] = field(default_factory=dict)
+    """Newest version served under a profile with `unstable.api.versions.enable`, where that is more than `newest`."""
     advertised_min_version: int | None = None
     """Oldest version in the ApiVersions answer where that differs from what is served."""
 
     def max_version_for(self, config: BrokerConfig) -> int:
         """Newest version that a broker with `config` serves."""
-        return self.newest.get(config.profile, self.max_version)
+        stable = self.newest.get(config.profile, self.max_version)
+        return self.newest_unstable.get(config.profile, stable) if config.unstable_api_versions_enable else stable
 
 
 APIS: dict[int, Api] = {}

@@ -73,12 +73,10 @@ class GroupCoordinator:
         return None if led is None else led[0]
 
     def check(self, group_id: str, generation: int, member_id: str) -> ErrorCode:
-        """Whether this node answers for the group, and whether it takes commits of this member (2.5, rows 5 to 11).
+        """Whether this node answers for the group (16 if not), and whether it takes commits of this member.
 
-        A member of a group without members is 25; a bare generation is 22.
+        A generation of a group without members is 22, a member of it 25.
         """
-        if group_id == "":
-            return ErrorCode.invalid_group_id
         if self.led_partition(group_id) is None:
             return ErrorCode.not_coordinator
         if generation >= 0:
