@@ -16,8 +16,8 @@ class TopicRecord:
 
     partition: int
     offset: int
-    key: str
-    value: str
+    key: str | None
+    value: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _match(table: dict[int, Event], records: Iterable[TopicRecord], result: Comp
 
 def _check_order(first_records: dict[int, TopicRecord], result: Comparison) -> None:
     """Rows of a key are in the order of their numbers; its records must be too, and in one partition."""
-    last_of_key: dict[str, tuple[int, int]] = {}
+    last_of_key: dict[str | None, tuple[int, int]] = {}
     for number, record in first_records.items():
         partition, last = last_of_key.setdefault(record.key, (record.partition, number))
         if record.partition != partition:
@@ -124,6 +124,8 @@ def _check_order(first_records: dict[int, TopicRecord], result: Comparison) -> N
 
 def _number_of(record: TopicRecord) -> int | None:
     """The event number in the value, or None where the value is nothing that this demo writes."""
+    if record.value is None:
+        return None
     try:
         number = json.loads(record.value)["event"]
     except (ValueError, KeyError, TypeError):

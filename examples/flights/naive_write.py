@@ -27,7 +27,13 @@ class NaiveMethod:
         self._engine = engine
         self._topic = job.topic
         self._pause = pause
-        self._producer = Producer({"bootstrap.servers": job.bootstrap_servers, "enable.idempotence": True})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": job.bootstrap_servers,
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",  # Kafka's own; librdkafka's default scatters an empty key
+            }
+        )
 
     def recover(self) -> Outcome:
         """There is nothing that could be recovered: nobody knows what was not sent."""

@@ -86,5 +86,6 @@ def _take(message: Message, records: list[TopicRecord], unread: dict[int, int]) 
         unread.pop(partition, None)
 
 
-def _text(content: bytes | str | None) -> str:
-    return content.decode(errors="replace") if isinstance(content, bytes) else content or ""
+def _text(content: bytes | str | None) -> str | None:
+    """None stays None: a missing key is not an empty one."""
+    return content.decode(errors="replace") if isinstance(content, bytes) else content

@@ -54,15 +54,20 @@ def test_what_happened_to_records_is_told(records: list[TopicRecord], expected: 
 
 
 @pytest.mark.parametrize(
-    "altered", [TopicRecord(0, 9, "b", ROWS[0].value), TopicRecord(0, 9, "a", '{"event":0,"data":1}')]
+    "altered",
+    [
+        TopicRecord(0, 9, "b", ROWS[0].value),
+        TopicRecord(0, 9, None, ROWS[0].value),
+        TopicRecord(0, 9, "a", '{"event":0,"data":1}'),
+    ],
 )
 def test_another_key_or_value_is_an_alteration(altered: TopicRecord) -> None:
     comparison = compare(ROWS[:1], [altered], events=1)
     assert counts(comparison) == {"altered": 1}
 
 
-@pytest.mark.parametrize("value", ['{"event":17}', "not json", "[]", '{"event":"1"}', '{"event":true}', "7", ""])
-def test_a_record_without_a_row_is_unexpected(value: str) -> None:
+@pytest.mark.parametrize("value", ['{"event":17}', "not json", "[]", '{"event":"1"}', '{"event":true}', "7", "", None])
+def test_a_record_without_a_row_is_unexpected(value: str | None) -> None:
     comparison = compare(ROWS, [*records_of(0, 1, 2, 3, 4), TopicRecord(1, 0, "a", value)], events=5)
     assert counts(comparison) == {"unexpected": 1}
 
