@@ -21,7 +21,7 @@ class CoordinatorRules:
     max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
     rotates_on_server_abort: bool = True
-    """Whether a server abort at the epoch limit completes under a fresh producer id (KAFKA-20090)."""
+    """Whether a server abort at the epoch limit completes under a fresh producer id (KAFKA-20090; seen in 4.3.1)."""
     late_commit_error: ErrorCode = ErrorCode.producer_fenced
     """What a commit gets that arrives after the server aborted (KAFKA-20785); INVALID_TXN_STATE before the fix."""
     pending_checked_before_identity: bool = True
@@ -44,7 +44,6 @@ class CoordinatorRules:
             keep_prepared_supported=imitates_kip and transaction_version >= 2,
             max_timeout_ms=config.transaction_max_timeout_ms,
             transactional_id_expiration_ms=config.transactional_id_expiration_ms,
-            rotates_on_server_abort=imitates_kip,
             late_commit_error=ErrorCode.producer_fenced if imitates_kip else ErrorCode.invalid_txn_state,
             pending_checked_before_identity=not before_tv2,
             exhausted_init_retry_fails=not imitates_kip,
