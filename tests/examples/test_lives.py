@@ -1,0 +1,57 @@
+"""Workers that do not end as they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.recipes.pause_points import PausePoint
+from examples.flights.errors import WorkerFailedError
+from examples.flights.events import Event, write_event_file
+from examples.flights.job import Job, Method
+from examples.flights.kill_plan import Kill
+from examples.flights.lives import run_lives
+from examples.flights.table import Base
+from examples.flights.tally import Tally
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Nothing to write, so that no broker is needed."""
+    write_event_file(iter([Event(0, "k", "{}")]), tmp_path / "events.jsonl")
+    url = f"sqlite:///{tmp_path}/events.db"
+    engine = sa.create_engine(url)
+    Base.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.text("INSERT INTO flight_events VALUES (0, 'k', '{}')"))
+    return Job(Method.NAIVE, url, "127.0.0.1:1", "events", "id", str(tmp_path / "events.jsonl"), 1, None)
+
+
+def ignore(tally: Tally) -> None:
+    pass
+
+
+def test_a_worker_that_finds_everything_written_ends_at_once(job: Job, tmp_path: Path) -> None:
+    tally = run_lives(job, [], logs=tmp_path, on_change=ignore)
+    assert (tally.lives, tally.rows, tally.kills) == (1, 1, 0)
+
+
+def test_a_worker_that_outlives_its_death_is_a_failure(job: Job, tmp_path: Path) -> None:
+    with pytest.raises(WorkerFailedError, match="told to die after-send from event 0 on, was to be killed and got to"):
+        run_lives(job, [Kill(PausePoint.AFTER_SEND, 0, 0)], logs=tmp_path, on_change=ignore)
+
+
+def test_a_worker_that_fails_is_reported_with_its_last_words(job: Job, tmp_path: Path) -> None:
+    Path(job.event_file).unlink()
+    with pytest.raises(WorkerFailedError, match=r"(?s)life 1 of the naive worker.*ended with 1.*FileNotFoundError"):
+        run_lives(job, [], logs=tmp_path, on_change=ignore)
+
+
+def test_keeping_going_has_an_end(job: Job, tmp_path: Path) -> None:
+    Path(job.event_file).unlink()
+    lives: list[int] = []
+    with pytest.raises(WorkerFailedError):
+        run_lives(job, [], logs=tmp_path, on_change=lambda tally: lives.append(tally.lives), keep_going=True)
+    assert max(lives) == 5
