@@ -1,7 +1,7 @@
-"""The brokers under comparison: our emulator and a real Apache Kafka, configured alike.
+"""The brokers under comparison: our emulator in two profiles and a real Apache Kafka, configured alike.
 
-Every test that takes `broker` runs on both, with one and the same expectation. Tests that take `apache_kafka`
-or `emulated_kafka` by name are about that one only, and say why.
+Every test that takes `broker` runs on all of them, with one and the same expectation; `Facts` lists what the KIPs
+and the releases disagree about. Tests that take one broker by its name are about that one only, and say why.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.apache_kafka import KAFKA_VERSION, ApacheKafka
 from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
@@ -23,7 +23,26 @@ from .wire import Code, Wire
 TIMEOUT_SCAN_MS = 100
 """Interval at which both brokers look for timed-out transactions; Kafka's default is ten seconds."""
 
+VERSION_VARIABLE = "DUALWRITE_KAFKA_VERSION"
+"""Environment variable: another release of Apache Kafka (4.1 or later) to compare with."""
+
 _names = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What releases do otherwise than the emulator's default profile, which follows the KIPs and Kafka's trunk."""
+
+    commit_after_abort: Code
+    """What a commit gets that arrives when its transaction has been aborted already (TV2). KAFKA-20785 made
+    INVALID_TXN_STATE, which clients take for a programming error, into PRODUCER_FENCED; 4.4.0 is without it."""
+    stale_epoch_at_the_limit: Code
+    """What InitProducerId gets with an old epoch when the current one is the last: releases compare after the bump,
+    which throws (KIP-360 wants the epochs compared)."""
+
+
+RELEASED = Facts(commit_after_abort=Code.INVALID_TXN_STATE, stale_epoch_at_the_limit=Code.UNKNOWN_SERVER_ERROR)
+NEWEST = Facts(commit_after_abort=Code.PRODUCER_FENCED, stale_epoch_at_the_limit=Code.PRODUCER_FENCED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +51,14 @@ class Broker:
 
     name: str
     bootstrap_servers: str
-    commit_after_abort: Code
-    """What a commit gets that arrives when its transaction has been aborted already (TV2). KAFKA-20785 made
-    INVALID_TXN_STATE, which clients take for a programming error, into PRODUCER_FENCED; 4.4.0 is without it."""
+    facts: Facts
 
 
 @pytest.fixture(scope="session")
 def apache_kafka() -> Iterator[Broker]:
     """A real Apache Kafka with two-phase commit allowed, as far as a release has it."""
     server = ApacheKafka(
-        version=os.environ.get("DUALWRITE_KAFKA_VERSION", KAFKA_VERSION),
+        version=os.environ.get(VERSION_VARIABLE, KAFKA_VERSION),
         two_phase_commit=True,
         properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": str(TIMEOUT_SCAN_MS)},
     )
@@ -51,25 +68,46 @@ def apache_kafka() -> Iterator[Broker]:
         if servers_are_required():
             raise
         pytest.skip(str(error))
-    yield Broker(f"Apache Kafka {server.version}", server.bootstrap_servers, Code.INVALID_TXN_STATE)
+    yield Broker(f"Apache Kafka {server.version}", server.bootstrap_servers, RELEASED)
     server.stop()
+
+
+def _emulate(profile: Profile) -> Emulator:
+    return Emulator(
+        config=BrokerConfig(
+            profile=profile,
+            unstable_api_versions_enable=True,
+            transaction_abort_timed_out_transaction_cleanup_interval_ms=TIMEOUT_SCAN_MS,
+            transaction_state_log_num_partitions=5,
+            offsets_topic_num_partitions=5,
+        )
+    )
 
 
 @pytest.fixture(scope="session")
 def emulated_kafka() -> Iterator[Broker]:
     """The emulator in its default profile."""
-    config = BrokerConfig(
-        transaction_abort_timed_out_transaction_cleanup_interval_ms=TIMEOUT_SCAN_MS,
-        transaction_state_log_num_partitions=5,
-        offsets_topic_num_partitions=5,
-    )
-    with Emulator(config=config) as emulator:
-        yield Broker("the emulator", emulator.bootstrap_servers, Code.PRODUCER_FENCED)
+    with _emulate(Profile.KIP_939) as emulator:
+        yield Broker("the emulator", emulator.bootstrap_servers, NEWEST)
 
 
-@pytest.fixture(scope="session", params=["emulated_kafka", "apache_kafka"])
+@pytest.fixture(scope="session")
+def emulated_kafka_4_3() -> Iterator[Broker]:
+    """The emulator as a released Kafka with its unstable API versions enabled."""
+    with _emulate(Profile.KAFKA_4_3) as emulator:
+        yield Broker("the emulator as Kafka 4.3", emulator.bootstrap_servers, RELEASED)
+
+
+@pytest.fixture(scope="session", params=["emulated_kafka", "emulated_kafka_4_3", "apache_kafka"])
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """Each of the two brokers in turn."""
+    """Each of the brokers in turn."""
+    chosen: Broker = request.getfixturevalue(request.param)
+    return chosen
+
+
+@pytest.fixture(scope="session", params=["emulated_kafka_4_3", "apache_kafka"])
+def released_kafka(request: pytest.FixtureRequest) -> Broker:
+    """The brokers that behave as a release does, for what the KIPs and the releases disagree about."""
     chosen: Broker = request.getfixturevalue(request.param)
     return chosen
 

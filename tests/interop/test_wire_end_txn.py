@@ -148,7 +148,7 @@ def test_after_an_abort(broker: Broker, wire: Wire, transactional_id: str, topic
     identity = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, identity, topic, 0).error == Code.NONE
     current = wire.end_settled(transactional_id, identity, commit=ABORT).identity
-    assert wire.end(transactional_id, identity, commit=COMMIT) == End(broker.commit_after_abort)
+    assert wire.end(transactional_id, identity, commit=COMMIT) == End(broker.facts.commit_after_abort)
     assert wire.end(transactional_id, current, commit=COMMIT) == End(Code.INVALID_TXN_STATE)
     assert wire.end_settled(transactional_id, current, commit=ABORT) == End(Code.NONE, current.bumped())
 
@@ -196,7 +196,7 @@ def test_transaction_timeout(broker: Broker, wire: Wire, transactional_id: str, 
     assert aborted.identity == identity.bumped()
     assert wire.produce(transactional_id, identity, topic, 1).error == Code.INVALID_PRODUCER_EPOCH
     assert wire.add(transactional_id, identity, (topic, 0)) == [Code.PRODUCER_FENCED]
-    assert wire.end(transactional_id, identity, commit=COMMIT) == End(broker.commit_after_abort)
+    assert wire.end(transactional_id, identity, commit=COMMIT) == End(broker.facts.commit_after_abort)
     # aborting what is aborted is fine, and gives the client the epoch to go on with
     assert wire.end(transactional_id, identity, commit=ABORT) == End(Code.NONE, identity.bumped())
     assert wire.produce(transactional_id, identity.bumped(), topic, 0).error == Code.NONE

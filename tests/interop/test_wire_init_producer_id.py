@@ -115,9 +115,9 @@ def test_two_phase_commit_transaction_has_no_timeout(wire: Wire, transactional_i
     assert wire.end(transactional_id, prepared, commit=True) == End(Code.NONE, prepared.bumped())
 
 
-def test_released_kafka_refuses_to_keep_prepared_transactions(apache_kafka: Broker, transactional_id: str) -> None:
+def test_released_kafka_refuses_to_keep_prepared_transactions(released_kafka: Broker, transactional_id: str) -> None:
     """KAFKA-20739: no release implements KeepPreparedTxn, which is why the emulator exists."""
-    with Wire(apache_kafka.bootstrap_servers) as wire:
+    with Wire(released_kafka.bootstrap_servers) as wire:
         wire.wait_for_coordinator(transactional_id)
         answer = wire.init(transactional_id, version=6, enable_2pc=True, keep=True)
         assert answer == Init(Code.UNSUPPORTED_VERSION, NOBODY)

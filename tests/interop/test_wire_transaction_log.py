@@ -1,7 +1,8 @@
 """What coordinators write to `__transaction_state`, the same on both brokers: record formats, states and their order.
 
 Read by an ordinary fetch. Only the tags that a release writes are compared: the emulator also writes the tag of the
-last producer epoch (KAFKA-20357), which no release has yet.
+last producer epoch (KAFKA-20357), which no release has yet. As the previous producer id, releases write the entry's
+own id where KIP-939 writes none; both mean that the id did not change.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Entry:
     timeout_ms: int
     partitions: dict[str, list[int]] | None
     started: bool
-    previous_producer_id: int
+    changed_producer_id: bool
     client_transaction_version: int
 
 
@@ -93,7 +94,7 @@ def decode(value: bytes) -> Entry:
         timeout_ms=timeout_ms,
         partitions=partitions,
         started=start_ms >= 0,
-        previous_producer_id=tags.get(PREVIOUS_PRODUCER_ID, -1),
+        changed_producer_id=tags.get(PREVIOUS_PRODUCER_ID, -1) not in (-1, identity.producer_id),
         client_transaction_version=tags.get(CLIENT_TRANSACTION_VERSION, 0),
     )
 
@@ -144,15 +145,15 @@ def test_two_transactions(wire: Wire, transactional_id: str, topic: str) -> None
     assert wire.produce(transactional_id, second, topic, 0).error == Code.NONE
     third = wire.end_settled(transactional_id, second, commit=False).identity
 
-    pid, added = first.producer_id, {topic: [0]}
+    added = {topic: [0]}
     assert history(wire, transactional_id) == [
-        Entry(EMPTY, first, 60_000, None, False, pid, 0),
-        Entry(ONGOING, first, 60_000, added, True, pid, 2),
-        Entry(PREPARE_COMMIT, second, 60_000, added, True, pid, 2),
-        Entry(COMPLETE_COMMIT, second, 60_000, {}, True, pid, 2),
-        Entry(ONGOING, second, 60_000, added, True, pid, 2),
-        Entry(PREPARE_ABORT, third, 60_000, added, True, pid, 2),
-        Entry(COMPLETE_ABORT, third, 60_000, {}, True, pid, 2),
+        Entry(EMPTY, first, 60_000, None, False, False, 0),
+        Entry(ONGOING, first, 60_000, added, True, False, 2),
+        Entry(PREPARE_COMMIT, second, 60_000, added, True, False, 2),
+        Entry(COMPLETE_COMMIT, second, 60_000, {}, True, False, 2),
+        Entry(ONGOING, second, 60_000, added, True, False, 2),
+        Entry(PREPARE_ABORT, third, 60_000, added, True, False, 2),
+        Entry(COMPLETE_ABORT, third, 60_000, {}, True, False, 2),
     ]
 
 
@@ -160,12 +161,12 @@ def test_old_client(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id)
     assert wire.add(transactional_id, identity, (topic, 0)) == [Code.NONE]
     assert wire.end_settled(transactional_id, identity, commit=True, version=4).error == Code.NONE
-    pid, added = identity.producer_id, {topic: [0]}
+    added = {topic: [0]}
     assert history(wire, transactional_id) == [
-        Entry(EMPTY, identity, 60_000, None, False, pid, 0),
-        Entry(ONGOING, identity, 60_000, added, True, pid, 0),
-        Entry(PREPARE_COMMIT, identity, 60_000, added, True, pid, 0),
-        Entry(COMPLETE_COMMIT, identity, 60_000, {}, True, pid, 0),
+        Entry(EMPTY, identity, 60_000, None, False, False, 0),
+        Entry(ONGOING, identity, 60_000, added, True, False, 0),
+        Entry(PREPARE_COMMIT, identity, 60_000, added, True, False, 0),
+        Entry(COMPLETE_COMMIT, identity, 60_000, {}, True, False, 0),
     ]
 
 
@@ -173,12 +174,11 @@ def test_initialisations_and_an_empty_abort(wire: Wire, transactional_id: str) -
     first = wire.init_ok(transactional_id, timeout_ms=5_000)
     second = wire.init_ok(transactional_id, first, version=6, enable_2pc=True)
     third = wire.end_settled(transactional_id, second, commit=False).identity
-    pid = first.producer_id
     assert history(wire, transactional_id) == [
-        Entry(EMPTY, first, 5_000, None, False, pid, 0),
-        Entry(EMPTY, second, 2147483647, None, False, pid, 0),
-        Entry(PREPARE_ABORT, third, 2147483647, {}, True, pid, 2),
-        Entry(COMPLETE_ABORT, third, 2147483647, {}, True, pid, 2),
+        Entry(EMPTY, first, 5_000, None, False, False, 0),
+        Entry(EMPTY, second, 2147483647, None, False, False, 0),
+        Entry(PREPARE_ABORT, third, 2147483647, {}, True, False, 2),
+        Entry(COMPLETE_ABORT, third, 2147483647, {}, True, False, 2),
     ]
 
 
@@ -186,10 +186,10 @@ def test_timeout(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id, timeout_ms=1)
     assert wire.produce(transactional_id, identity, topic, 0).error == Code.NONE
     wait_for(lambda: wire.describe(transactional_id), lambda described: described.state == "CompleteAbort")
-    pid, added = identity.producer_id, {topic: [0]}
+    added = {topic: [0]}
     assert history(wire, transactional_id) == [
-        Entry(EMPTY, identity, 1, None, False, pid, 0),
-        Entry(ONGOING, identity, 1, added, True, pid, 2),
-        Entry(PREPARE_ABORT, identity.bumped(), 1, added, True, pid, 2),
-        Entry(COMPLETE_ABORT, identity.bumped(), 1, {}, True, pid, 2),
+        Entry(EMPTY, identity, 1, None, False, False, 0),
+        Entry(ONGOING, identity, 1, added, True, False, 2),
+        Entry(PREPARE_ABORT, identity.bumped(), 1, added, True, False, 2),
+        Entry(COMPLETE_ABORT, identity.bumped(), 1, {}, True, False, 2),
     ]
