@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
+from dualwrite.client.accumulator import Batch
+from dualwrite.client.engine import Engine, checked_headers, encoded
+from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
+from dualwrite.client.operations import Operation
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
 from dualwrite.client.states import ProducerState
+from dualwrite.config import ProducerConfig
+from dualwrite.errors import IllegalStateError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 
 __all__ = [
@@ -20,76 +31,252 @@ __all__ = [
     "TopicPartition",
 ]
 
+_CLOSE_CONNECTIONS_TIMEOUT_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
 
 class RecordFuture:
     """The fate of one sent record."""
 
+    __slots__ = ("_batch", "_index", "_lock", "_timestamp_ms")
+
+    def __init__(self, batch: Batch, index: int, timestamp_ms: int, lock: threading.Lock) -> None:
+        self._batch = batch
+        self._index = index
+        self._timestamp_ms = timestamp_ms
+        self._lock = lock
+
     def done(self) -> bool:
-        raise NotImplementedError
+        """Whether the fate is known."""
+        return self._batch.done
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        raise NotImplementedError
+        """Where the record is stored; in a transaction, it is stored before it is committed.
+
+        Waits up to `timeout_s` seconds (None: until known, at most about `delivery.timeout.ms`).
+        Raises `KafkaTimeoutError` when the time is up, `DeliveryError` or `FatalError` when it was not stored.
+        """
+        batch = self._batch
+        if not batch.done:
+            waiter = _Waiter()
+            with self._lock:
+                batch.listen(waiter.wake)
+            if not waiter.wait(timeout_s):
+                raise KafkaTimeoutError(f"the record for {batch.topic}-{batch.partition} has no answer yet")
+        if batch.error is not None:
+            raise batch.error
+        offset = batch.base_offset + self._index if batch.base_offset >= 0 else -1
+        timestamp_ms = self._timestamp_ms if batch.log_append_time_ms == -1 else batch.log_append_time_ms
+        return RecordMetadata(batch.topic, batch.partition, offset, timestamp_ms)
+
+
+class _Waiter:
+    """A thread that waits for one event; a bare lock is the cheapest that CPython has."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        self._lock.release()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        if timeout_s is None:
+            return self._lock.acquire()
+        return self._lock.acquire(timeout=min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
 
 
 class Producer:
-    """Signatures first; the body follows."""
+    """A Kafka producer. Settings by Kafka's names: a mapping with dots, or keywords with underscores.
+
+    Without a `transactional.id`: `send`, `flush`, `close`. With one: `init_transactions` once, then transactions.
+    With `transaction.two.phase.commit.enable` too, a transaction can be prepared: it then survives this producer until
+    a producer with the same id completes it (KIP-939).
+
+    May be used by several threads; all transactional calls belong to one transaction at a time. Not usable in a child
+    after `os.fork()`: create a new one there. Every wait is bounded by `max.block.ms`; when that is up,
+    `KafkaTimeoutError` says so, nothing is decided, and only the same call may be repeated (or `close()` called).
+
+    Raises `ConfigError` for settings that are unknown, malformed or contradict each other.
+    """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        raise NotImplementedError
+        self._closed = True  # for __del__, should the next lines raise
+        self._config = ProducerConfig.parse(config, settings)
+        self._generation = process_generation()
+        self._io: IoThread = shared_io_thread()
+        self._engine = Engine(self._config, self._io.call_soon)
+        self._closed = False
+
+    # ---- transactions ---------------------------------------------------------------------------------------
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
-        raise NotImplementedError
+        """Take the transactional id over; other producers with it are fenced. Once, before any transaction.
+
+        What the id's past left open is aborted, or with `keep_prepared_txn` kept: the state is then
+        PREPARED_TRANSACTION, `prepared_txn_state` names it, and `complete_transaction` decides it (KIP-939).
+
+        Raises `AuthorizationError` (may be repeated), `UnsupportedByBrokerError`, `FencedError`, `KafkaTimeoutError`.
+        """
+        self._run(lambda: self._engine.init_transactions(keep_prepared_txn))
 
     def begin_transaction(self) -> None:
-        raise NotImplementedError
-
-    def send(
-        self,
-        topic: str,
-        value: bytes | str | None = None,
-        key: bytes | str | None = None,
-        headers: Mapping[str, bytes] | Iterable[tuple[str, bytes | None]] | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> RecordFuture:
-        raise NotImplementedError
-
-    def flush(self) -> None:
-        raise NotImplementedError
+        """Open a transaction. Local; Kafka hears of it with its first record."""
+        self._check_process()
+        self._engine.begin_transaction()
 
     def prepare_transaction(self) -> PreparedTxnState:
-        raise NotImplementedError
+        """Flush, and promise that this transaction can be committed. Its identity, to be stored with the decision.
+
+        Sends no request of its own (KIP-939). Raises `InvalidTxnStateError` without two-phase commit, and
+        `AbortableError` when a record could not be stored.
+        """
+        self._run(self._engine.prepare_transaction)
+        return self._engine.prepared_txn_state
 
     def complete_transaction(self, state: PreparedTxnState) -> None:
-        raise NotImplementedError
+        """Commit the prepared transaction if `state` names it, else abort it (KIP-939).
+
+        After `init_transactions(keep_prepared_txn=True)` that found nothing open, this does nothing.
+        Raises `InvalidTxnStateError` when nothing is prepared; else as `commit_transaction`.
+        """
+        self._run(lambda: self._engine.complete_transaction(state))
 
     def commit_transaction(self) -> None:
-        raise NotImplementedError
+        """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
+
+        Raises `AbortableError` (abort it instead), `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it).
+        """
+        self._run(self._engine.commit_transaction)
 
     def abort_transaction(self) -> None:
-        raise NotImplementedError
+        """Drop what is unsent, and abort. Raises `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it)."""
+        self._run(self._engine.abort_transaction)
 
     def send_offsets_to_transaction(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         group_metadata: ConsumerGroupMetadata | str,
     ) -> None:
-        raise NotImplementedError
+        """Commit consumed positions of a group together with this transaction (KIP-447).
+
+        An offset is that of the next record to read. Raises `AbortableError`, `FencedError`, `KafkaTimeoutError`.
+        """
+        group = ConsumerGroupMetadata(group_metadata) if isinstance(group_metadata, str) else group_metadata
+        positions = {
+            TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for partition, offset in offsets.items()
+        }
+        if positions:
+            self._run(lambda: self._engine.send_offsets(positions, group))
 
     @property
     def prepared_txn_state(self) -> PreparedTxnState:
-        raise NotImplementedError
+        """Of the transaction that is prepared, by this producer or found by its initialisation; else empty."""
+        return self._engine.prepared_txn_state
 
     @property
     def transaction_has_records(self) -> bool:
-        raise NotImplementedError
+        """Whether the open transaction has a record or an offset. One without needs no commit in Kafka."""
+        return self._engine.transaction_has_records
 
     @property
     def state(self) -> ProducerState:
-        raise NotImplementedError
+        """Where this producer stands."""
+        return self._engine.state
+
+    # ---- records --------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordFuture:
+        """Hand a record over; it is sent within `linger.ms`, or with the next flush, prepare or commit.
+
+        A text is encoded as UTF-8. Without `partition`, the key's hash decides as in Kafka's own client.
+        `timestamp_ms` is milliseconds since 1970 (default: now). Blocks only for metadata of a new topic and for
+        `buffer.memory`, up to `max.block.ms`.
+
+        Raises `InvalidRecordError` (nothing was sent), `IllegalStateError`, `AbortableError`, `KafkaTimeoutError`.
+        """
+        self._check_process()
+        value_bytes = value if type(value) is bytes else encoded("value", value)
+        key_bytes = encoded("key", key)
+        header_list = checked_headers(headers) if headers else []
+        if timestamp_ms is None:
+            timestamp_ms = int(time.time() * 1000)
+        engine = self._engine
+        tried = engine.try_send(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
+        if isinstance(tried, Operation):
+            deadline_s = self._deadline_s()
+            while isinstance(tried, Operation):
+                self._wait_to_send(tried, topic, deadline_s)
+                tried = engine.try_send(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
+        batch, index = tried
+        return RecordFuture(batch, index, timestamp_ms, engine.lock)
+
+    def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float) -> None:
+        waiter = self._new_waiter()
+        with self._engine.lock:
+            operation.listen(waiter.wake)
+        if not waiter.wait(deadline_s - time.monotonic()):
+            self._engine.give_up_waiting(operation, waiter.wake)
+            raise KafkaTimeoutError(
+                f"send() to {topic!r} waited for {operation.name} longer than "
+                f"max.block.ms={self._config.max_block_ms}; the record was not sent"
+            )
+        if operation.error is not None:
+            raise operation.error
+
+    def flush(self) -> None:
+        """Wait until every record sent so far has its fate; their futures and the commit tell which."""
+        self._check_process()
+        waiter = self._new_waiter()
+        operation = self._engine.flush()
+        with self._engine.lock:
+            operation.listen(waiter.wake)
+        waiter.wait(None)
+
+    # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float | None = None) -> None:
-        raise NotImplementedError
+        """Let go of the connections; idempotent.
+
+        Within `timeout_s` seconds (default `max.block.ms`): without transactions, unsent records are flushed; a
+        transaction that is open is aborted; one that is being ended is waited for. A prepared transaction is never
+        ended here: it stays in doubt, by design, until the next owner of its id completes it (a warning is logged).
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._generation != process_generation():
+            return  # a forked child's copy: the connections are the parent's
+        self._end_open_transaction(self._deadline_s() if timeout_s is None else time.monotonic() + timeout_s)
+        self._engine.mark_closed()
+        try:
+            self._io.start(self._engine.close()).result(_CLOSE_CONNECTIONS_TIMEOUT_S)
+        except FutureTimeoutError:
+            _log.warning("the connections did not close within %g s", _CLOSE_CONNECTIONS_TIMEOUT_S)
+
+    def _end_open_transaction(self, deadline_s: float) -> None:
+        waiter = self._new_waiter()
+        operation = self._engine.last_operation()
+        if operation is None:
+            return
+        with self._engine.lock:
+            operation.listen(waiter.wake)
+        if not waiter.wait(deadline_s - time.monotonic()):
+            _log.warning("closed before %s ended; its outcome is unknown to this producer", operation.name)
+        elif operation.error is not None:
+            _log.warning("%s failed while closing: %s", operation.name, operation.error)
 
     def __enter__(self) -> Self:
         return self
@@ -98,3 +285,45 @@ class Producer:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        """Dropped without `close()`: as if the process had crashed. Connections go, no transaction is ended."""
+        if not self._closed and self._generation == process_generation():
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+            self._io.start(self._engine.close())
+
+    # ---- waiting --------------------------------------------------------------------------------------------
+
+    def _run(self, call: Callable[[], Operation]) -> None:
+        """Make a call and wait for it in this thread."""
+        self._check_process()
+        waiter = self._new_waiter()
+        operation = self._engine.start(call, waiter.wake)
+        if not operation.done:
+            self._wait(operation, waiter)
+        if operation.error is not None:
+            raise operation.error
+
+    def _wait(self, operation: Operation, waiter: _Waiter) -> None:
+        try:
+            ended = waiter.wait(self._config.max_block_ms / 1000)
+        except BaseException:  # KeyboardInterrupt: the caller will not hear how it ends
+            self._engine.give_up_waiting(operation, waiter.wake)
+            raise
+        if not ended and self._engine.give_up_waiting(operation, waiter.wake):
+            raise KafkaTimeoutError(
+                f"{operation.name} has no answer within max.block.ms={self._config.max_block_ms}; "
+                "it may still take effect, so repeat the same call until it returns"
+            )
+
+    def _new_waiter(self) -> _Waiter:
+        if self._io.is_current:
+            raise IllegalStateError("a producer cannot be waited for in its own I/O thread")
+        return _Waiter()
+
+    def _deadline_s(self) -> float:
+        return time.monotonic() + self._config.max_block_ms / 1000
+
+    def _check_process(self) -> None:
+        if self._generation != process_generation():
+            raise IllegalStateError("this producer belongs to the process before the fork; create a new one here")

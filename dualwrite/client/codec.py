@@ -72,9 +72,14 @@ _INT32: Final = struct.Struct(">i")
 class ReadyBatch(Protocol):
     """What of a batch goes into a Produce request."""
 
-    topic: str
-    partition: int
-    data: bytes | bytearray
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def data(self) -> bytes | bytearray: ...
 
 
 def versions_wanted(request: m.Request) -> tuple[int, int]:

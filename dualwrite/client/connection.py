@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from dualwrite.client.codec import (
     API_VERSIONS_REQUEST_VERSION,
@@ -53,8 +53,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without inheriting from it
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop with whatever bytes came: a part of a frame, or several."""

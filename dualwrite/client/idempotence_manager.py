@@ -138,6 +138,7 @@ class IdempotenceManager:
             self.state = ProducerState.FATAL_ERROR
             self._error = error
 
-    def close(self) -> None:
+    def close(self, error: KafkaError) -> None:
         """No more records."""
+        self._error = error
         self.state = ProducerState.CLOSED

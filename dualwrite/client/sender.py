@@ -105,8 +105,6 @@ class Sender:
             self._give_up(now_ms)
             self._poll_identity(now_ms)
             drained = self._drain(now_ms)
-            if drained:
-                self._poll_identity(now_ms)
             metadata = self._metadata_request(now_ms)
         if metadata is not None:
             self._send_metadata(metadata, now_ms)
@@ -359,7 +357,7 @@ class Sender:
         if isinstance(answer, m.MetadataAnswer):
             with self._lock:
                 self._topology.apply(answer)
-                complete = all([self._take_topic(topic) for topic in answer.topics])
+                complete = [self._take_topic(topic) for topic in answer.topics].count(False) == 0
         else:
             complete = False
         if complete:

@@ -145,7 +145,17 @@ class TransactionManager:
         call = Call.COMPLETE_BY_COMMIT if prepared == self.prepared_txn_state else Call.COMPLETE_BY_ABORT
         return self._end(call, COMPLETE_TRANSACTION, prepared)
 
-    def close(self, error: KafkaError | IllegalStateError) -> None:
+    def operation_before_close(self) -> Operation | None:
+        """An open transaction is aborted, one that is being ended is waited for; a prepared one is left alone."""
+        pending = self._pending
+        if self.state is ProducerState.ABORTABLE_ERROR or (
+            self.state is ProducerState.IN_TRANSACTION and (pending is None or pending.name in _REPLACED_BY_ABORT)
+        ):
+            self._pending = pending if pending is not None and not pending.done else None
+            return self.abort_transaction()
+        return pending if pending is not None and not pending.done else None
+
+    def close(self, error: KafkaError) -> None:
         """No more calls; whoever waits hears `error`."""
         self.state = CALLS[self.state, Call.CLOSE]
         if self._pending is not None and not self._pending.done:
@@ -307,14 +317,17 @@ class TransactionManager:
             return None
         self._retry_at_ms = 0.0
         if delivered:
-            self._settle_without_kafka()
+            self.settle_without_kafka()
         outgoing = self._next_request(delivered)
         if outgoing is not None:
             self._in_flight = outgoing.request
         return outgoing
 
-    def _settle_without_kafka(self) -> None:
-        """A flushed transaction is prepared; one that Kafka never heard of is over (KAFKA-18401)."""
+    def settle_without_kafka(self) -> None:
+        """With nothing waiting or on its way: what was to be prepared is, and what Kafka never heard of is over.
+
+        EndTxn for a transaction without partitions would be refused (KAFKA-18401).
+        """
         pending = self._pending
         if self.state is ProducerState.IN_TRANSACTION:
             if pending is not None and not pending.done and pending.name == Call.PREPARE_TRANSACTION.value:

@@ -1,0 +1,355 @@
+"""What every face of a producer shares: the state machines, the sender, and the rules between them.
+
+Nothing here waits. A call either ends at once or gives an `Operation` that the face waits for in its own way
+(a thread blocks, a coroutine awaits). Every method may be called from any thread unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from dualwrite.client.accumulator import Accumulator, Batch
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.batch_builder import Header, builder_factory
+from dualwrite.client.cluster import Connections, Topology
+from dualwrite.client.codec import Framer, ProduceEncoder
+from dualwrite.client.idempotence_manager import IdempotenceManager
+from dualwrite.client.operations import Operation
+from dualwrite.client.partitioner import partition_for_key
+from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.sender import Sender
+from dualwrite.client.states import ProducerState
+from dualwrite.client.transaction_manager import TransactionManager
+from dualwrite.config import ProducerConfig
+from dualwrite.errors import FatalError, IllegalStateError, InvalidRecordError
+from dualwrite.prepared_state import PreparedTxnState
+
+# more than any record needs besides its key, value and headers
+_RECORD_OVERHEAD_BYTES: Final = 40
+
+_log = logging.getLogger(__name__)
+
+
+def _monotonic_ms() -> float:
+    return time.monotonic() * 1000
+
+
+class Engine:
+    """One producer. `call_soon` schedules a callback in the loop that does the I/O, from any thread."""
+
+    def __init__(self, config: ProducerConfig, call_soon: Callable[[Callable[[], object]], object]) -> None:
+        self.config: Final = config
+        self.lock: Final = threading.Lock()
+        self._call_soon = call_soon
+        self._wake_pending = False
+        self._sticky: dict[str, Batch] = {}
+        self._memory_waiter: Operation | None = None
+        self._manager = _transaction_manager(config)
+        self._identity: TransactionManager | IdempotenceManager = self._manager or IdempotenceManager(
+            enabled=config.enable_idempotence, backoff=_retry_backoff(config)
+        )
+        self._topology = Topology()
+        self._accumulator = _accumulator(config)
+        self._connections = Connections(
+            bootstrap=config.bootstrap_servers,
+            topology=self._topology,
+            framer=Framer(config.client_id),
+            request_timeout_ms=config.request_timeout_ms,
+            new_backoff=lambda: Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
+            clock_ms=_monotonic_ms,
+            on_change=self.wake,
+        )
+        self._sender = self._new_sender()
+
+    def _new_sender(self) -> Sender:
+        config = self.config
+        return Sender(
+            lock=self.lock,
+            identity=self._identity,
+            accumulator=self._accumulator,
+            topology=self._topology,
+            connections=self._connections,
+            encoder=ProduceEncoder(
+                transactional_id=config.transactional_id, acks=config.acks, timeout_ms=config.request_timeout_ms
+            ),
+            transactional=self._manager is not None,
+            expects_answers=config.acks != 0,
+            max_in_flight=config.max_in_flight_requests_per_connection,
+            linger_ms=config.linger_ms,
+            metadata_max_age_ms=config.metadata_max_age_ms,
+            metadata_backoff=_retry_backoff(config),
+            clock_ms=_monotonic_ms,
+        )
+
+    def wake(self) -> None:
+        """Let the loop look for work. Many wakes before it comes to that are one."""
+        if not self._wake_pending:
+            self._wake_pending = True
+            self._call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._wake_pending = False
+        self._sender.pump()
+
+    # ---- what is asked about --------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ProducerState:
+        """Where the producer stands."""
+        return self._identity.state
+
+    @property
+    def prepared_txn_state(self) -> PreparedTxnState:
+        """Of the transaction that is prepared, else empty."""
+        return self._manager.prepared_txn_state if self._manager is not None else PreparedTxnState()
+
+    @property
+    def transaction_has_records(self) -> bool:
+        """Whether the transaction has anything to commit."""
+        return self._manager is not None and self._manager.has_records
+
+    # ---- transactions ---------------------------------------------------------------------------------------
+
+    @property
+    def manager(self) -> TransactionManager:
+        """The transaction manager; `IllegalStateError` without a transactional id."""
+        if self._manager is None:
+            raise IllegalStateError("this producer has no transactional.id; set one to use transactions")
+        return self._manager
+
+    def begin_transaction(self) -> None:
+        """Local: Kafka hears of a transaction with its first record."""
+        manager = self.manager
+        with self.lock:
+            manager.begin_transaction()
+
+    def start(self, call: Callable[[], Operation], listener: Callable[[], None]) -> Operation:
+        """Make a call of the transaction manager, or join the same call made before.
+
+        `listener` is called once it has ended; it is not when it has ended already.
+        """
+        with self.lock:
+            operation = call()
+            if operation.done:
+                self._forget(operation)
+            else:
+                operation.listen(listener)
+        if not operation.done:
+            self.wake()
+        return operation
+
+    def give_up_waiting(self, operation: Operation, listener: Callable[[], None]) -> bool:
+        """The caller stops waiting. False: too late, it has ended."""
+        with self.lock:
+            operation.stop_listening(listener)
+            return not operation.done
+
+    def _forget(self, operation: Operation) -> None:
+        if self._manager is not None:
+            self._manager.heard(operation)
+
+    def init_transactions(self, keep_prepared_txn: bool) -> Operation:
+        """To be called by `start`."""
+        return self.manager.init_transactions(keep_prepared_txn)
+
+    def prepare_transaction(self) -> Operation:
+        """To be called by `start`."""
+        return self._flushed(self.manager.prepare_transaction)
+
+    def commit_transaction(self) -> Operation:
+        """To be called by `start`."""
+        return self._flushed(self.manager.commit_transaction)
+
+    def abort_transaction(self) -> Operation:
+        """To be called by `start`."""
+        return self._flushed(self.manager.abort_transaction)
+
+    def complete_transaction(self, state: PreparedTxnState) -> Operation:
+        """To be called by `start`."""
+        return self._flushed(lambda: self.manager.complete_transaction(state))
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
+    ) -> Operation:
+        """To be called by `start`."""
+        return self.manager.send_offsets(offsets, group)
+
+    def _flushed(self, call: Callable[[], Operation]) -> Operation:
+        """Nothing may linger; and where nothing is left to send, no loop is needed to find that out."""
+        operation = call()
+        self._accumulator.close_open_batches()
+        if not operation.done and self._accumulator.incomplete == 0:
+            self.manager.settle_without_kafka()
+        return operation
+
+    # ---- records --------------------------------------------------------------------------------------------
+
+    def try_send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[Header],
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> tuple[Batch, int] | Operation:
+        """The record's batch and its place in it; or what must end before this can be tried again."""
+        with self.lock:
+            self._identity.check_send()
+            partitions = self._topology.partitions(topic)
+            if partitions == 0:
+                self.wake()
+                return self._sender.want_topic(topic)
+            if partition is None:
+                partition = self._choose_partition(topic, key, value, partitions)
+            elif not 0 <= partition < partitions:
+                raise InvalidRecordError(
+                    f"{topic!r} has the partitions 0 to {partitions - 1}, not {partition}; the record was not sent"
+                )
+            batch = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers, _monotonic_ms())
+            if batch is None:
+                self.wake()
+                return self._memory_freed()
+            self._identity.accepted()
+            count = batch.record_count
+            if count == 1:
+                if key is None:
+                    self._sticky[topic] = batch
+                self._wake_for(batch)
+            return batch, count - 1
+
+    def _choose_partition(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        if key is not None:
+            return partition_for_key(key, partitions)
+        sticky = self._sticky.get(topic)
+        if sticky is None:
+            return 0
+        size = _RECORD_OVERHEAD_BYTES + (len(value) if value is not None else 0)
+        if sticky.queue.open is sticky and sticky.builder.size() + size <= self.config.batch_size:
+            return sticky.partition
+        return (sticky.partition + 1) % partitions
+
+    def _wake_for(self, batch: Batch) -> None:
+        """After a batch was opened: the loop must be awake when its lingering ends, and if another one is full now."""
+        if self._accumulator.has_full_batches or batch.created_ms + self.config.linger_ms < self._sender.timer_at_ms:
+            self.wake()
+
+    def _memory_freed(self) -> Operation:
+        """Ends when any batch does."""
+        if self._memory_waiter is None or self._memory_waiter.done:
+            waiter = self._memory_waiter = Operation("buffer.memory")
+            self._accumulator.close_open_batches()
+            for batch in self._accumulator.incomplete_batches():
+                batch.listen(lambda: None if waiter.done else waiter.end())
+        return self._memory_waiter
+
+    def flush(self) -> Operation:
+        """Ends when every record accepted so far has its fate. Takes the lock itself."""
+        operation = Operation("flush()")
+        with self.lock:
+            self._accumulator.close_open_batches()
+            batches = self._accumulator.incomplete_batches()
+            left = len(batches)
+
+            def one_less() -> None:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    operation.end()
+
+            for batch in batches:
+                batch.listen(one_less)
+            if not batches:
+                operation.end()
+        self.wake()
+        return operation
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def last_operation(self) -> Operation | None:
+        """What to wait for before closing: an abort of what is open and not prepared, or what is pending anyway."""
+        if self._manager is None:
+            return self.flush()
+        with self.lock:
+            operation = self._manager.operation_before_close()
+            if operation is not None and self._accumulator.incomplete == 0:
+                self._manager.settle_without_kafka()
+        self.wake()
+        return operation
+
+    def mark_closed(self) -> None:
+        """No more calls; whoever waits is told."""
+        with self.lock:
+            if self.state is ProducerState.CLOSED:
+                return
+            if self.state is ProducerState.PREPARED_TRANSACTION:
+                _log.warning(
+                    "closed while transaction %s of transactional id %r is prepared: it stays in doubt until "
+                    "init_transactions(keep_prepared_txn=True) and complete_transaction() are called for that id",
+                    self.prepared_txn_state,
+                    self.config.transactional_id,
+                )
+            self._identity.close(FatalError("the producer was closed before this was answered; its outcome is unknown"))
+
+    async def close(self) -> None:
+        """Drop the connections; in the loop. Records without an answer fail."""
+        await self._sender.close()
+
+
+def _retry_backoff(config: ProducerConfig) -> Backoff:
+    return Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+
+
+def _transaction_manager(config: ProducerConfig) -> TransactionManager | None:
+    if config.transactional_id is None:
+        return None
+    return TransactionManager(
+        transactional_id=config.transactional_id,
+        transaction_timeout_ms=config.effective_transaction_timeout_ms,
+        two_phase_commit=config.transaction_two_phase_commit_enable,
+        backoff=_retry_backoff(config),
+    )
+
+
+def _accumulator(config: ProducerConfig) -> Accumulator:
+    transactional = config.transactional_id is not None
+    return Accumulator(
+        new_builder=builder_factory(
+            compression_type=config.compression_type, transactional=transactional, batch_size=config.batch_size
+        ),
+        new_backoff=lambda: _retry_backoff(config),
+        transactional=transactional,
+        idempotent=config.enable_idempotence,
+        batch_size=config.batch_size,
+        max_request_size=config.max_request_size,
+        buffer_memory=config.buffer_memory,
+        linger_ms=config.linger_ms,
+        delivery_timeout_ms=config.delivery_timeout_ms,
+        max_in_flight=config.max_in_flight_requests_per_connection,
+    )
+
+
+def checked_headers(headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None) -> list[Header]:
+    """Headers as the record builder takes them."""
+    if not headers:
+        return []
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+    for name, value in pairs:
+        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
+            raise InvalidRecordError(f"header {name!r}: a header is a text and bytes; the record was not sent")
+    return pairs
+
+
+def encoded(what: str, content: bytes | str | None) -> bytes | None:
+    """A key or value as bytes; a text is encoded as UTF-8."""
+    if content is None or type(content) is bytes:
+        return content
+    if isinstance(content, str):
+        return content.encode()
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    raise InvalidRecordError(f"the {what} is {type(content).__name__}, not bytes or a text; the record was not sent")

@@ -1,0 +1,85 @@
+"""The one thread whose loop all producers of a process share; uvloop where it is installed.
+
+A fork copies no threads, so a child gets a thread of its own when it first needs one. What the parent's loop holds is
+kept alive, unused, in the child: finalising it there would unregister sockets that the parent still uses, because both
+processes share the kernel's poll object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Final
+
+_new_event_loop: Callable[[], asyncio.AbstractEventLoop]
+try:
+    import uvloop
+
+    _new_event_loop = uvloop.new_event_loop
+except ImportError:
+    _new_event_loop = asyncio.new_event_loop
+
+
+class IoThread:
+    """A daemon thread that runs a loop for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self.loop: Final[asyncio.AbstractEventLoop] = _new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="dualwrite-io", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Run `callback` in the loop; from any thread."""
+        self.loop.call_soon_threadsafe(callback)
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> Future[None]:
+        """Run a coroutine in the loop; from any other thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is called in the thread itself, which must never wait for its own loop."""
+        return threading.current_thread() is self._thread
+
+
+class _Shared:
+    """The process's thread, and how many forks led to this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.thread: IoThread | None = None
+        self.forks = 0
+        self.abandoned: list[IoThread] = []
+
+    def after_fork_in_child(self) -> None:
+        self.forks += 1
+        self.lock = threading.Lock()  # another thread of the parent may have held it
+        if self.thread is not None:
+            self.abandoned.append(self.thread)
+            self.thread = None
+
+
+_shared: Final = _Shared()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_shared.after_fork_in_child)
+
+
+def shared_io_thread() -> IoThread:
+    """The thread of this process, started when first asked for."""
+    with _shared.lock:
+        if _shared.thread is None:
+            _shared.thread = IoThread()
+        return _shared.thread
+
+
+def process_generation() -> int:
+    """Changes in a forked child: what was made under another number belongs to a parent."""
+    return _shared.forks
