@@ -52,6 +52,7 @@ class SimulatedId:
     new_producer_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
     now_ms: int = 10_000
     log: list[bytes] = field(default_factory=list)
+    _offered: int | None = None
 
     @property
     def known(self) -> TransactionMetadata:
@@ -59,7 +60,12 @@ class SimulatedId:
         return self.metadata
 
     def _new_producer_id(self) -> int:
-        return next(self.new_producer_ids) if coordinator.needs_new_producer_id(self.metadata) else -1
+        """The same id until a transition has used it."""
+        if not coordinator.needs_new_producer_id(self.metadata):
+            return -1
+        if self._offered is None:
+            self._offered = next(self.new_producer_ids)
+        return self._offered
 
     # --- decisions only ---
 
@@ -105,6 +111,8 @@ class SimulatedId:
     def apply(self, transition: Transition) -> None:
         self.log.append(encode_value(transition.after, value_version(self.rules.transaction_version)))
         self.metadata = transition.after
+        if self._offered in (self.metadata.producer_id, self.metadata.next_producer_id):
+            self._offered = None
 
     def fail(self, transition: Transition) -> None:
         self.metadata = transition.on_failure
@@ -174,7 +182,7 @@ def fresh_at(pid: int, epoch: int, rules: CoordinatorRules = KIP, *new_producer_
         timeout_ms=TWO_PHASE_COMMIT_TIMEOUT_MS,
         client_transaction_version=0,
     )
-    return SimulatedId(start, rules, iter(new_producer_ids) if new_producer_ids else itertools.count(1000))
+    return SimulatedId(start, rules, itertools.chain(new_producer_ids, itertools.count(1000)))
 
 
 def prepared_at(pid: int, epoch: int, *new_producer_ids: int) -> SimulatedId:
