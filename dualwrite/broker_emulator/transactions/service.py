@@ -276,7 +276,7 @@ class TransactionCoordinator:
             self._rules,
             commit=commit,
             transaction_version=transaction_version,
-            new_producer_id=self._spare_producer_id(metadata),
+            new_producer_id=NO_PRODUCER_ID if metadata is None else self._spare_producer_id(metadata),
             now_ms=self._clock.now_ms(),
         )
         if decision.transition is None:

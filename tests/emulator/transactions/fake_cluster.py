@@ -1,0 +1,98 @@
+"""What surrounds a coordinator in tests: a state log and partition leaders that do as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.pause_points import PausePoints
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks, ProducerIdManager
+from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
+
+DEADLINE_S = 5.0
+
+
+@dataclass
+class FakeStateLog:
+    """Appends at once with NONE, unless `answers` holds errors or `gate` is closed."""
+
+    records: defaultdict[int, list[tuple[bytes, bytes | None]]] = field(default_factory=lambda: defaultdict(list))
+    answers: list[ErrorCode] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
+        await self.gate.wait()
+        answer = self.answers.pop(0) if self.answers else ErrorCode.none
+        if answer is ErrorCode.none:
+            self.records[partition].append((key, value))
+        return answer
+
+    def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
+        return list(self.records[partition])
+
+
+@dataclass
+class FakeLeaders:
+    """Takes every marker with NONE, unless `answers` holds others for the partition."""
+
+    sent: list[tuple[TopicPartition, dict[str, Any]]] = field(default_factory=list)
+    answers: defaultdict[TopicPartition, list[ErrorCode | None]] = field(default_factory=lambda: defaultdict(list))
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    async def send(self, topic_partition: TopicPartition, **marker: Any) -> ErrorCode | None:
+        self.sent.append((topic_partition, marker))
+        await self.gate.wait()
+        answers = self.answers[topic_partition]
+        return answers.pop(0) if answers else ErrorCode.none
+
+
+class FakeCluster:
+    """One state log and as many coordinators as asked for; must be made inside the loop."""
+
+    def __init__(self, **config: Any) -> None:
+        self.config = BrokerConfig(transaction_state_log_num_partitions=1, **config)
+        self.clock = VirtualClock(start_ms=1_000_000)
+        self.log = FakeStateLog()
+        self.leaders = FakeLeaders()
+        self.pause_points = PausePoints()
+        self.blocks = ProducerIdBlocks()
+
+    def coordinator(self, node_id: int = 0, leader_epoch: int | None = 0) -> TransactionCoordinator:
+        """A coordinator of this cluster, leading its one state partition unless `leader_epoch` is None."""
+        coordinator = TransactionCoordinator(
+            node_id=node_id,
+            config=self.config,
+            clock=self.clock,
+            log=self.log,
+            producer_ids=ProducerIdManager(self.blocks),
+            markers=self.leaders,
+            pause_points=self.pause_points,
+        )
+        if leader_epoch is not None:
+            coordinator.load_partition(0, leader_epoch)
+        return coordinator
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until `condition` holds."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - whatever makes it true is not an event to wait for
+            await asyncio.sleep(0)
+
+
+async def until_state(coordinator: TransactionCoordinator, transactional_id: str, state: str) -> None:
+    await until(lambda: coordinator.describe(transactional_id).state == state)
