@@ -11,6 +11,7 @@ transaction is two round trips and one hand-off.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -37,6 +38,8 @@ from dualwrite.errors import (
     error_class,
     exception_for,
 )
+
+_log = logging.getLogger(__name__)
 
 _INVALID_TOPIC: Final = 17
 _NEEDED_TRANSACTION_VERSION: Final = 2
@@ -97,9 +100,23 @@ class Sender:
     # ---- the pump -------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send whatever can be sent."""
+        """Send whatever can be sent. A mistake in here must not leave callers waiting, so it ends the producer."""
         if self._closed:
             return
+        try:
+            self._pump()
+        except Exception as error:
+            self._fail_on_bug(error)
+
+    def _fail_on_bug(self, error: Exception) -> None:
+        _log.exception("a mistake in the producer itself; it is not usable any more")
+        fatal = FatalError(f"a mistake in the producer itself: {type(error).__name__}: {error}")
+        fatal.__cause__ = error
+        with self._lock:
+            self._identity.fail_fatal(fatal)
+            self._accumulator.drop_all(fatal)
+
+    def _pump(self) -> None:
         now_ms = self._clock_ms()
         with self._lock:
             self._give_up(now_ms)
@@ -227,10 +244,14 @@ class Sender:
         if self._closed:
             return
         now_ms = self._clock_ms()
-        results = {} if body is None else {(r.topic, r.partition): r for r in codec.decode_produce(body, version)}
-        with self._lock:
-            for batch in batches:
-                self._settle(batch, results.get((batch.topic, batch.partition)), now_ms)
+        try:
+            results = {} if body is None else {(r.topic, r.partition): r for r in codec.decode_produce(body, version)}
+            with self._lock:
+                for batch in batches:
+                    if not batch.done:
+                        self._settle(batch, results.get((batch.topic, batch.partition)), now_ms)
+        except Exception as error:
+            self._fail_on_bug(error)
         self.pump()
 
     def _settle(self, batch: Batch, result: m.PartitionProduced | None, now_ms: float) -> None:
@@ -309,18 +330,23 @@ class Sender:
         if self._closed:
             return
         now_ms = self._clock_ms()
-        answer = None if body is None else codec.decode(request, body, version)
-        with self._lock:
-            if answer is None:
-                self._identity.on_no_answer(now_ms)
-            else:
-                if isinstance(answer, m.FindCoordinatorAnswer) and answer.error_code == 0:
-                    self._topology.learn_broker(m.Broker(answer.node_id, answer.host, answer.port))
-                self._identity.on_answer(answer, now_ms)
+        try:
+            self._take_answer(None if body is None else codec.decode(request, body, version), now_ms)
+        except Exception as error:
+            self._fail_on_bug(error)
         if isinstance(request, m.EndTxn) and now_ms + self._linger_ms < self.timer_at_ms:
             # The next transaction's first record would have to wake this loop to start its lingering: be awake then.
             self._set_timer(now_ms + self._linger_ms, now_ms)
         self.pump()
+
+    def _take_answer(self, answer: m.Answer | None, now_ms: float) -> None:
+        with self._lock:
+            if answer is None:
+                self._identity.on_no_answer(now_ms)
+                return
+            if isinstance(answer, m.FindCoordinatorAnswer) and answer.error_code == 0:
+                self._topology.learn_broker(m.Broker(answer.node_id, answer.host, answer.port))
+            self._identity.on_answer(answer, now_ms)
 
     # ---- metadata -------------------------------------------------------------------------------------------
 
