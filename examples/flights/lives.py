@@ -16,7 +16,7 @@ from examples.flights.job import Job, Report
 from examples.flights.kill_plan import Kill
 from examples.flights.tally import Tally
 
-_SILENCE_LIMIT_S = 60.0
+_SILENCE_LIMIT_S = 90.0  # longer than a producer waits for a broker (max.block.ms)
 _MAX_FAILURES_IN_A_ROW = 5
 _LOG_TAIL_LINES = 15
 _CHUNK_BYTES = 65536

@@ -14,7 +14,7 @@ _POLL_S = 0.2
 
 
 def read_topic(bootstrap_servers: str, topic: str, *, timeout_s: float = 60) -> list[TopicRecord]:
-    """Every committed record, up to the end of the log.
+    """Every committed record, up to the end of the log; partitions interleave.
 
     Raises UnfinishedTransactionError where a transaction that nobody has completed still hides the end after
     `timeout_s`, and ServiceError where the broker does not answer.
