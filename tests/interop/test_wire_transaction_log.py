@@ -15,6 +15,7 @@ import pytest
 
 from .wire import Code, Identity, Wire, wait_for
 
+TOPIC = "__transaction_state"
 PARTITIONS = 5
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = range(6)
 PREVIOUS_PRODUCER_ID, NEXT_PRODUCER_ID, CLIENT_TRANSACTION_VERSION = range(3)
@@ -99,27 +100,35 @@ def decode(value: bytes) -> Entry:
     )
 
 
-def records(wire: Wire, transactional_id: str, partition: int) -> Iterator[bytes | None]:
-    raw_id = transactional_id.encode()
-    wanted = struct.pack(">hh", 0, len(raw_id)) + raw_id
-    offset = 0
-    while True:
-        read = wire.fetch("__transaction_state", offset, partition=partition)
-        assert read.error == Code.NONE
-        for batch in read.batches:
-            for key, value in zip(batch.keys, batch.values, strict=True):
+class TransactionLog:
+    """The partitions of `__transaction_state`, from where they ended when this was made."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._starts = [wire.list_offsets(TOPIC, partition=partition) for partition in range(PARTITIONS)]
+
+    def history(self, transactional_id: str) -> list[Entry]:
+        """Every entry of this id, from whichever partition has it."""
+        return [decode(value) for partition in range(PARTITIONS) for value in self.values(transactional_id, partition)]
+
+    def values(self, transactional_id: str, partition: int) -> list[bytes]:
+        raw_id = transactional_id.encode()
+        wanted = struct.pack(">hh", 0, len(raw_id)) + raw_id
+        return [value for key, value in self._records(partition) if key == wanted and value is not None]
+
+    def _records(self, partition: int) -> Iterator[tuple[bytes | None, bytes | None]]:
+        offset, end = self._starts[partition], self._wire.list_offsets(TOPIC, partition=partition)
+        while offset < end:
+            read = self._wire.fetch(TOPIC, offset, partition=partition)
+            assert read.error == Code.NONE
+            for batch in read.batches:
+                yield from zip(batch.keys, batch.values, strict=True)
                 offset = batch.base_offset + len(batch.keys)
-                if key == wanted:
-                    yield value
-        if offset >= read.high_watermark:
-            return
 
 
-def history(wire: Wire, transactional_id: str) -> list[Entry]:
-    """Every entry of this id, from whichever partition has it."""
-    return [
-        decode(value or b"") for partition in range(PARTITIONS) for value in records(wire, transactional_id, partition)
-    ]
+@pytest.fixture
+def log(wire: Wire) -> TransactionLog:
+    return TransactionLog(wire)
 
 
 @pytest.mark.parametrize(
@@ -127,18 +136,18 @@ def history(wire: Wire, transactional_id: str) -> list[Entry]:
     [
         ("my-transactional-id", 1),
         ("kafka-sink-0-1", 0),
-        ("polygenelubricants", 0),
+        ("polygenelubricants", 0),  # its Java hash has no absolute value
         ("été", 2),
-        ("\N{GRINNING FACE}", 4),
+        ("\N{GRINNING FACE}", 4),  # two UTF-16 units
     ],
 )
-def test_partition_of_a_transactional_id(wire: Wire, vector: str, partition: int) -> None:
+def test_partition_of_a_transactional_id(wire: Wire, log: TransactionLog, vector: str, partition: int) -> None:
     wire.init_ok(vector)
-    found = [candidate for candidate in range(PARTITIONS) if list(records(wire, vector, candidate))]
+    found = [candidate for candidate in range(PARTITIONS) if log.values(vector, candidate)]
     assert found == [partition]
 
 
-def test_two_transactions(wire: Wire, transactional_id: str, topic: str) -> None:
+def test_two_transactions(wire: Wire, log: TransactionLog, transactional_id: str, topic: str) -> None:
     first = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, first, topic, 0).error == Code.NONE
     second = wire.end_settled(transactional_id, first, commit=True).identity
@@ -146,7 +155,7 @@ def test_two_transactions(wire: Wire, transactional_id: str, topic: str) -> None
     third = wire.end_settled(transactional_id, second, commit=False).identity
 
     added = {topic: [0]}
-    assert history(wire, transactional_id) == [
+    assert log.history(transactional_id) == [
         Entry(EMPTY, first, 60_000, None, False, False, 0),
         Entry(ONGOING, first, 60_000, added, True, False, 2),
         Entry(PREPARE_COMMIT, second, 60_000, added, True, False, 2),
@@ -157,12 +166,12 @@ def test_two_transactions(wire: Wire, transactional_id: str, topic: str) -> None
     ]
 
 
-def test_old_client(wire: Wire, transactional_id: str, topic: str) -> None:
+def test_old_client(wire: Wire, log: TransactionLog, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id)
     assert wire.add(transactional_id, identity, (topic, 0)) == [Code.NONE]
     assert wire.end_settled(transactional_id, identity, commit=True, version=4).error == Code.NONE
     added = {topic: [0]}
-    assert history(wire, transactional_id) == [
+    assert log.history(transactional_id) == [
         Entry(EMPTY, identity, 60_000, None, False, False, 0),
         Entry(ONGOING, identity, 60_000, added, True, False, 0),
         Entry(PREPARE_COMMIT, identity, 60_000, added, True, False, 0),
@@ -170,11 +179,11 @@ def test_old_client(wire: Wire, transactional_id: str, topic: str) -> None:
     ]
 
 
-def test_initialisations_and_an_empty_abort(wire: Wire, transactional_id: str) -> None:
+def test_initialisations_and_an_empty_abort(wire: Wire, log: TransactionLog, transactional_id: str) -> None:
     first = wire.init_ok(transactional_id, timeout_ms=5_000)
     second = wire.init_ok(transactional_id, first, version=6, enable_2pc=True)
     third = wire.end_settled(transactional_id, second, commit=False).identity
-    assert history(wire, transactional_id) == [
+    assert log.history(transactional_id) == [
         Entry(EMPTY, first, 5_000, None, False, False, 0),
         Entry(EMPTY, second, 2147483647, None, False, False, 0),
         Entry(PREPARE_ABORT, third, 2147483647, {}, True, False, 2),
@@ -182,12 +191,12 @@ def test_initialisations_and_an_empty_abort(wire: Wire, transactional_id: str) -
     ]
 
 
-def test_timeout(wire: Wire, transactional_id: str, topic: str) -> None:
+def test_timeout(wire: Wire, log: TransactionLog, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id, timeout_ms=1)
     assert wire.produce(transactional_id, identity, topic, 0).error == Code.NONE
     wait_for(lambda: wire.describe(transactional_id), lambda described: described.state == "CompleteAbort")
     added = {topic: [0]}
-    assert history(wire, transactional_id) == [
+    assert log.history(transactional_id) == [
         Entry(EMPTY, identity, 1, None, False, False, 0),
         Entry(ONGOING, identity, 1, added, True, False, 2),
         Entry(PREPARE_ABORT, identity.bumped(), 1, added, True, False, 2),

@@ -509,9 +509,15 @@ class Wire:
         )
 
     def list_offsets(
-        self, topic: str, timestamp: int = LATEST, isolation: int = READ_UNCOMMITTED, *, version: int = 7
+        self,
+        topic: str,
+        timestamp: int = LATEST,
+        isolation: int = READ_UNCOMMITTED,
+        *,
+        partition: int = 0,
+        version: int = 7,
     ) -> int:
-        result = self._list_offsets(topic, 0, timestamp, isolation, version)
+        result = self._list_offsets(topic, partition, timestamp, isolation, version)
         assert result.error_code == 0, result
         return int(result.offset)
 
