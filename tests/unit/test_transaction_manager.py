@@ -1,0 +1,562 @@
+"""The transaction manager event by event: which request is next, and what each answer leads to. No sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.client import messages as m
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.operations import Operation
+from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.states import ProducerState
+from dualwrite.client.transaction_manager import TransactionManager
+from dualwrite.errors import (
+    AbortableError,
+    AuthorizationError,
+    DualWriteError,
+    FatalError,
+    FencedError,
+    IllegalStateError,
+    InvalidTxnStateError,
+    UnsupportedByBrokerError,
+)
+from dualwrite.prepared_state import PreparedTxnState
+
+NODE = 3
+FIND = m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t")
+OFFSETS = {TopicPartition("in", 0): OffsetAndMetadata(5)}
+GROUP = ConsumerGroupMetadata("g")
+
+
+class Driver:
+    """Plays the sender, with a clock that only moves when told."""
+
+    def __init__(self, *, two_phase_commit: bool = True) -> None:
+        self.manager = TransactionManager(
+            transactional_id="t",
+            transaction_timeout_ms=60_000,
+            two_phase_commit=two_phase_commit,
+            backoff=Backoff(100, 1000),
+        )
+        self.now_ms = 1000.0
+
+    def next(self, *, delivered: bool = True) -> m.Request | None:
+        outgoing = self.manager.poll(self.now_ms, delivered=delivered)
+        return None if outgoing is None else outgoing.request
+
+    def answer(self, answer: m.Answer) -> None:
+        self.manager.on_answer(answer, self.now_ms)
+
+    def find_coordinator(self) -> None:
+        assert self.next() == FIND
+        self.answer(m.FindCoordinatorAnswer(0, NODE, "h", 1))
+
+    def initialised(self, *, keep: bool = False, answer: m.InitProducerIdAnswer | None = None) -> Driver:
+        self.manager.init_transactions(keep)
+        self.find_coordinator()
+        assert self.next() is not None
+        self.answer(answer or m.InitProducerIdAnswer(0, 42, 7))
+        self.manager.init_transactions(keep)  # hear how it ended
+        return self
+
+    def sent(self) -> Driver:
+        """In a transaction with one acknowledged record."""
+        self.manager.begin_transaction()
+        self.manager.check_send()
+        self.manager.accepted()
+        assert self.manager.may_produce
+        self.manager.produced()
+        return self
+
+    def end_txn(self, *, epoch: int = 7, committed: bool = True) -> m.EndTxn:
+        return m.EndTxn("t", 42, epoch, committed)
+
+
+def error_of(operation: Operation) -> DualWriteError:
+    assert operation.done
+    assert operation.error is not None
+    return operation.error
+
+
+# ---- initialisation ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("two_phase_commit", [True, False])
+@pytest.mark.parametrize("keep", [True, False])
+def test_init_asks_for_what_is_configured(two_phase_commit: bool, keep: bool) -> None:
+    driver = Driver(two_phase_commit=two_phase_commit)
+    operation = driver.manager.init_transactions(keep)
+    driver.find_coordinator()
+    outgoing = driver.manager.poll(driver.now_ms, delivered=True)
+    assert outgoing is not None
+    assert outgoing.request == m.InitProducerId("t", 60_000, two_phase_commit, keep)
+    assert outgoing.node_id == NODE
+    driver.answer(m.InitProducerIdAnswer(0, 42, 7))
+    assert operation.done
+    assert operation.error is None
+    assert driver.manager.state is ProducerState.READY
+    assert (driver.manager.producer_id, driver.manager.producer_epoch) == (42, 7)
+    assert driver.manager.prepared_txn_state.is_empty
+
+
+def test_one_request_at_a_time() -> None:
+    driver = Driver()
+    driver.manager.init_transactions(False)
+    assert driver.next() == FIND
+    assert driver.next() is None
+
+
+def test_recovery_finds_a_prepared_transaction_and_completes_it_with_the_new_pair() -> None:
+    driver = Driver().initialised(keep=True, answer=m.InitProducerIdAnswer(0, 42, 8, 42, 7))
+    manager = driver.manager
+    assert manager.state is ProducerState.PREPARED_TRANSACTION
+    assert manager.prepared_txn_state == PreparedTxnState("42:7")
+    assert manager.has_records
+    operation = manager.complete_transaction(PreparedTxnState("42:7"))
+    assert driver.next() == m.EndTxn("t", 42, 8, True)
+    driver.answer(m.EndTxnAnswer(0, 42, 9))
+    assert operation.done
+    assert (manager.state, manager.producer_epoch) == (ProducerState.READY, 9)
+    assert manager.prepared_txn_state.is_empty
+
+
+@pytest.mark.parametrize("stored", ["", "42:6", "41:7"])
+def test_recovery_aborts_when_the_database_holds_another_state(stored: str) -> None:
+    driver = Driver().initialised(keep=True, answer=m.InitProducerIdAnswer(0, 42, 8, 42, 7))
+    driver.manager.complete_transaction(PreparedTxnState(stored))
+    assert driver.next() == m.EndTxn("t", 42, 8, False)
+
+
+def test_recovery_at_the_epoch_limit_ends_with_the_pair_that_was_handed_out() -> None:
+    """KIP-939, example B: the recovering client may be handed 73/MAX."""
+    driver = Driver().initialised(keep=True, answer=m.InitProducerIdAnswer(0, 73, 32767, 42, 32766))
+    driver.manager.complete_transaction(PreparedTxnState("42:32766"))
+    assert driver.next() == m.EndTxn("t", 73, 32767, True)
+    driver.answer(m.EndTxnAnswer(0, 85, 0))
+    assert (driver.manager.producer_id, driver.manager.producer_epoch) == (85, 0)
+
+
+def test_completing_after_a_recovery_that_found_nothing_is_a_no_op_until_the_next_transaction() -> None:
+    driver = Driver().initialised(keep=True)
+    for _ in range(2):
+        operation = driver.manager.complete_transaction(PreparedTxnState("42:6"))
+        assert operation.done
+        assert operation.error is None
+        assert driver.next() is None
+        driver.manager.heard(operation)
+    assert driver.manager.state is ProducerState.READY
+    driver.sent()
+    operation = driver.manager.commit_transaction()
+    driver.next()
+    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    driver.manager.heard(operation)
+    with pytest.raises(InvalidTxnStateError):
+        driver.manager.complete_transaction(PreparedTxnState("42:6"))
+
+
+def test_completing_nothing_after_an_ordinary_initialisation_is_refused() -> None:
+    driver = Driver().initialised(keep=False)
+    with pytest.raises(InvalidTxnStateError, match="nothing is prepared"):
+        driver.manager.complete_transaction(PreparedTxnState("42:7"))
+    assert driver.manager.state is ProducerState.READY
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 51, 7])
+def test_init_is_asked_again_with_the_same_fields(code: int) -> None:
+    driver = Driver()
+    driver.manager.init_transactions(True)
+    driver.find_coordinator()
+    asked = driver.next()
+    driver.answer(m.InitProducerIdAnswer(code))
+    assert driver.next() is None, "not before the back-off is over"
+    driver.now_ms += 20 if code == 51 else 100
+    if code in (15, 16):
+        driver.find_coordinator()
+    assert driver.next() == asked
+
+
+def test_a_lost_reply_to_a_keep_request_does_not_lose_the_ongoing_pair() -> None:
+    driver = Driver()
+    operation = driver.manager.init_transactions(True)
+    driver.find_coordinator()
+    asked = driver.next()
+    driver.manager.on_no_answer(driver.now_ms)
+    driver.now_ms += 100
+    driver.find_coordinator()
+    assert driver.next() == asked
+    driver.answer(m.InitProducerIdAnswer(0, 42, 9, 42, 7))
+    assert operation.done
+    assert driver.manager.prepared_txn_state == PreparedTxnState("42:7")
+    assert driver.manager.producer_epoch == 9
+
+
+@pytest.mark.parametrize("code", [53, 31])
+def test_refused_permission_leaves_the_producer_uninitialised(code: int) -> None:
+    driver = Driver()
+    operation = driver.manager.init_transactions(True)
+    driver.find_coordinator()
+    driver.next()
+    driver.answer(m.InitProducerIdAnswer(code))
+    assert isinstance(error_of(operation), AuthorizationError)
+    assert driver.manager.state is ProducerState.UNINITIALIZED
+    driver.manager.heard(operation)
+    assert not driver.manager.init_transactions(True).done
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(35, UnsupportedByBrokerError), (90, FencedError), (47, FencedError), (42, FatalError), (50, FatalError)],
+)
+def test_fatal_answers_to_init(code: int, expected: type[Exception]) -> None:
+    driver = Driver()
+    operation = driver.manager.init_transactions(True)
+    driver.find_coordinator()
+    driver.next()
+    driver.answer(m.InitProducerIdAnswer(code))
+    assert type(error_of(operation)) is expected
+    assert driver.manager.state is ProducerState.FATAL_ERROR
+    assert str(code) in str(operation.error)
+
+
+# ---- the ends of a transaction ----------------------------------------------------------------------------------
+
+
+def test_commit_waits_for_the_records_then_adopts_the_new_epoch() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    assert driver.next(delivered=False) is None
+    assert driver.next() == driver.end_txn()
+    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    assert operation.done
+    assert (driver.manager.state, driver.manager.producer_epoch) == (ProducerState.READY, 8)
+    assert not driver.manager.has_records
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_a_transaction_that_kafka_never_heard_of_needs_no_request(end: str) -> None:
+    driver = Driver().initialised()
+    driver.manager.begin_transaction()
+    operation = getattr(driver.manager, end)()
+    assert driver.next() is None
+    assert operation.done
+    assert (driver.manager.state, driver.manager.producer_epoch) == (ProducerState.READY, 7)
+
+
+def test_prepare_sends_nothing_and_gives_the_pair() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.prepare_transaction()
+    assert driver.next(delivered=False) is None
+    assert not operation.done
+    assert driver.manager.state is ProducerState.IN_TRANSACTION
+    assert driver.next() is None
+    assert operation.done
+    assert driver.manager.state is ProducerState.PREPARED_TRANSACTION
+    assert driver.manager.prepared_txn_state == PreparedTxnState("42:7")
+
+
+def test_prepare_without_two_phase_commit_is_refused() -> None:
+    driver = Driver(two_phase_commit=False).initialised().sent()
+    with pytest.raises(InvalidTxnStateError, match=r"two\.phase\.commit\.enable"):
+        driver.manager.prepare_transaction()
+
+
+def test_no_record_while_a_prepare_is_pending() -> None:
+    driver = Driver().initialised().sent()
+    driver.manager.prepare_transaction()
+    with pytest.raises(IllegalStateError, match="prepare_transaction"):
+        driver.manager.check_send()
+
+
+def test_a_pair_that_was_given_out_for_nothing_never_names_a_later_transaction() -> None:
+    """The database may have stored it, and would commit the later transaction after a crash."""
+    driver = Driver().initialised()
+    manager = driver.manager
+    manager.begin_transaction()
+    prepared = manager.prepare_transaction()
+    assert driver.next() is None
+    assert manager.prepared_txn_state == PreparedTxnState("42:7")
+    manager.heard(prepared)
+    completed = manager.complete_transaction(PreparedTxnState("42:7"))
+    assert driver.next() is None
+    assert completed.done
+    manager.heard(completed)
+
+    manager.begin_transaction()
+    manager.check_send()
+    manager.accepted()
+    assert not manager.may_produce
+    assert driver.next(delivered=False) == driver.end_txn(committed=False)
+    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    assert manager.may_produce
+    manager.produced()
+    manager.prepare_transaction()
+    assert driver.next() is None
+    assert manager.prepared_txn_state == PreparedTxnState("42:8")
+
+
+def test_the_bump_also_happens_when_the_record_is_committed_at_once() -> None:
+    driver = Driver().initialised()
+    manager = driver.manager
+    manager.begin_transaction()
+    manager.prepare_transaction()
+    driver.next()
+    manager.prepare_transaction()  # hear how it ended
+    manager.abort_transaction()
+    driver.next()
+    manager.abort_transaction()  # hear how it ended
+    manager.begin_transaction()
+    manager.accepted()
+    manager.commit_transaction()
+    assert driver.next(delivered=False) == driver.end_txn(committed=False)
+    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    manager.produced()
+    assert driver.next() == driver.end_txn(epoch=8)
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 51, 7])
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_the_end_is_asked_again_with_the_same_pair(code: int, end: str) -> None:
+    driver = Driver().initialised().sent()
+    getattr(driver.manager, end)()
+    asked = driver.next()
+    driver.answer(m.EndTxnAnswer(code))
+    assert driver.next() is None
+    driver.now_ms += 20 if code == 51 else 100
+    if code in (15, 16):
+        driver.find_coordinator()
+    assert driver.next() == asked
+
+
+def test_a_lost_reply_is_asked_for_again_with_the_same_pair() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    asked = driver.next()
+    driver.manager.on_no_answer(driver.now_ms)
+    assert driver.manager.retry_at_ms == driver.now_ms + 100
+    driver.now_ms += 100
+    driver.find_coordinator()
+    assert driver.next() == asked
+    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    assert operation.done
+    assert operation.error is None
+
+
+def test_backoff_doubles_up_to_its_limit_and_starts_over() -> None:
+    driver = Driver().initialised().sent()
+    driver.manager.commit_transaction()
+    waits = []
+    for _ in range(6):
+        driver.next()
+        driver.answer(m.EndTxnAnswer(51))
+        assert driver.manager.retry_at_ms is not None
+        waits.append(driver.manager.retry_at_ms - driver.now_ms)
+        driver.now_ms = driver.manager.retry_at_ms
+    assert waits == [20, 200, 400, 800, 1000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(90, FencedError), (47, FencedError), (48, FatalError), (49, FatalError), (53, FatalError), (999, FatalError)],
+)
+def test_fatal_answers_to_the_end(code: int, expected: type[Exception]) -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    driver.next()
+    driver.answer(m.EndTxnAnswer(code))
+    assert type(error_of(operation)) is expected
+    assert driver.manager.state is ProducerState.FATAL_ERROR
+    assert driver.next() is None
+
+
+def test_an_abortable_commit_is_aborted_with_a_bump() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    driver.next()
+    driver.answer(m.EndTxnAnswer(120))
+    assert isinstance(error_of(operation), AbortableError)
+    driver.manager.heard(operation)
+    assert driver.manager.state is ProducerState.ABORTABLE_ERROR
+    driver.manager.abort_transaction()
+    assert driver.next() == driver.end_txn(committed=False)
+
+
+def test_a_lost_record_fails_the_commit_and_the_abort_bumps_the_epoch() -> None:
+    driver = Driver().initialised()
+    driver.manager.begin_transaction()
+    driver.manager.accepted()
+    operation = driver.manager.commit_transaction()
+    driver.manager.fail_abortable(AbortableError("a record was lost"))
+    assert isinstance(error_of(operation), AbortableError)
+    assert driver.manager.drops_unsent
+    driver.manager.heard(operation)
+    driver.manager.abort_transaction()
+    assert driver.next() == driver.end_txn(committed=False)
+    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    assert driver.manager.state is ProducerState.READY
+    assert driver.manager.error is None
+
+
+def test_a_failed_flush_is_not_prepared() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.prepare_transaction()
+    driver.manager.fail_abortable(AbortableError("a record was lost"))
+    assert isinstance(error_of(operation), AbortableError)
+    assert driver.manager.state is ProducerState.ABORTABLE_ERROR
+    assert driver.manager.prepared_txn_state.is_empty
+
+
+# ---- calls whose outcome is not known yet -----------------------------------------------------------------------
+
+
+def test_after_a_timeout_only_the_same_call_may_be_repeated() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    with pytest.raises(IllegalStateError, match=r"outcome of commit_transaction\(\) is not known"):
+        driver.manager.abort_transaction()
+    assert driver.manager.commit_transaction() is operation
+    driver.next()
+    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    with pytest.raises(IllegalStateError, match="not known"):
+        driver.manager.begin_transaction()
+    assert driver.manager.commit_transaction() is operation
+    driver.manager.begin_transaction()
+
+
+def test_completing_with_another_state_is_another_call() -> None:
+    driver = Driver().initialised(keep=True, answer=m.InitProducerIdAnswer(0, 42, 8, 42, 7))
+    operation = driver.manager.complete_transaction(PreparedTxnState("42:7"))
+    with pytest.raises(IllegalStateError, match="same argument"):
+        driver.manager.complete_transaction(PreparedTxnState("42:6"))
+    driver.next()
+    driver.answer(m.EndTxnAnswer(0, 42, 9))
+    assert driver.manager.complete_transaction(PreparedTxnState("42:7")) is operation
+
+
+def test_the_repeated_call_hears_of_a_failure_too() -> None:
+    driver = Driver().initialised().sent()
+    driver.manager.commit_transaction()
+    driver.next()
+    driver.answer(m.EndTxnAnswer(90))
+    assert isinstance(error_of(driver.manager.commit_transaction()), FencedError)
+
+
+def test_a_caller_who_waits_leaves_nothing_pending() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    heard: list[bool] = []
+    operation.listen(lambda: heard.append(True))
+    driver.next()
+    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    assert heard == [True]
+    driver.manager.begin_transaction()
+
+
+@pytest.mark.parametrize("pending", ["prepare", "offsets"])
+def test_abort_may_replace_what_decides_nothing(pending: str) -> None:
+    driver = Driver().initialised().sent()
+    operation = (
+        driver.manager.prepare_transaction() if pending == "prepare" else driver.manager.send_offsets(OFFSETS, GROUP)
+    )
+    driver.manager.abort_transaction()
+    assert isinstance(error_of(operation), IllegalStateError)
+    assert driver.next() == driver.end_txn(committed=False)
+
+
+# ---- offsets ----------------------------------------------------------------------------------------------------
+
+
+def offsets_in_flight(driver: Driver) -> Operation:
+    operation = driver.manager.send_offsets(OFFSETS, GROUP)
+    assert driver.next() == m.FindCoordinator(m.CoordinatorType.GROUP, "g")
+    driver.answer(m.FindCoordinatorAnswer(0, 5, "h", 1))
+    assert driver.next() == m.TxnOffsetCommit("t", 42, 7, GROUP, OFFSETS)
+    return operation
+
+
+def test_offsets_go_to_the_group_coordinator_and_make_the_transaction_known() -> None:
+    driver = Driver().initialised()
+    driver.manager.begin_transaction()
+    operation = offsets_in_flight(driver)
+    driver.answer(m.TxnOffsetCommitAnswer((0,)))
+    assert operation.done
+    assert driver.manager.has_records
+    driver.manager.heard(operation)
+    driver.manager.commit_transaction()
+    assert driver.next() == driver.end_txn()
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ((22,), AbortableError),
+        ((25, 0), AbortableError),
+        ((14, 82), AbortableError),
+        ((120,), AbortableError),
+        ((47,), FencedError),
+        ((53,), FatalError),
+    ],
+)
+def test_offsets_that_cannot_be_committed(codes: tuple[int, ...], expected: type[Exception]) -> None:
+    driver = Driver().initialised()
+    driver.manager.begin_transaction()
+    operation = offsets_in_flight(driver)
+    driver.answer(m.TxnOffsetCommitAnswer(codes))
+    assert type(error_of(operation)) is expected
+
+
+@pytest.mark.parametrize("code", [3, 14, 15, 16, 51])
+def test_offsets_are_retried(code: int) -> None:
+    driver = Driver().initialised()
+    driver.manager.begin_transaction()
+    operation = offsets_in_flight(driver)
+    driver.answer(m.TxnOffsetCommitAnswer((0, code)))
+    driver.now_ms += 100
+    if code in (15, 16):
+        assert driver.next() == m.FindCoordinator(m.CoordinatorType.GROUP, "g")
+        driver.answer(m.FindCoordinatorAnswer(0, 5, "h", 1))
+    assert driver.next() == m.TxnOffsetCommit("t", 42, 7, GROUP, OFFSETS)
+    driver.answer(m.TxnOffsetCommitAnswer((0, 0)))
+    assert operation.done
+
+
+def test_an_answer_about_offsets_of_an_aborted_transaction_is_of_no_interest() -> None:
+    driver = Driver().initialised()
+    driver.manager.begin_transaction()
+    offsets_in_flight(driver)
+    driver.manager.abort_transaction()
+    assert driver.next() is None, "one request at a time"
+    driver.answer(m.TxnOffsetCommitAnswer((22,)))
+    assert driver.next() == driver.end_txn(committed=False)
+
+
+# ---- the end of the producer ------------------------------------------------------------------------------------
+
+
+def test_close_tells_whoever_waits_and_ignores_late_answers() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    driver.next()
+    driver.manager.close(FatalError("closed"))
+    assert isinstance(error_of(operation), FatalError)
+    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    assert driver.manager.state is ProducerState.CLOSED
+
+
+def test_before_close_an_open_transaction_is_aborted_and_a_prepared_one_is_not() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.operation_before_close()
+    assert operation is not None
+    assert driver.manager.state is ProducerState.ABORTING_TRANSACTION
+
+    driver = Driver().initialised().sent()
+    driver.manager.prepare_transaction()
+    driver.next()
+    driver.manager.prepare_transaction()  # hear how it ended
+    assert driver.manager.operation_before_close() is None
+    assert driver.manager.state is ProducerState.PREPARED_TRANSACTION
+
+
+def test_before_close_what_is_being_ended_is_waited_for() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    assert driver.manager.operation_before_close() is operation
