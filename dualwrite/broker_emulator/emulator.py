@@ -96,7 +96,7 @@ class Emulator:
         self._host = host
         self._port = int(port)
         self._topics = dict(topics or {})
-        self._cluster = Cluster(self.config, self.clock, self.faults)
+        self._cluster: Cluster  # from start() on
         self._servers: list[asyncio.AbstractServer] = []
         self._timers: list[Timer] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -142,9 +142,9 @@ class Emulator:
         self._loop.run_forever()
 
     async def _start(self) -> None:
-        cluster = self._cluster
+        cluster = self._cluster = Cluster(self.config, self.clock, self.faults)
         for node_id in range(self._node_count):
-            await self._start_node(node_id)
+            await self._add_node(node_id)
         cluster.create_internal_topics()
         for name, partitions in self._topics.items():
             cluster.create_topic(name, partitions)
@@ -153,11 +153,14 @@ class Emulator:
                 cluster.nodes[partition.leader_id].lead(partition)
         self.bootstrap_servers = ",".join(f"{node.host}:{node.port}" for node in cluster.nodes.values())
         self._schedule()
+        for server in self._servers:
+            await server.start_serving()  # last: nobody may meet a cluster that is not complete
 
-    async def _start_node(self, node_id: int) -> None:
+    async def _add_node(self, node_id: int) -> None:
         port = self._port + node_id if self._port else 0
         node = Node(node_id, self._cluster, self._host, port)
-        server = await asyncio.get_running_loop().create_server(lambda: Connection(node), self._host, port)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Connection(node), self._host, port, start_serving=False)
         node.port = server.sockets[0].getsockname()[1]
         self._servers.append(server)
         self._cluster.nodes[node_id] = node
@@ -177,6 +180,8 @@ class Emulator:
             timer.cancel()
         for server in self._servers:
             server.close()
+        self._timers.clear()
+        self._servers.clear()
         for node in self._cluster.nodes.values():
             for connection in list(node.connections):
                 connection.abort()

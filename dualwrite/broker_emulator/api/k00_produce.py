@@ -79,6 +79,16 @@ class _Write(NamedTuple):
     error: ErrorCode
 
 
+class _Verified(NamedTuple):
+    """What came of asking the coordinator: a guard for each partition, and what the client is told where it said no."""
+
+    guards: Mapping[TopicPartition, VerificationGuard]
+    refused: Mapping[TopicPartition, ErrorCode]
+
+
+_NOTHING_TO_VERIFY = _Verified({}, {})
+
+
 async def handle(call: Call) -> Any:
     if call.request.acks not in _ACKS:
         return refuse(call, ErrorCode.invalid_required_acks)
@@ -87,11 +97,8 @@ async def handle(call: Call) -> Any:
     if error is not ErrorCode.none:
         return refuse(call, error)
     unverified = _unverified(call, writes)
-    guards: dict[TopicPartition, VerificationGuard] = {}
-    refused: Mapping[TopicPartition, ErrorCode] = {}
-    if unverified:
-        guards, refused = await _verify(call, unverified)
-    results = [_append(call, write, guards, refused) for write in writes]
+    verified = await _verify(call, unverified) if unverified else _NOTHING_TO_VERIFY
+    results = [_append(call, write, verified) for write in writes]
     return _response(call, writes, results)
 
 
@@ -137,9 +144,28 @@ def _unverified(call: Call, writes: list[_Write]) -> list[tuple[Partition, Batch
     ]
 
 
-async def _verify(
+async def _verify(call: Call, unverified: list[tuple[Partition, BatchHeader]]) -> _Verified:
+    """Ask the coordinator, again while it answers 51 and there is time (v12+)."""
+    config = call.cluster.config
+    backoff_ms = config.add_partitions_to_txn_retry_backoff_ms
+    timeout_ms = call.request.timeout // timedelta(milliseconds=1)
+    left_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, timeout_ms)
+    while True:
+        guards, answers = await _ask_coordinator(call, unverified)
+        is_concurrent = ErrorCode.concurrent_transactions in answers.values()
+        if not is_concurrent or call.version < _IMPLICIT_ADD_VERSION or left_ms <= 0:
+            break
+        await asyncio.sleep(backoff_ms / 1000)
+        left_ms -= backoff_ms
+    table = error_table(call.version)
+    refused = {name: table.get(error, error) for name, error in answers.items() if error is not ErrorCode.none}
+    return _Verified(guards, refused)
+
+
+async def _ask_coordinator(
     call: Call, unverified: list[tuple[Partition, BatchHeader]]
 ) -> tuple[dict[TopicPartition, VerificationGuard], Mapping[TopicPartition, ErrorCode]]:
+    """One question. Its guards are taken before it is asked: a marker that is written meanwhile makes them void."""
     adds = call.version >= _IMPLICIT_ADD_VERSION
     guards = {
         partition.name: partition.log.begin_verification(
@@ -148,44 +174,23 @@ async def _verify(
         for partition, header in unverified
     }
     header = unverified[0][1]
-    answers = await _ask_coordinator(call, header.producer_id, header.producer_epoch, guards, adds)
-    table = error_table(call.version)
-    refused = {name: table.get(error, error) for name, error in answers.items() if error is not ErrorCode.none}
-    return guards, refused
+    answers = await add_or_verify(
+        call.cluster, call.request.transactional_id, header.producer_id, header.producer_epoch, guards, add=adds
+    )
+    return guards, answers
 
 
-async def _ask_coordinator(
-    call: Call, producer_id: int, producer_epoch: int, partitions: Mapping[TopicPartition, Any], adds: bool
-) -> Mapping[TopicPartition, ErrorCode]:
-    config = call.cluster.config
-    wait_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, call.request.timeout // timedelta(milliseconds=1))
-    backoff_ms = config.add_partitions_to_txn_retry_backoff_ms
-    while True:
-        answers = await add_or_verify(
-            call.cluster, call.request.transactional_id, producer_id, producer_epoch, partitions, add=adds
-        )
-        if not adds or wait_ms <= 0 or ErrorCode.concurrent_transactions not in answers.values():
-            return answers
-        await asyncio.sleep(backoff_ms / 1000)
-        wait_ms -= backoff_ms
-
-
-def _append(
-    call: Call,
-    write: _Write,
-    guards: Mapping[TopicPartition, VerificationGuard],
-    refused: Mapping[TopicPartition, ErrorCode],
-) -> AppendResult:
+def _append(call: Call, write: _Write, verified: _Verified) -> AppendResult:
     partition = write.partition
     if partition is None:
         return AppendResult(write.error)
-    error = refused.get(partition.name)
+    error = verified.refused.get(partition.name)
     if error is not None:
         return AppendResult(error)
     return partition.log.append(
         write.data.records or b"",
         now_ms=call.cluster.clock.now_ms(),
-        guard=guards.get(partition.name),
+        guard=verified.guards.get(partition.name),
         transaction_version=2 if call.version >= _IMPLICIT_ADD_VERSION else 0,
     )
 

@@ -1,7 +1,7 @@
 """DescribeCluster (key 60), versions 0-2.
 
 Nodes, controller and cluster id (KIP-700). v1 endpoint types (KIP-919): only brokers (1) can be asked for here,
-controllers are 115. v2 fenced brokers (KIP-1073): there are none.
+controllers are 114. v2 fenced brokers (KIP-1073): there are none.
 * v2 is hidden by the profile kafka-3.9.
 """
 

@@ -1,0 +1,1 @@
+"""Tests of the emulator's APIs at the wire."""

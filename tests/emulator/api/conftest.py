@@ -1,0 +1,28 @@
+"""One emulator and one raw connection per test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from tests.emulator.api.raw_client import RawClient
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    """Override for other settings."""
+    return BrokerConfig(transaction_state_log_num_partitions=5, offsets_topic_num_partitions=5)
+
+
+@pytest.fixture
+def emulator(config: BrokerConfig) -> Iterator[Emulator]:
+    with Emulator(config=config, topics={"t": 1}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(emulator: Emulator) -> Iterator[RawClient]:
+    with RawClient(emulator.bootstrap_servers) as connection:
+        yield connection

@@ -1,0 +1,314 @@
+"""A blocking client of frames: kio's codec the other way round, one socket, no cleverness."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import socket
+import struct
+from dataclasses import fields, is_dataclass
+from datetime import timedelta
+from functools import cache
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.index import schema_name_map
+from kio.serial import entity_reader, entity_writer
+
+from dualwrite.broker_emulator.log.record_batch import build_batch
+
+KEYS = {
+    "produce": 0,
+    "fetch": 1,
+    "list_offsets": 2,
+    "metadata": 3,
+    "offset_commit": 8,
+    "offset_fetch": 9,
+    "find_coordinator": 10,
+    "api_versions": 18,
+    "create_topics": 19,
+    "delete_topics": 20,
+    "init_producer_id": 22,
+    "add_partitions_to_txn": 24,
+    "add_offsets_to_txn": 25,
+    "end_txn": 26,
+    "write_txn_markers": 27,
+    "txn_offset_commit": 28,
+    "describe_cluster": 60,
+    "describe_producers": 61,
+    "describe_transactions": 65,
+    "list_transactions": 66,
+}
+ALL_VERSIONS = [(api, version) for api in KEYS for version in schema_name_map[api]]
+TIMEOUT_S = 10.0
+
+
+def milliseconds(value: int) -> Any:
+    return timedelta(milliseconds=value)
+
+
+@cache
+def request_type(api: str, version: int) -> Any:
+    return load_request_schema(KEYS[api], version)
+
+
+@cache
+def request_parts(api: str, version: int) -> Any:
+    """Builders of the nested types of a request; fields that this version does not have are left out."""
+    module = importlib.import_module(request_type(api, version).__module__)
+    return SimpleNamespace(**{name: builder(member) for name, member in vars(module).items() if is_dataclass(member)})
+
+
+def builder(entity_type: Any) -> Any:
+    known = {member.name for member in fields(entity_type)}
+    return lambda **values: entity_type(**{name: value for name, value in values.items() if name in known})
+
+
+def encode(api: str, version: int, correlation_id: int, client_id: str | None, **values: Any) -> bytes:
+    """A whole request frame."""
+    kind: Any = request_type(api, version)
+    buffer = io.BytesIO()
+    encoded = b"" if client_id is None else client_id.encode()
+    size = -1 if client_id is None else len(encoded)
+    buffer.write(struct.pack(">hhih", KEYS[api], version, correlation_id, size) + encoded)
+    if kind.__header_schema__.__flexible__:
+        buffer.write(b"\0")
+    entity_writer(kind)(buffer, builder(kind)(**values))
+    return struct.pack(">i", buffer.tell()) + buffer.getvalue()
+
+
+def decode(api: str, version: int, frame: bytes) -> tuple[int, Any]:
+    """Correlation id and response; every byte must have been used."""
+    kind: Any = load_response_schema(KEYS[api], version)
+    offset = 5 if kind.__header_schema__.__flexible__ else 4
+    response, size = entity_reader(kind)(frame, offset)
+    assert offset + size == len(frame)
+    return struct.unpack_from(">i", frame)[0], response
+
+
+class RawClient:
+    """One connection."""
+
+    def __init__(self, address: str, client_id: str | None = "raw") -> None:
+        host, _, port = address.split(",")[0].rpartition(":")
+        self.client_id = client_id
+        self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self._correlation_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def call(self, api: str, version: int, **values: Any) -> Any:
+        """Send one request and give its response."""
+        return self.receive(api, version, self.send(api, version, **values))
+
+    def send(self, api: str, version: int, **values: Any) -> int:
+        self._correlation_id += 1
+        self.send_bytes(encode(api, version, self._correlation_id, self.client_id, **values))
+        return self._correlation_id
+
+    def send_bytes(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def receive(self, api: str, version: int, correlation_id: int) -> Any:
+        answered, response = decode(api, version, self.receive_frame())
+        assert answered == correlation_id
+        return response
+
+    def receive_frame(self) -> bytes:
+        (size,) = struct.unpack(">i", self._receive(4))
+        return self._receive(size)
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            received = self._socket.recv(size - len(data))
+            if not received:
+                raise ConnectionResetError("the broker closed the connection")
+            data += received
+        return data
+
+    def is_silent(self, duration_s: float = 0.05) -> bool:
+        """Whether nothing arrives for a while."""
+        self._socket.settimeout(duration_s)
+        try:
+            return not self._socket.recv(1)
+        except TimeoutError:
+            return True
+        finally:
+            self._socket.settimeout(TIMEOUT_S)
+
+    def is_closed(self) -> bool:
+        """Wait until the broker closes the connection; False if it sends something instead."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    # the calls that many tests need, in their newest form
+
+    def init_producer_id(self, transactional_id: str | None, **values: Any) -> Any:
+        defaults = {"transaction_timeout": milliseconds(60_000), "enable2_pc": False, "keep_prepared_txn": False}
+        return self.call("init_producer_id", 6, transactional_id=transactional_id, **{**defaults, **values})
+
+    def topic_id(self, topic: str) -> Any:
+        parts = request_parts("metadata", 12)
+        topics = (parts.MetadataRequestTopic(name=topic, topic_id=None),)
+        response = self.call("metadata", 12, topics=topics, include_topic_authorized_operations=False)
+        return response.topics[0].topic_id
+
+    def end_txn(self, transactional_id: str, producer: Any, *, commit: bool, version: int = 5) -> Any:
+        return self.call(
+            "end_txn",
+            version,
+            transactional_id=transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            committed=commit,
+        )
+
+    def produce(
+        self,
+        topic: Any,
+        records: bytes | None,
+        *,
+        transactional_id: str | None = None,
+        version: int = 12,
+        partition: int = 0,
+        acks: int = -1,
+        timeout_ms: int = 1000,
+    ) -> Any:
+        """Produce to one partition; gives that partition's part of the response."""
+        response = self.call(
+            "produce", version, **produce_fields(version, topic, records, transactional_id, partition, acks, timeout_ms)
+        )
+        return response.responses[0].partition_responses[0]
+
+    def fetch(
+        self,
+        topic: Any,
+        *,
+        offset: int = 0,
+        isolation_level: int = 1,
+        max_wait_ms: int = 0,
+        version: int = 12,
+        **values: Any,
+    ) -> Any:
+        """Fetch from partition 0; gives that partition's part of the response."""
+        response = self.call(
+            "fetch", version, **fetch_fields(version, topic, offset, isolation_level, max_wait_ms, **values)
+        )
+        return response.responses[0].partitions[0]
+
+    def offset_fetch(self, group_id: str, topic: str, *, require_stable: bool = True, version: int = 8) -> Any:
+        """The group's offset of partition 0."""
+        parts = request_parts("offset_fetch", version)
+        topics = (parts.OffsetFetchRequestTopics(name=topic, partition_indexes=(0,)),)
+        groups = (parts.OffsetFetchRequestGroup(group_id=group_id, topics=topics),)
+        response = self.call("offset_fetch", version, groups=groups, require_stable=require_stable)
+        return response.groups[0].topics[0].partitions[0]
+
+    def txn_offset_commit(
+        self,
+        transactional_id: str,
+        producer: Any,
+        group_id: str,
+        topic: str,
+        offset: int,
+        *,
+        version: int = 5,
+        metadata: str = "",
+        **values: Any,
+    ) -> Any:
+        """Commit one offset of partition 0; gives its error code."""
+        parts = request_parts("txn_offset_commit", version)
+        partition = parts.TxnOffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
+        )
+        response = self.call(
+            "txn_offset_commit",
+            version,
+            transactional_id=transactional_id,
+            group_id=group_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            topics=(parts.TxnOffsetCommitRequestTopic(name=topic, partitions=(partition,)),),
+            **values,
+        )
+        return response.topics[0].partitions[0].error_code
+
+
+def produce_fields(
+    version: int,
+    topic: Any,
+    records: bytes | None,
+    transactional_id: str | None = None,
+    partition: int = 0,
+    acks: int = -1,
+    timeout_ms: int = 1000,
+) -> dict[str, Any]:
+    parts = request_parts("produce", version)
+    data = parts.PartitionProduceData(index=partition, records=records)
+    return {
+        "transactional_id": transactional_id,
+        "acks": acks,
+        "timeout": milliseconds(timeout_ms),
+        "topic_data": (parts.TopicProduceData(name=topic, topic_id=topic, partition_data=(data,)),),
+    }
+
+
+def fetch_fields(
+    version: int,
+    topic: Any,
+    offset: int = 0,
+    isolation_level: int = 1,
+    max_wait_ms: int = 0,
+    *,
+    min_bytes: int = 1,
+    max_bytes: int = 2**31 - 1,
+    partition_max_bytes: int = 2**20,
+    session_id: int = 0,
+    current_leader_epoch: int = -1,
+) -> dict[str, Any]:
+    parts = request_parts("fetch", version)
+    partition = parts.FetchPartition(
+        partition=0,
+        fetch_offset=offset,
+        partition_max_bytes=partition_max_bytes,
+        current_leader_epoch=current_leader_epoch,
+    )
+    return {
+        "replica_id": -1,
+        "max_wait": milliseconds(max_wait_ms),
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+        "isolation_level": isolation_level,
+        "session_id": session_id,
+        "session_epoch": -1,
+        "topics": (parts.FetchTopic(topic=topic, topic_id=topic, partitions=(partition,)),),
+        "forgotten_topics_data": (),
+        "rack_id": "",
+    }
+
+
+def batch_of(producer: Any, *values: bytes, sequence: int = 0) -> bytes:
+    """A transactional batch of the producer that an InitProducerId or EndTxn response names."""
+    return build_batch(
+        [(None, value) for value in values],
+        timestamp_ms=1_700_000_000_000,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=sequence,
+        transactional=True,
+    )
+
+
+def plain_batch(*values: bytes) -> bytes:
+    """A batch of nobody."""
+    return build_batch([(None, value) for value in values], timestamp_ms=1_700_000_000_000)

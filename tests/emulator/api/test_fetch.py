@@ -1,0 +1,155 @@
+"""Fetch and ListOffsets at the wire: isolation, waiting, limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.log.record_batch import parse_header
+from tests.emulator.api.raw_client import RawClient, batch_of, fetch_fields, milliseconds, plain_batch, request_parts
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+
+
+def base_offsets(records: bytes) -> list[int]:
+    offsets, position = [], 0
+    while position < len(records):
+        header = parse_header(records, position)
+        offsets.append(header.base_offset)
+        position += header.size_bytes
+    return offsets
+
+
+def test_isolation(client: RawClient) -> None:
+    producer = client.init_producer_id("x")
+    client.produce("t", plain_batch(b"0"))
+    client.produce("t", batch_of(producer, b"1"), transactional_id="x")
+    open_there = client.fetch("t", isolation_level=READ_COMMITTED)
+    assert (open_there.high_watermark, open_there.last_stable_offset) == (2, 1)
+    assert base_offsets(open_there.records) == [0]
+    uncommitted = client.fetch("t", isolation_level=READ_UNCOMMITTED)
+    assert base_offsets(uncommitted.records) == [0, 1]
+    assert uncommitted.aborted_transactions is None
+
+    client.end_txn("x", producer, commit=False)
+    done = client.fetch("t", isolation_level=READ_COMMITTED, max_wait_ms=5000, min_bytes=150)
+    assert base_offsets(done.records) == [0, 1, 2]
+    assert [(a.producer_id, a.first_offset) for a in done.aborted_transactions] == [(producer.producer_id, 1)]
+
+
+def test_a_fetch_waits_for_what_another_client_commits(emulator: Emulator, client: RawClient) -> None:
+    with RawClient(emulator.bootstrap_servers) as writer:
+        producer = writer.init_producer_id("x")
+        waiting = client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=60_000))
+        writer.produce("t", batch_of(producer, b"1"), transactional_id="x")
+        assert client.is_silent()
+        writer.end_txn("x", producer, commit=True)
+    partition = client.receive("fetch", 12, waiting).responses[0].partitions[0]
+    assert base_offsets(partition.records) == [0, 1]
+
+
+def test_a_fetch_waits_for_min_bytes(emulator: Emulator, client: RawClient) -> None:
+    size = len(plain_batch(b"x"))
+    waiting = client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=60_000, min_bytes=size + 1))
+    with RawClient(emulator.bootstrap_servers) as writer:
+        writer.produce("t", plain_batch(b"x"))
+        assert client.is_silent()
+        writer.produce("t", plain_batch(b"x"))
+    partition = client.receive("fetch", 12, waiting).responses[0].partitions[0]
+    assert base_offsets(partition.records) == [0, 1]
+
+
+def test_a_fetch_gives_up_after_max_wait(client: RawClient) -> None:
+    assert client.fetch("t", max_wait_ms=20).records == b""
+
+
+def test_a_waiting_fetch_notices_that_its_topic_was_deleted(emulator: Emulator, client: RawClient) -> None:
+    waiting = client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=60_000))
+    with RawClient(emulator.bootstrap_servers) as other:
+        other.call("delete_topics", 5, topic_names=("t",), timeout=milliseconds(1))
+    assert client.receive("fetch", 12, waiting).responses[0].partitions[0].error_code == 3
+
+
+def test_limits_never_keep_the_first_batch_back(client: RawClient) -> None:
+    size = len(plain_batch(b"x"))
+    for _ in range(4):
+        client.produce("t", plain_batch(b"x"))
+    assert base_offsets(client.fetch("t", max_bytes=1).records) == [0]
+    assert base_offsets(client.fetch("t", partition_max_bytes=1).records) == [0]
+    assert base_offsets(client.fetch("t", max_bytes=2 * size).records) == [0, 1]
+    assert base_offsets(client.fetch("t", partition_max_bytes=3 * size, offset=1).records) == [1, 2, 3]
+
+
+def test_max_bytes_is_shared_by_the_partitions(emulator: Emulator, client: RawClient) -> None:
+    emulator.create_topic("two", 2)
+    for partition in (0, 1, 0, 1):
+        client.produce("two", plain_batch(b"x"), partition=partition)
+    parts = request_parts("fetch", 12)
+    size = len(plain_batch(b"x"))
+    partitions = tuple(
+        parts.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=2**20) for index in (1, 0)
+    )
+    request = {
+        **fetch_fields(12, "two", max_bytes=3 * size),
+        "topics": (parts.FetchTopic(topic="two", partitions=partitions),),
+    }
+    response = client.call("fetch", 12, **request)
+    assert [base_offsets(partition.records) for partition in response.responses[0].partitions] == [[0, 1], [0]]
+
+
+@pytest.mark.parametrize(("offset", "error"), [(0, 0), (1, 0), (2, 1), (-1, 1)])
+def test_offsets_out_of_range(client: RawClient, offset: int, error: int) -> None:
+    client.produce("t", plain_batch(b"x"))
+    assert client.fetch("t", offset=offset).error_code == error
+
+
+def test_unknown_topics_do_not_wait(client: RawClient) -> None:
+    assert client.fetch("nope", max_wait_ms=60_000).error_code == 3
+    assert client.fetch(None, max_wait_ms=60_000, version=13).error_code == 100
+    assert client.fetch(client.topic_id("t"), version=13).error_code == 0
+
+
+def test_a_session_that_was_never_given(client: RawClient) -> None:
+    response = client.call("fetch", 12, **fetch_fields(12, "t", session_id=5))
+    assert (response.error_code, response.responses) == (70, ())
+
+
+@pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (0, 0), (1, 75)])
+def test_leader_epochs(client: RawClient, epoch: int, error: int) -> None:
+    assert client.fetch("t", current_leader_epoch=epoch).error_code == error
+
+
+@pytest.mark.parametrize(
+    ("version", "timestamp", "isolation_level", "error", "offset"),
+    [
+        (11, LATEST, READ_UNCOMMITTED, 0, 2),
+        (11, LATEST, READ_COMMITTED, 0, 1),
+        (1, LATEST, READ_COMMITTED, 0, 2),
+        (11, EARLIEST, READ_COMMITTED, 0, 0),
+        (11, EARLIEST_LOCAL, READ_COMMITTED, 0, 0),
+        (11, LATEST_TIERED, READ_COMMITTED, 0, -1),
+        (11, 0, READ_COMMITTED, 0, 0),
+        (11, 2**60, READ_COMMITTED, 0, -1),
+        (6, MAX_TIMESTAMP, READ_COMMITTED, 35, -1),
+        (7, -9, READ_COMMITTED, 35, -1),
+    ],
+)
+def test_list_offsets(
+    client: RawClient, version: int, timestamp: int, isolation_level: int, error: int, offset: int
+) -> None:
+    client.produce("t", plain_batch(b"0"))
+    producer = client.init_producer_id("x")
+    client.produce("t", batch_of(producer, b"1"), transactional_id="x")
+    parts = request_parts("list_offsets", version)
+    partition = parts.ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
+    response = client.call(
+        "list_offsets",
+        version,
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=(parts.ListOffsetsTopic(name="t", partitions=(partition,)),),
+        timeout=milliseconds(0),
+    )
+    row = response.topics[0].partitions[0]
+    assert (row.error_code, row.offset) == (error, offset)

@@ -1,0 +1,95 @@
+"""Framing: one request at a time, in order; what is broken ends a connection and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from dataclasses import replace
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.api.registry import APIS
+from tests.emulator.api.raw_client import RawClient, decode, encode, fetch_fields, plain_batch, request_parts
+
+SOFTWARE = {"client_software_name": "raw", "client_software_version": "1"}
+
+
+def test_a_frame_may_arrive_byte_by_byte(client: RawClient) -> None:
+    for byte in encode("api_versions", 4, 77, "raw", **SOFTWARE):
+        client.send_bytes(bytes((byte,)))
+    assert decode("api_versions", 4, client.receive_frame())[0] == 77
+
+
+def test_a_null_client_id(emulator: Emulator) -> None:
+    with RawClient(emulator.bootstrap_servers, client_id=None) as client:
+        assert client.call("api_versions", 4, **SOFTWARE).error_code == 0
+
+
+def test_pipelined_requests_are_answered_in_order_even_behind_one_that_waits(
+    client: RawClient, emulator: Emulator
+) -> None:
+    waiting = client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=10_000))
+    behind = [client.send("api_versions", 4, **SOFTWARE) for _ in range(3)]
+    with RawClient(emulator.bootstrap_servers) as other:
+        other.produce("t", plain_batch(b"x"))
+    assert client.receive("fetch", 12, waiting).responses[0].partitions[0].high_watermark == 1
+    for correlation_id in behind:
+        client.receive("api_versions", 4, correlation_id)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (struct.pack(">i", 0), "frame size 0"),
+        (struct.pack(">i", -5), "frame size -5"),
+        (b"GET / HTTP/1.1\r\n", "frame size"),
+        (struct.pack(">i", 3) + b"abc", "too few"),
+        (struct.pack(">ihhih", 10, 999, 0, 1, -1), "API key 999"),
+        (struct.pack(">ihhih", 10, 26, 99, 1, -1), "end_txn v99 is not served"),
+        (struct.pack(">ihhih", 10, 0, 2, 1, -1), "produce v2 is not served"),
+        (struct.pack(">ihhih", 10, 26, 5, 1, 500), "end_txn v5 does not decode"),
+        (struct.pack(">ihhihB", 11, 26, 5, 1, -1, 0), "end_txn v5 does not decode"),
+        (struct.pack(">ihhihB", 11, 26, 5, 1, -1, 3), "end_txn v5 does not decode"),
+    ],
+)
+def test_a_malformed_frame_closes_that_connection_and_says_why(
+    emulator: Emulator, client: RawClient, caplog: pytest.LogCaptureFixture, frame: bytes, reason: str
+) -> None:
+    with RawClient(emulator.bootstrap_servers) as broken:
+        broken.send_bytes(frame)
+        assert broken.is_closed()
+    assert reason in caplog.text
+    assert client.call("api_versions", 4, **SOFTWARE).error_code == 0
+
+
+def test_an_api_versions_request_from_the_future_is_answered_from_its_header(client: RawClient) -> None:
+    client.send_bytes(struct.pack(">ihhih", 15, 18, 99, 5, -1) + b"?????")
+    correlation_id, response = decode("api_versions", 0, client.receive_frame())
+    assert (correlation_id, response.error_code) == (5, 35)
+    assert [(row.api_key, row.min_version, row.max_version) for row in response.api_keys] == [(18, 0, 4)]
+    assert client.call("api_versions", 4, **SOFTWARE).error_code == 0
+
+
+def test_tagged_fields_in_the_header_are_skipped(client: RawClient) -> None:
+    frame = encode("api_versions", 3, 9, None, **SOFTWARE)
+    header, body = frame[4:14], frame[15:]
+    tagged = header + bytes((2, 0, 1, 7, 200, 1, 2, 7, 7)) + body
+    client.send_bytes(struct.pack(">i", len(tagged)) + tagged)
+    assert decode("api_versions", 3, client.receive_frame())[0] == 9
+
+
+def test_an_exception_in_a_handler_is_unknown_server_error_and_logged(
+    client: RawClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(call: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setitem(APIS, 61, replace(APIS[61], handle=broken))
+    parts = request_parts("describe_producers", 0)
+    with caplog.at_level(logging.ERROR):
+        response = client.call("describe_producers", 0, topics=(parts.TopicRequest(name="t", partition_indexes=(0,)),))
+    assert response.topics[0].partitions[0].error_code == -1
+    assert "a bug" in caplog.text
+    monkeypatch.undo()
+    assert client.call("api_versions", 4, **SOFTWARE).error_code == 0

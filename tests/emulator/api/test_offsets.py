@@ -1,0 +1,164 @@
+"""Committed offsets at the wire, inside and outside of transactions (2.5, 2.12, 3.7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator, PausePoint
+from dualwrite.broker_emulator.groups.offset_records import decode_key, decode_value
+from dualwrite.broker_emulator.log.record_batch import iter_records, parse_header
+from dualwrite.broker_emulator.transactions.transaction_log import partition_for
+from tests.emulator.api.raw_client import RawClient, request_parts
+
+UNSTABLE = 88
+
+
+def commit(
+    client: RawClient, group_id: str, offset: int, *, topic: str = "t", metadata: str = "", **values: Any
+) -> int:
+    parts = request_parts("offset_commit", 9)
+    partition = parts.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=metadata
+    )
+    response = client.call(
+        "offset_commit",
+        9,
+        group_id=group_id,
+        topics=(parts.OffsetCommitRequestTopic(name=topic, partitions=(partition,)),),
+        **{"member_id": "", **values},
+    )
+    return int(response.topics[0].partitions[0].error_code)
+
+
+def offset_of(client: RawClient, group_id: str, **values: Any) -> tuple[int, int]:
+    row = client.offset_fetch(group_id, "t", **values)
+    return int(row.error_code), row.committed_offset
+
+
+def settle(emulator: Emulator, client: RawClient, producer: Any, *, commit: bool, version: int = 5) -> Any:
+    """End the transaction and wait until its markers are written."""
+    hold = emulator.hold(PausePoint.AFTER_COMPLETE_APPEND)
+    ended = client.end_txn("x", producer, commit=commit, version=version)
+    assert ended.error_code == 0
+    hold.wait_reached()
+    hold.release()
+    return ended
+
+
+def test_commit_and_fetch(client: RawClient) -> None:
+    assert offset_of(client, "g") == (0, -1)
+    assert commit(client, "g", 7, metadata="here") == 0
+    row = client.offset_fetch("g", "t")
+    assert (row.committed_offset, row.metadata, row.error_code) == (7, "here", 0)
+    assert offset_of(client, "other") == (0, -1)
+
+
+def test_commits_that_are_refused(client: RawClient) -> None:
+    assert commit(client, "g", 1, topic="nope") == 3
+    assert commit(client, "g", 1, metadata="x" * 4097) == 12
+    assert commit(client, "g", 1, generation_id_or_member_epoch=3) == 22
+    assert commit(client, "g", 1, member_id="me") == 25
+    assert offset_of(client, "g") == (0, -1)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_offsets_in_a_transaction_wait_for_its_marker(emulator: Emulator, client: RawClient, committed: bool) -> None:
+    commit(client, "g", 1)
+    producer = client.init_producer_id("x")
+    assert client.txn_offset_commit("x", producer, "g", "t", 5) == 0
+    assert offset_of(client, "g") == (UNSTABLE, -1)
+    assert offset_of(client, "g", require_stable=False) == (0, 1)
+    settle(emulator, client, producer, commit=committed)
+    assert offset_of(client, "g") == (0, 5 if committed else 1)
+
+
+def test_a_later_plain_commit_wins_over_the_pending_one(emulator: Emulator, client: RawClient) -> None:
+    producer = client.init_producer_id("x")
+    client.txn_offset_commit("x", producer, "g", "t", 5)
+    commit(client, "g", 9)
+    settle(emulator, client, producer, commit=True)
+    assert offset_of(client, "g") == (0, 9)
+
+
+def test_the_offsets_partition_joins_the_transaction(emulator: Emulator, client: RawClient) -> None:
+    producer = client.init_producer_id("x")
+    client.txn_offset_commit("x", producer, "g", "t", 5)
+    assert emulator.transactions()[0].topic_partitions == (("__consumer_offsets", partition_for("g", 5)),)
+
+
+@pytest.mark.parametrize(("version", "expected"), [(0, 48), (3, 48), (4, 120)])
+def test_older_clients_must_have_added_the_group(
+    emulator: Emulator, client: RawClient, version: int, expected: int
+) -> None:
+    producer = client.init_producer_id("x")
+    assert client.txn_offset_commit("x", producer, "g", "t", 5, version=version) == expected
+    added = client.call(
+        "add_offsets_to_txn",
+        3,
+        transactional_id="x",
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        group_id="g",
+    )
+    assert added.error_code == 0
+    assert client.txn_offset_commit("x", producer, "g", "t", 5, version=version) == 0
+    settle(emulator, client, producer, commit=True, version=4)
+    assert offset_of(client, "g") == (0, 5)
+
+
+def test_transactional_commits_that_are_refused(client: RawClient) -> None:
+    producer = client.init_producer_id("x")
+    assert client.txn_offset_commit("x", producer, "", "t", 1) == 24
+    assert client.txn_offset_commit("x", producer, "g", "nope", 1) == 3
+    assert client.txn_offset_commit("x", producer, "g", "t", 1, metadata="x" * 4097) == 12
+    assert client.txn_offset_commit("x", producer, "g", "t", 1, generation_id=1) == 22
+    assert client.txn_offset_commit("x", producer, "g", "t", 1, member_id="me") == 25
+    client.init_producer_id("x")
+    assert client.txn_offset_commit("x", producer, "g", "t", 1) == 47
+    assert offset_of(client, "g") == (0, -1)
+
+
+def test_51_passes_through(emulator: Emulator, client: RawClient) -> None:
+    producer = client.init_producer_id("x")
+    client.txn_offset_commit("x", producer, "g", "t", 5)
+    hold = emulator.hold(PausePoint.BEFORE_MARKER)
+    ended = client.end_txn("x", producer, commit=True)
+    hold.wait_reached()
+    assert client.txn_offset_commit("x", ended, "g", "t", 6) == 51
+    hold.release()
+
+
+def test_the_log_holds_kafkas_records(emulator: Emulator, client: RawClient) -> None:
+    producer = client.init_producer_id("x")
+    commit(client, "g", 1, metadata="m")
+    client.txn_offset_commit("x", producer, "g", "t", 5)
+    settle(emulator, client, producer, commit=True)
+    plain, transactional, marker = emulator.log("__consumer_offsets", partition_for("g", 5)).batches
+    (record,) = iter_records(plain)
+    assert record.key is not None
+    assert record.value is not None
+    assert decode_key(record.key) == ("g", "t", 0)
+    value = decode_value(record.value)
+    assert (value.offset, value.metadata, value.topic_id) == (1, "m", client.topic_id("t"))
+    assert parse_header(transactional).is_transactional
+    assert parse_header(transactional).producer_id == producer.producer_id
+    assert parse_header(marker).is_control
+
+
+def test_all_offsets_of_a_group(client: RawClient) -> None:
+    commit(client, "g", 1)
+    for version in (2, 7):
+        response = client.call("offset_fetch", version, group_id="g", topics=None)
+        rows = [(topic.name, topic.partitions[0].committed_offset) for topic in response.topics]
+        assert rows == [("t", 1)]
+
+
+def test_groups_of_another_node() -> None:
+    with Emulator(nodes=2, topics={"t": 1}) as emulator:
+        clients = [RawClient(address) for address in emulator.bootstrap_servers.split(",")]
+        errors = [commit(client, "g", 1) for client in clients]
+        coordinator = clients[0].call("find_coordinator", 3, key="g", key_type=0)
+        assert sorted(errors) == [0, 16]
+        assert errors[coordinator.node_id] == 0

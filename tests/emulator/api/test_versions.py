@@ -1,0 +1,215 @@
+"""Every API in every version: it is advertised, it answers, and it can refuse."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import Any
+
+import pytest
+from kio.schema.index import api_key_map, schema_name_map
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile
+from dualwrite.broker_emulator.api.registry import APIS, Api
+from tests.emulator.api.raw_client import (
+    ALL_VERSIONS,
+    KEYS,
+    RawClient,
+    fetch_fields,
+    milliseconds,
+    plain_batch,
+    produce_fields,
+    request_parts,
+)
+
+
+def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
+    """A request that names topic "t", group "g" and transactional id "x" wherever it can."""
+    parts = request_parts(api, version)
+    producer = {"producer_id": 5, "producer_epoch": 0}
+    topic = {"name": "t", "topic": "t", "topic_id": topic_id}
+    match api:
+        case "produce":
+            return produce_fields(version, topic_id if version >= 13 else "t", plain_batch(b"v"))
+        case "fetch":
+            return fetch_fields(version, topic_id if version >= 13 else "t")
+        case "list_offsets":
+            partition = parts.ListOffsetsPartition(partition_index=0, timestamp=-1, current_leader_epoch=0)
+            topics = (parts.ListOffsetsTopic(name="t", partitions=(partition,)),)
+            return {"replica_id": -1, "isolation_level": 1, "topics": topics, "timeout": milliseconds(0)}
+        case "metadata":
+            topics = (parts.MetadataRequestTopic(name="t", topic_id=None),)
+            authorized = {
+                "include_topic_authorized_operations": False,
+                "include_cluster_authorized_operations": False,
+            }
+            return {"topics": topics, "allow_auto_topic_creation": True, **authorized}
+        case "offset_commit":
+            partition = parts.OffsetCommitRequestPartition(
+                partition_index=0, committed_offset=3, committed_leader_epoch=0, committed_metadata="m"
+            )
+            topics = (parts.OffsetCommitRequestTopic(**topic, partitions=(partition,)),)
+            return {"group_id": "g", "member_id": "", "topics": topics}
+        case "offset_fetch" if version >= 8:
+            topics = (parts.OffsetFetchRequestTopics(**topic, partition_indexes=(0,)),)
+            return {"groups": (parts.OffsetFetchRequestGroup(group_id="g", topics=topics),)}
+        case "offset_fetch":
+            return {"group_id": "g", "topics": (parts.OffsetFetchRequestTopic(name="t", partition_indexes=(0,)),)}
+        case "find_coordinator":
+            return {"key": "x", "key_type": 1 if version else 0, "coordinator_keys": ("x", "y")}
+        case "api_versions":
+            return {"client_software_name": "raw", "client_software_version": "1.0"}
+        case "create_topics":
+            created = parts.CreatableTopic(
+                name="new", num_partitions=2, replication_factor=1, assignments=(), configs=()
+            )
+            return {"topics": (created,)}
+        case "delete_topics":
+            states = (parts.DeleteTopicState(name="t", topic_id=None),) if version >= 6 else ()
+            return {"topics": states, "topic_names": ("t",), "timeout": milliseconds(1)}
+        case "init_producer_id":
+            flags = {"enable2_pc": True, "keep_prepared_txn": False}
+            return {"transactional_id": "x", "transaction_timeout": milliseconds(1000), **flags}
+        case "add_partitions_to_txn" if version >= 4:
+            topics = (parts.AddPartitionsToTxnTopic(name="t", partitions=(0,)),)
+            transaction = parts.AddPartitionsToTxnTransaction(
+                transactional_id="x", **producer, verify_only=False, topics=topics
+            )
+            return {"transactions": (transaction,)}
+        case "add_partitions_to_txn":
+            topics = (parts.AddPartitionsToTxnTopic(name="t", partitions=(0,)),)
+            old = {"transactional_id": "x", **producer, "topics": topics}
+            return {f"v3_and_below_{name}": value for name, value in old.items()}
+        case "add_offsets_to_txn":
+            return {"transactional_id": "x", **producer, "group_id": "g"}
+        case "end_txn":
+            return {"transactional_id": "x", **producer, "committed": True}
+        case "write_txn_markers":
+            topics = (parts.WritableTxnMarkerTopic(name="t", partition_indexes=(0,)),)
+            marker = parts.WritableTxnMarker(
+                **producer, transaction_result=True, topics=topics, coordinator_epoch=0, transaction_version=2
+            )
+            return {"markers": (marker,)}
+        case "txn_offset_commit":
+            partition = parts.TxnOffsetCommitRequestPartition(
+                partition_index=0, committed_offset=1, committed_metadata="m", committed_leader_epoch=0
+            )
+            topics = (parts.TxnOffsetCommitRequestTopic(name="t", partitions=(partition,)),)
+            return {"transactional_id": "x", "group_id": "g", **producer, "topics": topics}
+        case "describe_cluster":
+            return {"include_cluster_authorized_operations": False, "endpoint_type": 1, "include_fenced_brokers": False}
+        case "describe_producers":
+            return {"topics": (parts.TopicRequest(name="t", partition_indexes=(0,)),)}
+        case "describe_transactions":
+            return {"transactional_ids": ()}
+        case "list_transactions":
+            return {"state_filters": (), "producer_id_filters": ()}
+    raise AssertionError(api)
+
+
+def error_codes(message: Any) -> list[int]:
+    """Every error code anywhere in a response."""
+    found = []
+    for name in type(message).__dataclass_fields__:
+        value = getattr(message, name)
+        if name in ("error_code", "partition_error_code"):
+            found.append(int(value))
+        for item in value if isinstance(value, tuple) else (value,):
+            if hasattr(type(item), "__dataclass_fields__"):
+                found += error_codes(item)
+    return found
+
+
+NOT_BEGUN = {"add_partitions_to_txn", "add_offsets_to_txn", "end_txn", "txn_offset_commit"}
+"""APIs that answer 49 to the sample, because its transactional id was never initialised."""
+
+
+@pytest.mark.parametrize(("api", "version"), ALL_VERSIONS)
+def test_every_version_answers_and_can_refuse(emulator: Emulator, client: RawClient, api: str, version: int) -> None:
+    request = sample(api, version, client.topic_id("t"))
+    answered = error_codes(client.call(api, version, **request))
+    assert set(answered) - {0} == ({49} if api in NOT_BEGUN else set()), answered
+
+    request = sample(api, version, client.topic_id("t") if api != "delete_topics" else None)
+    emulator.faults.add(Fault(api=api, action=Error(41)))
+    refused = error_codes(client.call(api, version, **request))
+    can_say = api not in ("describe_transactions",)  # the sample names no id, because kio cannot read a start of -1
+    assert set(refused) <= {0, 41}, refused
+    assert 41 in refused or not can_say
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.schema_name)
+def test_the_whole_range_of_the_codec_is_served_and_the_docstring_says_so(api: Api) -> None:
+    offered = schema_name_map[api.schema_name]
+    assert (api.min_version, api.max_version) == (min(offered), max(offered))
+    assert api_key_map[api.key] == api.schema_name
+    assert KEYS[api.schema_name] == api.key
+    module = import_module(f"dualwrite.broker_emulator.api.k{api.key:02d}_{api.schema_name}")
+    versions = f"{api.min_version}-{api.max_version}" if api.max_version else "0"
+    header = re.fullmatch(r"(\w+) \(key (\d+)\), versions? ([\d-]+)\.", (module.__doc__ or "").split("\n")[0])
+    assert header is not None, module.__doc__
+    assert header.groups() == (api.schema_name.title().replace("_", ""), str(api.key), versions)
+
+
+def advertised(client: RawClient) -> dict[str, tuple[int, int]]:
+    response = client.call("api_versions", 4, **sample("api_versions", 4, None))
+    return {api_key_map[row.api_key]: (row.min_version, row.max_version) for row in response.api_keys}
+
+
+def test_api_versions_says_what_is_registered(client: RawClient) -> None:
+    expected = {api: (min(schema_name_map[api]), max(schema_name_map[api])) for api in KEYS}
+    expected["produce"] = (0, 13)  # KAFKA-18659: librdkafka looks for the old ones
+    assert advertised(client) == expected
+
+
+@pytest.mark.parametrize(
+    ("profile", "unstable", "expected"),
+    [
+        (Profile.KAFKA_4_3, False, {"init_producer_id": 5, "produce": 13, "end_txn": 5, "write_txn_markers": 2}),
+        (Profile.KAFKA_4_3, True, {"init_producer_id": 6}),
+        (
+            Profile.KAFKA_3_9,
+            True,
+            {
+                "init_producer_id": 5,
+                "produce": 11,
+                "fetch": 17,
+                "end_txn": 4,
+                "txn_offset_commit": 4,
+                "add_partitions_to_txn": 5,
+                "write_txn_markers": 1,
+                "list_transactions": 1,
+            },
+        ),
+    ],
+)
+def test_profiles_hide_versions(profile: Profile, unstable: bool, expected: dict[str, int]) -> None:
+    config = BrokerConfig(profile=profile, unstable_api_versions_enable=unstable)
+    with Emulator(config=config) as emulator, RawClient(emulator.bootstrap_servers) as client:
+        newest = {api: versions[1] for api, versions in advertised(client).items()}
+        assert newest.items() >= expected.items()
+        hidden = next(api for api in expected if expected[api] < max(schema_name_map[api])) if not unstable else None
+        if hidden:
+            client.send(hidden, expected[hidden] + 1, **sample(hidden, expected[hidden] + 1, None))
+            assert client.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "supported", "finalized"),
+    [
+        (BrokerConfig(), 3, [], [("transaction.version", 2)]),
+        (BrokerConfig(), 4, [("transaction.version", 0, 2)], [("transaction.version", 2)]),
+        (BrokerConfig(transaction_version=1), 4, [("transaction.version", 0, 2)], [("transaction.version", 1)]),
+        (BrokerConfig(transaction_version=0), 4, [("transaction.version", 0, 2)], []),
+        (BrokerConfig(profile=Profile.KAFKA_3_9), 4, [], []),
+    ],
+)
+def test_features(config: BrokerConfig, version: int, supported: list[Any], finalized: list[Any]) -> None:
+    with Emulator(config=config) as emulator, RawClient(emulator.bootstrap_servers) as client:
+        response = client.call("api_versions", version, **sample("api_versions", version, None))
+    assert [(row.name, row.min_version, row.max_version) for row in response.supported_features] == supported
+    assert [(row.name, row.max_version_level) for row in response.finalized_features] == finalized
+
+
+def test_software_that_is_not_legal(client: RawClient) -> None:
+    assert client.call("api_versions", 4, client_software_name="-x", client_software_version="1").error_code == 42

@@ -1,0 +1,76 @@
+"""The record format of `__consumer_offsets`, byte for byte, and read by a foreign codec."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualwrite.broker_emulator.groups.offset_records import (
+    CommittedOffset,
+    OffsetKey,
+    UnknownRecordError,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+
+TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+
+texts = st.text(max_size=200)
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def test_the_bytes_of_a_key() -> None:
+    assert encode_key(OffsetKey("g", "topic", 3)).hex() == "0001" + "000167" + "0005746f706963" + "00000003"
+
+
+def test_the_bytes_of_a_value_without_topic_id() -> None:
+    value = CommittedOffset(7, 2, "m", 1000)
+    assert encode_value(value).hex() == "0003" + "0000000000000007" + "00000002" + "00016d" + "00000000000003e8"
+
+
+def test_the_bytes_of_a_value_with_topic_id() -> None:
+    value = CommittedOffset(7, 2, "m", 1000, TOPIC_ID)
+    assert encode_value(value).hex() == (
+        "0004" + "0000000000000007" + "00000002" + "026d" + "00000000000003e8" + "010010" + TOPIC_ID.hex
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("0000" + "0000000000000007" + "00016d" + "00000000000003e8", CommittedOffset(7, -1, "m", 1000)),
+        ("0001" + "0000000000000007" + "0000" + "00000000000003e8" + "f" * 16, CommittedOffset(7, -1, "", 1000)),
+        ("0004" + "0000000000000007" + "00000002" + "01" + "00000000000003e8" + "00", CommittedOffset(7, 2, "", 1000)),
+        (
+            "0004" + "0000000000000007" + "00000002" + "01" + "00000000000003e8" + "02" + "0902ffff" + "0a01aa",
+            CommittedOffset(7, 2, "", 1000),
+        ),
+    ],
+)
+def test_values_of_other_brokers(data: str, expected: CommittedOffset) -> None:
+    assert decode_value(bytes.fromhex(data)) == expected
+
+
+def test_a_value_from_the_future() -> None:
+    with pytest.raises(UnknownRecordError):
+        decode_value(b"\0\5")
+
+
+def test_group_metadata_is_no_offset() -> None:
+    assert decode_key(bytes.fromhex("0002000167")) is None
+
+
+@given(st.builds(OffsetKey, texts, texts, int32))
+def test_keys_survive(key: OffsetKey) -> None:
+    assert decode_key(encode_key(key)) == key
+
+
+@given(st.builds(CommittedOffset, int64, int32, texts, int64, st.none() | st.uuids()))
+def test_values_survive(value: CommittedOffset) -> None:
+    assert decode_value(encode_value(value)) == value

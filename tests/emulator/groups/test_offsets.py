@@ -1,0 +1,78 @@
+"""The table of committed and pending offsets."""
+
+from __future__ import annotations
+
+from dualwrite.broker_emulator.groups.offset_records import CommittedOffset, OffsetKey
+from dualwrite.broker_emulator.groups.offsets import OffsetTable
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+
+KEY = OffsetKey("g", "t", 0)
+PARTITION = TopicPartition("t", 0)
+
+
+def at(offset: int) -> CommittedOffset:
+    return CommittedOffset(offset, -1, "", 0)
+
+
+def committed(table: OffsetTable) -> int | None:
+    value = table.committed("g", PARTITION)
+    return None if value is None else value.offset
+
+
+def test_pending_offsets_become_committed_by_a_commit_marker() -> None:
+    table = OffsetTable()
+    table.commit_pending(1, KEY, at(5), log_offset=0)
+    assert (committed(table), table.is_unstable("g", PARTITION)) == (None, True)
+    table.complete_transaction(1, commit=True)
+    assert (committed(table), table.is_unstable("g", PARTITION)) == (5, False)
+
+
+def test_pending_offsets_vanish_by_an_abort_marker() -> None:
+    table = OffsetTable()
+    table.commit(KEY, at(1), log_offset=0)
+    table.commit_pending(1, KEY, at(5), log_offset=1)
+    table.complete_transaction(1, commit=False)
+    assert (committed(table), table.is_unstable("g", PARTITION)) == (1, False)
+
+
+def test_the_last_pending_offset_of_a_transaction_counts() -> None:
+    table = OffsetTable()
+    for log_offset, offset in enumerate((5, 6, 4)):
+        table.commit_pending(1, KEY, at(offset), log_offset=log_offset)
+    table.complete_transaction(1, commit=True)
+    assert committed(table) == 4
+
+
+def test_what_was_written_later_wins_whatever_is_completed_first() -> None:
+    table = OffsetTable()
+    table.commit_pending(1, KEY, at(5), log_offset=0)
+    table.commit_pending(2, KEY, at(9), log_offset=1)
+    table.complete_transaction(2, commit=True)
+    table.complete_transaction(1, commit=True)
+    assert committed(table) == 9
+
+
+def test_producers_do_not_touch_each_other() -> None:
+    table = OffsetTable()
+    table.commit_pending(1, KEY, at(5), log_offset=0)
+    table.commit_pending(2, KEY, at(9), log_offset=1)
+    table.complete_transaction(1, commit=False)
+    assert table.is_unstable("g", PARTITION)
+    table.complete_transaction(3, commit=True)
+    assert committed(table) is None
+
+
+def test_tombstones() -> None:
+    table = OffsetTable()
+    table.commit(KEY, at(1), log_offset=0)
+    table.commit(KEY, None, log_offset=1)
+    assert committed(table) is None
+    assert list(table.partitions("g")) == []
+
+
+def test_the_partitions_of_a_group() -> None:
+    table = OffsetTable()
+    table.commit(KEY, at(1), log_offset=0)
+    table.commit_pending(1, OffsetKey("g", "u", 3), at(1), log_offset=1)
+    table.commit_pending(1, OffsetKey("other", "v", 0), at(1), log_offset=2)
+    assert list(table.partitions("g")) == [("t", 0), ("u", 3)]

@@ -1,0 +1,173 @@
+"""The emulator's life, its clock, and the doors that tests use."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint, VirtualClock
+from tests.emulator.api.raw_client import RawClient, batch_of, fetch_fields, milliseconds, plain_batch
+
+
+def test_start_and_stop_can_be_repeated() -> None:
+    emulator = Emulator(topics={"t": 1})
+    for _ in range(2):
+        with emulator:
+            assert RawClient(emulator.bootstrap_servers).produce("t", plain_batch(b"1")).base_offset == 0
+            with pytest.raises(RuntimeError, match="already"):
+                emulator.start()
+        emulator.stop()
+        assert not [thread for thread in threading.enumerate() if thread.name == "broker-emulator"]
+
+
+def test_nothing_listens_after_stop() -> None:
+    with Emulator(nodes=2) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        addresses = emulator.bootstrap_servers.split(",")
+        client.send("fetch", 12, **fetch_fields(12, "nope", max_wait_ms=60_000))
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)))
+    with pytest.raises(RuntimeError, match="does not run"):
+        emulator.log("t")
+
+
+def test_stop_does_not_wait_for_waiting_requests() -> None:
+    with Emulator(topics={"t": 1}) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=60_000))
+        assert client.is_silent()
+    assert client.is_closed()
+
+
+def test_an_address_that_is_taken() -> None:
+    with Emulator() as emulator:
+        other = Emulator(listen=emulator.bootstrap_servers)
+        with pytest.raises(OSError, match="address already in use"):
+            other.start()
+        with pytest.raises(RuntimeError, match="does not run"):
+            other.transactions()
+
+
+@pytest.mark.parametrize(("nodes", "listen"), [(0, "127.0.0.1:0"), (1, "127.0.0.1"), (1, ":9"), (1, "h:x")])
+def test_arguments_that_make_no_sense(nodes: int, listen: str) -> None:
+    with pytest.raises(ValueError):
+        Emulator(nodes=nodes, listen=listen)
+
+
+def test_topics_and_logs() -> None:
+    with Emulator(topics={"t": 2}) as emulator:
+        emulator.create_topic("u", 3)
+        with pytest.raises(ValueError, match="u"):
+            emulator.create_topic("u")
+        with pytest.raises(KeyError):
+            emulator.log("t", 2)
+        RawClient(emulator.bootstrap_servers).produce("u", plain_batch(b"1", b"2"), partition=2)
+        snapshot = emulator.log("u", 2)
+        assert (snapshot.log_start_offset, snapshot.log_end_offset, snapshot.last_stable_offset) == (0, 2, 2)
+        assert len(snapshot.batches) == 1
+        assert snapshot.producers == []
+
+
+def test_disconnecting_clients() -> None:
+    with Emulator(topics={"t": 1}) as emulator:
+        one, two = (RawClient(emulator.bootstrap_servers, client_id=name) for name in ("one", "two"))
+        for client in (one, two):
+            client.produce("t", plain_batch(b"1"))
+        assert emulator.disconnect_clients(client_id="one") == 1
+        assert one.is_closed()
+        assert two.produce("t", plain_batch(b"1")).error_code == 0
+        assert emulator.disconnect_clients() == 1
+        assert two.is_closed()
+
+
+def test_a_transaction_times_out_when_the_clock_says_so() -> None:
+    with Emulator(clock=VirtualClock(), topics={"t": 1}) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        producer = client.init_producer_id("x", transaction_timeout=milliseconds(15_000))
+        prepared = client.init_producer_id("two-phase", enable2_pc=True)
+        client.produce("t", batch_of(producer, b"1"), transactional_id="x")
+        client.produce("t", batch_of(prepared, b"1"), transactional_id="two-phase")
+        emulator.advance_clock(10_000)
+        assert [description.state for description in emulator.transactions()] == ["Ongoing", "Ongoing"]
+        hold = emulator.hold(PausePoint.AFTER_COMPLETE_APPEND)
+        emulator.advance_clock(10_000)
+        hold.wait_reached()
+        hold.release()
+        assert [description.state for description in emulator.transactions()] == ["Ongoing", "CompleteAbort"]
+        assert client.end_txn("x", producer, commit=True).error_code == 90
+
+
+def test_only_a_virtual_clock_can_be_advanced() -> None:
+    with Emulator() as emulator, pytest.raises(TypeError):
+        emulator.advance_clock(1)
+
+
+def test_requests_that_were_begun_are_finished_without_their_client() -> None:
+    with Emulator(topics={"t": 1}) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        producer = client.init_producer_id("x")
+        client.produce("t", batch_of(producer, b"1"), transactional_id="x")
+        hold = emulator.hold(PausePoint.BEFORE_PREPARE_APPEND)
+        done = emulator.hold(PausePoint.AFTER_COMPLETE_APPEND)
+        fields = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch, "committed": True}
+        client.send("end_txn", 5, transactional_id="x", **fields)
+        hold.wait_reached()
+        emulator.disconnect_clients()
+        hold.release()
+        done.wait_reached()
+        done.release()
+        assert emulator.transactions()[0].state == "CompleteCommit"
+
+
+def run_module(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dualwrite.broker_emulator", *arguments]
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_as_a_process(stop: signal.Signals) -> None:
+    with run_module("--nodes", "2", "--topic", "orders:3", "--config", "num.partitions=4") as process:
+        assert process.stdout is not None
+        addresses = process.stdout.readline().strip()
+        client = RawClient(addresses)
+        assert client.produce("orders", plain_batch(b"1"), partition=2).error_code in (0, 6)
+        process.send_signal(stop)
+        output, _ = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert output == ""
+        assert len(addresses.split(",")) == 2
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "reason"),
+    [
+        ("--config", "no.such.setting=1", "unknown broker setting 'no.such.setting'"),
+        ("--config", "nonsense", "not KEY=VALUE"),
+        ("--topic", "t:many", "invalid"),
+        ("--listen", "nowhere", "host:port"),
+    ],
+)
+def test_as_a_process_with_arguments_that_make_no_sense(argument: str, value: str, reason: str) -> None:
+    with run_module(argument, value) as process:
+        output, errors = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert output == ""
+    assert reason in errors
+
+
+def test_settings_reach_the_broker() -> None:
+    config = BrokerConfig.from_properties({"num.partitions": "4", "profile": "kafka-3.9"})
+    with Emulator(config=config) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        assert client.topic_id("made") is not None
+        assert emulator.log("made", 3).log_end_offset == 0
