@@ -1,0 +1,66 @@
+"""An emulator per test, producers that are closed after it, and what a read_committed consumer sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.producer import Producer
+
+MakeProducer = Callable[..., Producer]
+ReadCommitted = Callable[..., list[bytes]]
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with Emulator(topics={"orders": 1, "events": 3}) as running:
+        yield running
+
+
+@pytest.fixture
+def make_producer(emulator: Emulator) -> Iterator[MakeProducer]:
+    made: list[Producer] = []
+
+    def make(transactional_id: str | None = "tid", *, two_phase_commit: bool = True, **settings: Any) -> Producer:
+        settings = {"max_block_ms": 10_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5} | settings
+        if transactional_id is not None:
+            settings |= {"transactional_id": transactional_id}
+            settings |= {"transaction_two_phase_commit_enable": two_phase_commit}
+        producer = Producer(bootstrap_servers=emulator.bootstrap_servers, **settings)
+        made.append(producer)
+        return producer
+
+    yield make
+    for producer in made:
+        producer.close(timeout_s=0)
+
+
+@pytest.fixture
+def read_committed(emulator: Emulator) -> ReadCommitted:
+    """All values of a topic that a read_committed consumer sees once nothing is undecided before the end."""
+
+    def read(topic: str = "orders", partitions: int = 1) -> list[bytes]:
+        consumer = KafkaConsumer(
+            bootstrap_servers=emulator.bootstrap_servers,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            group_id=None,
+        )
+        try:
+            assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
+            consumer.assign(assigned)
+            ends = consumer.end_offsets(assigned)
+            values: list[bytes] = []
+            while any(consumer.position(partition) < ends[partition] for partition in assigned):
+                for records in consumer.poll(timeout_ms=200).values():
+                    values += [record.value for record in records]
+            return values
+        finally:
+            consumer.close()
+
+    return read

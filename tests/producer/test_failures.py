@@ -1,0 +1,352 @@
+"""Lost requests, lost replies, dropped connections and refusals, at every step of a transaction."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.faults import Action, CloseAfter, CloseBefore, DropReply, DropRequest, Error, Fault
+from dualwrite.broker_emulator.pause_points import PausePoint
+from dualwrite.errors import (
+    AbortableError,
+    DeliveryError,
+    FatalError,
+    FencedError,
+    IllegalStateError,
+    KafkaTimeoutError,
+)
+from dualwrite.producer import Producer, ProducerState
+from tests.producer.conftest import MakeProducer, ReadCommitted
+
+LOSSES = [DropReply(), CloseBefore(), CloseAfter()]
+STEPS = ["Metadata", "FindCoordinator", "InitProducerId", "Produce", "EndTxn"]
+
+
+def run(producer: Producer, *values: str) -> None:
+    for value in values:
+        producer.begin_transaction()
+        producer.send("orders", value)
+        producer.complete_transaction(producer.prepare_transaction())
+
+
+@pytest.mark.parametrize("api", STEPS)
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+def test_nothing_is_lost_or_doubled_when_a_connection_is(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted, api: str, loss: Action
+) -> None:
+    fault = emulator.faults.add(Fault(api=api, action=loss))
+    producer = make_producer()
+    producer.init_transactions()
+    run(producer, "a", "b")
+    fault.wait(1)
+    assert read_committed() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("api", STEPS)
+def test_a_request_that_is_never_answered_is_sent_again(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted, api: str
+) -> None:
+    emulator.faults.add(Fault(api=api, action=DropRequest()))
+    producer = make_producer(request_timeout_ms=150, delivery_timeout_ms=10_000)
+    producer.init_transactions()
+    run(producer, "a")
+    assert read_committed() == [b"a"]
+
+
+RETRIABLE = [
+    *(("InitProducerId", code) for code in (14, 15, 16, 51)),
+    *(("FindCoordinator", code) for code in (14, 15)),
+    *(("Produce", code) for code in (3, 6, 7, 14, 15, 16, 19, 20, 51)),
+    *(("EndTxn", code) for code in (14, 15, 16, 51)),
+]
+
+
+@pytest.mark.parametrize(("api", "code"), RETRIABLE)
+def test_retriable_errors_are_not_seen_by_the_application(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted, api: str, code: int
+) -> None:
+    fault = emulator.faults.add(Fault(api=api, action=Error(code), count=2))
+    producer = make_producer()
+    producer.init_transactions()
+    run(producer, "a", "b")
+    assert fault.hits == 2
+    assert read_committed() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("code", [10, 29, 45, 47, 48, 87, 120])
+def test_an_abortable_error_of_a_record(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted, code: int
+) -> None:
+    producer = make_producer()
+    producer.init_transactions()
+    emulator.faults.add(Fault(api="Produce", action=Error(code)))
+    producer.begin_transaction()
+    future = producer.send("orders", "lost")
+    with pytest.raises(AbortableError) as raised:
+        producer.prepare_transaction()
+    assert raised.value.error_code == code
+    with pytest.raises(DeliveryError):
+        future.result(0)
+    assert producer.state is ProducerState.ABORTABLE_ERROR
+    with pytest.raises(AbortableError, match="abort_transaction"):
+        producer.send("orders", "more")
+    producer.abort_transaction()
+    run(producer, "a")
+    assert read_committed() == [b"a"]
+
+
+@pytest.mark.parametrize(("api", "code"), [("Produce", 90), ("Produce", 53), ("EndTxn", 90), ("EndTxn", 48)])
+def test_a_fatal_error_ends_the_producer(make_producer: MakeProducer, emulator: Emulator, api: str, code: int) -> None:
+    producer = make_producer()
+    producer.init_transactions()
+    emulator.faults.add(Fault(api=api, action=Error(code)))
+    producer.begin_transaction()
+    producer.send("orders", "lost")
+    with pytest.raises(FencedError if code == 90 else FatalError):
+        producer.commit_transaction()
+    assert producer.state is ProducerState.FATAL_ERROR
+    with pytest.raises(FatalError):
+        producer.abort_transaction()
+
+
+def test_a_lost_reply_to_keep_does_not_lose_the_transaction(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    crashed = make_producer()
+    crashed.init_transactions()
+    crashed.begin_transaction()
+    crashed.send("orders", "v")
+    state = crashed.prepare_transaction()
+    emulator.faults.add(Fault(api="InitProducerId", action=DropReply(), count=2))
+    recovering = make_producer()
+    recovering.init_transactions(keep_prepared_txn=True)
+    assert recovering.prepared_txn_state == state
+    recovering.complete_transaction(state)
+    assert read_committed() == [b"v"]
+
+
+def test_a_timed_out_commit_may_only_be_repeated(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    producer = make_producer(max_block_ms=150)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", "v")
+    state = producer.prepare_transaction()
+    fault = emulator.faults.add(Fault(api="EndTxn", action=Error(51), count=None))
+    with pytest.raises(KafkaTimeoutError, match="repeat the same call"):
+        producer.complete_transaction(state)
+    with pytest.raises(IllegalStateError, match="not known"):
+        producer.abort_transaction()
+    with pytest.raises(KafkaTimeoutError):
+        producer.complete_transaction(state)
+    fault.remove()
+    producer.complete_transaction(state)
+    assert producer.state is ProducerState.READY
+    assert read_committed() == [b"v"]
+
+
+def test_a_timed_out_init_is_repeated_with_keep(make_producer: MakeProducer, emulator: Emulator) -> None:
+    fault = emulator.faults.add(Fault(api="InitProducerId", action=Error(51), count=None))
+    producer = make_producer(max_block_ms=100)
+    with pytest.raises(KafkaTimeoutError):
+        producer.init_transactions(keep_prepared_txn=True)
+    with pytest.raises(IllegalStateError, match="same argument"):
+        producer.init_transactions(keep_prepared_txn=False)
+    fault.remove()
+    producer.init_transactions(keep_prepared_txn=True)
+    assert producer.state is ProducerState.READY
+
+
+def test_a_prepare_that_times_out_may_be_aborted(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    producer = make_producer(max_block_ms=200)
+    producer.init_transactions()
+    fault = emulator.faults.add(Fault(api="Produce", action=Error(19), count=None))
+    producer.begin_transaction()
+    producer.send("orders", "stuck")
+    with pytest.raises(KafkaTimeoutError):
+        producer.prepare_transaction()
+    fault.remove()
+    producer.abort_transaction()
+    run(producer, "a")
+    assert read_committed() == [b"a"]
+
+
+def test_records_that_are_never_acknowledged_expire(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    producer = make_producer(delivery_timeout_ms=300, request_timeout_ms=100)
+    producer.init_transactions()
+    fault = emulator.faults.add(Fault(api="Produce", action=Error(19), count=None))
+    producer.begin_transaction()
+    future = producer.send("orders", "late")
+    with pytest.raises(DeliveryError, match=r"delivery\.timeout\.ms"):
+        producer.commit_transaction()
+    with pytest.raises(DeliveryError):
+        future.result(0)
+    fault.remove()
+    producer.abort_transaction()
+    run(producer, "a")
+    assert read_committed() == [b"a"]
+
+
+def test_batches_in_flight_keep_their_order_over_retries(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    producer = make_producer(batch_size=300, linger_ms=0)
+    producer.init_transactions()
+    for action, skip in [(Error(19), 1), (DropReply(), 6), (Error(6), 12), (CloseBefore(), 20)]:
+        emulator.faults.add(Fault(api="Produce", action=action, skip=skip))
+    producer.begin_transaction()
+    values = [f"{i:04}" for i in range(1000)]
+    futures = [producer.send("orders", value) for value in values]
+    producer.commit_transaction()
+    assert [future.result(0).offset for future in futures] == list(range(1000))
+    assert read_committed() == [value.encode() for value in values]
+
+
+def test_an_idempotent_producer_goes_on_after_a_lost_batch(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    producer = make_producer(None)
+    producer.send("orders", "a").result(10)
+    emulator.faults.add(Fault(api="Produce", action=Error(87)))
+    with pytest.raises(DeliveryError):
+        producer.send("orders", "lost").result(10)
+    assert producer.send("orders", "b").result(10).offset == 1
+    assert read_committed() == [b"a", b"b"]
+
+
+def test_connections_that_are_cut_in_between(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    producer = make_producer()
+    producer.init_transactions()
+    for value in ("a", "b", "c"):
+        run(producer, value)
+        assert emulator.disconnect_clients() >= 1
+    producer.begin_transaction()
+    producer.send("orders", "d")
+    state = producer.prepare_transaction()
+    emulator.disconnect_clients()
+    producer.complete_transaction(state)
+    assert read_committed() == [b"a", b"b", b"c", b"d"]
+
+
+def test_close_aborts_an_open_transaction(make_producer: MakeProducer, emulator: Emulator) -> None:
+    producer = make_producer()
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", "v").result(10)
+    producer.close()
+    (transaction,) = emulator.transactions()
+    assert transaction.state in ("PrepareAbort", "CompleteAbort")
+    with pytest.raises(IllegalStateError, match="create a new producer"):
+        producer.begin_transaction()
+
+
+def test_close_gives_up_when_its_time_is_up(make_producer: MakeProducer, emulator: Emulator) -> None:
+    producer = make_producer()
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", "v").result(10)
+    emulator.faults.add(Fault(api="EndTxn", action=Error(51), count=None))
+    producer.close(timeout_s=0.05)
+    assert producer.state is ProducerState.CLOSED
+
+
+def test_a_caller_that_waits_is_told_when_another_thread_closes(
+    make_producer: MakeProducer, emulator: Emulator
+) -> None:
+    producer = make_producer()
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", "v").result(10)
+    held = emulator.faults.add(Fault(api="EndTxn", action=Error(51), count=None))
+    told: list[BaseException] = []
+
+    def commit() -> None:
+        try:
+            producer.commit_transaction()
+        except FatalError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    held.wait(1)
+    producer.close(timeout_s=0)
+    thread.join(10)
+    assert len(told) == 1
+    assert "outcome is unknown" in str(told[0])
+
+
+def test_the_next_transaction_waits_for_markers(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    """The coordinator answers 51 until the last transaction's markers are written (KAFKA-18575)."""
+    producer = make_producer()
+    producer.init_transactions()
+    held = emulator.hold(PausePoint.BEFORE_MARKER)
+    run(producer, "a")
+    held.wait_reached()
+    producer.begin_transaction()
+    future = producer.send("orders", "b")
+    with pytest.raises(KafkaTimeoutError):
+        future.result(0.2)
+    held.release()
+    producer.commit_transaction()
+    assert read_committed() == [b"a", b"b"]
+
+
+def test_many_threads_share_a_producer(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
+    producer = make_producer(batch_size=500)
+    producer.init_transactions()
+    producer.begin_transaction()
+
+    def send_some(name: int) -> None:
+        for i in range(500):
+            producer.send("events", f"{name}-{i}")
+
+    threads = [threading.Thread(target=send_some, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    producer.commit_transaction()
+    expected = sorted(f"{name}-{i}".encode() for name in range(4) for i in range(500))
+    assert sorted(read_committed("events", 3)) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_after_a_fork_the_child_has_a_thread_of_its_own_and_the_parent_goes_on(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    producer = make_producer()
+    producer.init_transactions()
+    run(producer, "parent 1")
+    child = os.fork()
+    if child == 0:
+        os._exit(_in_the_child(producer, emulator.bootstrap_servers))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    run(producer, "parent 2")
+    assert read_committed() == [b"parent 1", b"child", b"parent 2"]
+
+
+def _in_the_child(inherited: Producer, bootstrap_servers: str) -> int:
+    try:
+        inherited.begin_transaction()
+    except IllegalStateError:
+        inherited.close()
+        with Producer(bootstrap_servers=bootstrap_servers, transactional_id="child") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("orders", "child")
+            producer.commit_transaction()
+        return 0
+    return 1

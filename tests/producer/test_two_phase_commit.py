@@ -1,0 +1,206 @@
+"""Prepare, crash, recover: what KIP-939 promises, against the emulator and through another client's eyes."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.errors import FencedError, IllegalStateError, InvalidTxnStateError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.producer import Producer, ProducerState
+from tests.producer.conftest import MakeProducer, ReadCommitted
+
+
+def prepared(producer: Producer, value: str = "v") -> PreparedTxnState:
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", value)
+    return producer.prepare_transaction()
+
+
+def test_prepare_then_complete_commits(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
+    producer = make_producer()
+    state = prepared(producer)
+    assert producer.state is ProducerState.PREPARED_TRANSACTION
+    assert producer.prepared_txn_state == state
+    assert producer.transaction_has_records
+    assert read_committed() == []
+    producer.complete_transaction(state)
+    assert producer.state is ProducerState.READY
+    assert producer.prepared_txn_state.is_empty
+    assert not producer.transaction_has_records
+    assert read_committed() == [b"v"]
+
+
+def test_completing_with_another_state_aborts(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
+    producer = make_producer()
+    prepared(producer)
+    producer.complete_transaction(PreparedTxnState())
+    producer.begin_transaction()
+    producer.send("orders", "next")
+    producer.commit_transaction()
+    assert read_committed() == [b"next"]
+
+
+@pytest.mark.parametrize("database_committed", [True, False])
+def test_recovery_after_a_crash_follows_the_database(
+    make_producer: MakeProducer, read_committed: ReadCommitted, emulator: Emulator, database_committed: bool
+) -> None:
+    state = prepared(make_producer())  # and never completed: the process is gone
+
+    recovering = make_producer()
+    recovering.init_transactions(keep_prepared_txn=True)
+    assert recovering.state is ProducerState.PREPARED_TRANSACTION
+    assert recovering.prepared_txn_state == state
+    recovering.complete_transaction(state if database_committed else PreparedTxnState())
+    expected = [b"v"] if database_committed else []
+    assert recovering.state is ProducerState.READY
+    recovering.begin_transaction()
+    recovering.send("orders", "after")
+    recovering.commit_transaction()
+    assert read_committed() == [*expected, b"after"]
+    (transaction,) = emulator.transactions()
+    assert transaction.state in ("PrepareCommit", "CompleteCommit")
+
+
+def test_a_prepared_transaction_survives_any_number_of_crashes_of_its_recoverers(
+    make_producer: MakeProducer, read_committed: ReadCommitted
+) -> None:
+    state = prepared(make_producer())
+    for _ in range(3):
+        recovering = make_producer()
+        recovering.init_transactions(keep_prepared_txn=True)
+        assert recovering.prepared_txn_state == state
+    recovering.complete_transaction(state)
+    assert read_committed() == [b"v"]
+
+
+def test_initialising_without_keep_aborts(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
+    prepared(make_producer())
+    fresh = make_producer()
+    fresh.init_transactions()
+    assert fresh.state is ProducerState.READY
+    fresh.begin_transaction()
+    fresh.send("orders", "after")
+    fresh.commit_transaction()
+    assert read_committed() == [b"after"]
+
+
+def test_the_old_producer_is_fenced_by_a_recovery(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
+    zombie = make_producer()
+    state = prepared(zombie)
+    recovering = make_producer()
+    recovering.init_transactions(keep_prepared_txn=True)
+    with pytest.raises(FencedError):
+        zombie.commit_transaction()
+    assert zombie.state is ProducerState.FATAL_ERROR
+    with pytest.raises(FencedError):
+        zombie.begin_transaction()
+    recovering.complete_transaction(state)
+    assert read_committed() == [b"v"]
+
+
+def test_recovery_with_nothing_open_completes_nothing(make_producer: MakeProducer) -> None:
+    producer = make_producer()
+    producer.init_transactions(keep_prepared_txn=True)
+    assert producer.state is ProducerState.READY
+    assert producer.prepared_txn_state.is_empty
+    producer.complete_transaction(PreparedTxnState("42:7"))
+    assert producer.state is ProducerState.READY
+
+
+def test_an_open_transaction_that_was_not_prepared_is_found_too(
+    make_producer: MakeProducer, read_committed: ReadCommitted
+) -> None:
+    """Kafka cannot tell it from a prepared one; the database's older state decides: abort."""
+    crashed = make_producer()
+    crashed.init_transactions()
+    crashed.begin_transaction()
+    crashed.send("orders", "half").result(10)
+    recovering = make_producer()
+    recovering.init_transactions(keep_prepared_txn=True)
+    assert not recovering.prepared_txn_state.is_empty
+    recovering.complete_transaction(PreparedTxnState())
+    assert recovering.state is ProducerState.READY
+    recovering.begin_transaction()
+    recovering.send("orders", "after")
+    recovering.commit_transaction()
+    assert read_committed() == [b"after"]
+
+
+def test_the_pair_of_an_empty_prepared_transaction_is_not_used_again(
+    make_producer: MakeProducer, read_committed: ReadCommitted
+) -> None:
+    """A database that stored it would otherwise commit the next transaction after a crash."""
+    producer = make_producer()
+    producer.init_transactions()
+    producer.begin_transaction()
+    stored = producer.prepare_transaction()
+    assert not producer.transaction_has_records
+    producer.complete_transaction(stored)
+    producer.begin_transaction()
+    producer.send("orders", "undecided")
+    assert producer.prepare_transaction() != stored
+    recovering = make_producer()
+    recovering.init_transactions(keep_prepared_txn=True)
+    assert recovering.prepared_txn_state != stored
+    recovering.complete_transaction(stored)
+    recovering.begin_transaction()
+    recovering.send("orders", "after")
+    recovering.commit_transaction()
+    assert read_committed() == [b"after"]
+
+
+def test_each_transaction_has_a_pair_of_its_own(make_producer: MakeProducer) -> None:
+    producer = make_producer()
+    producer.init_transactions()
+    pairs = []
+    for _ in range(5):
+        producer.begin_transaction()
+        producer.send("orders", "v")
+        pairs.append(producer.prepare_transaction())
+        producer.complete_transaction(pairs[-1])
+    assert len(set(pairs)) == 5
+
+
+def test_close_leaves_a_prepared_transaction_in_doubt_and_says_so(
+    make_producer: MakeProducer, read_committed: ReadCommitted, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = make_producer()
+    state = prepared(producer)
+    with caplog.at_level(logging.WARNING):
+        producer.close()
+    assert f"transaction {state}" in caplog.text
+    assert "in doubt" in caplog.text
+    recovering = make_producer()
+    recovering.init_transactions(keep_prepared_txn=True)
+    assert recovering.prepared_txn_state == state
+    recovering.complete_transaction(state)
+    assert read_committed() == [b"v"]
+
+
+def test_dropping_the_producer_ends_no_transaction(make_producer: MakeProducer, emulator: Emulator) -> None:
+    producer = Producer(
+        bootstrap_servers=emulator.bootstrap_servers,
+        transactional_id="dropped",
+        transaction_two_phase_commit_enable=True,
+    )
+    state = prepared(producer)
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del producer
+    recovering = make_producer("dropped")
+    recovering.init_transactions(keep_prepared_txn=True)
+    assert recovering.prepared_txn_state == state
+
+
+def test_calls_out_of_order_say_what_to_do(make_producer: MakeProducer) -> None:
+    producer = make_producer()
+    with pytest.raises(IllegalStateError, match=r"init_transactions\(\) first"):
+        producer.begin_transaction()
+    prepared(producer)
+    with pytest.raises(IllegalStateError, match="complete_transaction"):
+        producer.send("orders", "late")
+    with pytest.raises(InvalidTxnStateError, match="two-phase commit"):
+        make_producer("other", two_phase_commit=False).prepare_transaction()
