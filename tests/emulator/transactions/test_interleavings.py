@@ -7,7 +7,7 @@ at any later time, as often as it likes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hypothesis import HealthCheck, settings
@@ -33,7 +33,7 @@ from dualwrite.broker_emulator.transactions.transitions import Transition
 
 from .simulated_id import MAX, SimulatedId, fresh_at
 
-PARTITIONS = st.sampled_from([TopicPartition("t", number) for number in range(3)])
+PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 
 
 class EndRequest(NamedTuple):
@@ -48,7 +48,7 @@ class InFlight:
     """A decision whose record is being appended, and what the client is told when that succeeds."""
 
     transition: Transition
-    init: InitProducerIdResult | None = None
+    init: tuple[ProducerPair, InitProducerIdResult] | None = None
     end: tuple[EndRequest, EndTxnResult] | None = None
 
 
@@ -78,15 +78,24 @@ class Interleavings(RuleBasedStateMachine):
         self.outstanding: set[TopicPartition] = set()
         self.at_append: TransactionMetadata | None = None
 
-    @initialize(target=pairs, epoch=st.sampled_from([0, 0, MAX - 5, MAX - 3, MAX - 2, MAX - 1]))
-    def begin(self, epoch: int) -> ProducerPair:
+    @initialize(
+        target=pairs,
+        epoch=st.sampled_from([0, 0, MAX - 4, MAX - 3, MAX - 2, MAX - 1]),
+        next_epoch=st.sampled_from([None, None, MAX - 2, MAX]),
+        two_pc=st.booleans(),
+    )
+    def begin(self, epoch: int, next_epoch: int | None, two_pc: bool) -> ProducerPair:
+        """An idle id, or one with a transaction that was recovered many times already."""
         self.id = fresh_at(42, epoch)
-        start = self.id.known
+        start = self.id.known if two_pc else replace(self.id.known, timeout_ms=10_000)
+        if next_epoch is not None:
+            start = transitions.added(start, [PARTITIONS[0]], transaction_version=2, now_ms=self.id.now_ms).after
+            start = replace(start, next_producer_id=73, next_producer_epoch=next_epoch)
+            self.history.held.add(start.producer_pair)
+        self.history.held.add(start.client_pair)
         self.id.apply(Transition(start, start, start))
-        pair = start.producer_pair
-        self.history.held.add(pair)
-        self._appended(self.id.known)
-        return pair
+        self._appended(start)
+        return start.client_pair
 
     # --- what clients and the network do ---
 
@@ -117,12 +126,12 @@ class Interleavings(RuleBasedStateMachine):
         if transition is None:
             assert response.error is not ErrorCode.none
             return multiple()
-        self._take(InFlight(transition, init=response), appended)
+        self._take(InFlight(transition, init=(expected, response)), appended)
         if not appended or response.error is not ErrorCode.none:
             return multiple()
         return multiple(ProducerPair(response.producer_id, response.producer_epoch))
 
-    @rule(pair=pairs, partition=PARTITIONS, appended=st.booleans())
+    @rule(pair=pairs, partition=st.sampled_from(PARTITIONS), appended=st.booleans())
     def add(self, pair: ProducerPair, partition: TopicPartition, appended: bool) -> None:
         before = self.id.metadata
         response, transition = self.id.decide_add(pair, partition)
@@ -149,6 +158,21 @@ class Interleavings(RuleBasedStateMachine):
         assert self.history.ended_by[request.pair] == request.commit
         assert ProducerPair(*response[1:]) == self.id.known.producer_pair
         return multiple(ProducerPair(*response[1:]))
+
+    @precondition(lambda self: self.in_flight is None and not self._is_decided())
+    @rule(target=ends, partition=st.sampled_from(PARTITIONS), commit=st.booleans(), is_ended=st.booleans())
+    def the_live_client_does_a_transaction(
+        self, partition: TopicPartition, commit: bool, is_ended: bool
+    ) -> MultipleResults[EndRequest]:
+        """Undisturbed; whatever it sent may be delivered again later."""
+        pair = self.id.known.client_pair
+        self.add(pair, partition, True)
+        request = EndRequest(pair, commit)
+        if is_ended and self.id.known.state is TransactionState.ONGOING:
+            self.deliver_end(request, True)
+            self.outstanding.clear()
+            self.complete(True)
+        return multiple(request)
 
     # --- what the server does ---
 
@@ -179,7 +203,7 @@ class Interleavings(RuleBasedStateMachine):
         self._take(InFlight(transitions.completed(self.id.known, self.id.now_ms)), appended)
 
     @precondition(lambda self: self.id.metadata is not None and self.in_flight is None)
-    @rule(elapsed_ms=st.sampled_from([1, 50, 200, 20_000]), appended=st.booleans())
+    @rule(elapsed_ms=st.sampled_from([1, 50, 200, 20_000, 2**32]), appended=st.booleans())
     def time_passes_and_the_scan_runs(self, elapsed_ms: int, appended: bool) -> None:
         self.id.now_ms += elapsed_ms
         was_two_pc = self.id.known.is_two_phase_commit
@@ -216,16 +240,17 @@ class Interleavings(RuleBasedStateMachine):
         self.id.apply(in_flight.transition)
         self._appended(self.id.known)
         if in_flight.init is not None:
-            self._initialised(before, in_flight.init)
+            self._initialised(before, *in_flight.init)
         if in_flight.end is not None:
             _, response = in_flight.end
             self.history.held.add(ProducerPair(*response[1:]))
 
-    def _initialised(self, before: TransactionMetadata, response: InitProducerIdResult) -> None:
+    def _initialised(self, before: TransactionMetadata, expected: ProducerPair, response: InitProducerIdResult) -> None:
         if response.error is not ErrorCode.none:
             return
         pair = ProducerPair(response.producer_id, response.producer_epoch)
         assert pair == self.id.known.client_pair
+        assert expected != NO_PAIR or pair not in self.history.held, "two clients hold one identity"
         ongoing = ProducerPair(response.ongoing_producer_id, response.ongoing_producer_epoch)
         if ongoing != NO_PAIR:
             assert ongoing == before.producer_pair == self.id.known.producer_pair
@@ -285,5 +310,5 @@ class Interleavings(RuleBasedStateMachine):
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=250, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
