@@ -1,0 +1,122 @@
+"""A connection fed with bytes, whole and one at a time; no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from dualwrite.client.codec import Framer
+from dualwrite.client.connection import Connection
+from dualwrite.errors import Api
+
+
+class FakeTransport:
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.aborted = False
+        self.ended = asyncio.Event()
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def abort(self) -> None:
+        self.aborted = True
+        self.ended.set()
+
+
+class Fixture:
+    def __init__(self, timeout_ms: float = 10_000) -> None:
+        self.transport = FakeTransport()
+        self.lost: list[Connection] = []
+        self.answers: list[bytes | None] = []
+        self.connection = Connection(framer=Framer("c"), request_timeout_ms=timeout_ms, on_lost=self.lost.append)
+        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+
+    def ask(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.connection.send(Api.END_TXN, 5, b"?", self._answered)
+
+    def _answered(self, body: memoryview | None) -> None:
+        self.answers.append(None if body is None else bytes(body))
+
+
+def answer(correlation_id: int, body: bytes) -> bytes:
+    frame = correlation_id.to_bytes(4, "big") + b"\x00" + body
+    return len(frame).to_bytes(4, "big") + frame
+
+
+def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(test())
+
+    run.__name__ = test.__name__
+    return run
+
+
+STREAM = answer(1, b"one") + answer(2, b"") + answer(3, b"three" * 100)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 100, len(STREAM)])
+def test_answers_come_whole_however_the_bytes_are_cut(size: int) -> None:
+    async def run() -> None:
+        fixture = Fixture()
+        fixture.ask(3)
+        for start in range(0, len(STREAM), size):
+            fixture.connection.data_received(STREAM[start : start + size])
+        assert fixture.answers == [b"one", b"", b"three" * 100]
+        assert not fixture.transport.aborted
+
+    asyncio.run(run())
+
+
+@in_loop
+async def test_correlation_ids_count_up() -> None:
+    fixture = Fixture()
+    fixture.ask(2)
+    assert [int.from_bytes(written[8:12], "big") for written in fixture.transport.written] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [answer(2, b"not the first"), b"\x00\x00\x00\x01x", b"HTTP/1.1 400 Bad Request", b"\xff\xff\xff\xff"],
+    ids=["wrong order", "too short", "too long", "negative"],
+)
+def test_what_is_not_kafka_ends_the_connection(data: bytes) -> None:
+    async def run() -> None:
+        fixture = Fixture()
+        fixture.ask(2)
+        fixture.connection.data_received(data)
+        assert fixture.transport.aborted
+        assert fixture.answers == []
+
+    asyncio.run(run())
+
+
+@in_loop
+async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+    fixture = Fixture()
+    fixture.connection.data_received(answer(1, b"hello"))
+    assert fixture.transport.aborted
+
+
+@in_loop
+async def test_a_lost_connection_answers_everybody_with_nothing() -> None:
+    fixture = Fixture()
+    fixture.ask(2)
+    fixture.connection.connection_lost(None)
+    assert fixture.answers == [None, None]
+    assert fixture.lost == [fixture.connection]
+    fixture.ask()
+    await asyncio.sleep(0)
+    assert fixture.answers == [None, None, None]
+
+
+@in_loop
+async def test_a_request_without_an_answer_in_time_ends_the_connection() -> None:
+    fixture = Fixture(timeout_ms=1)
+    fixture.ask()
+    await asyncio.wait_for(fixture.transport.ended.wait(), 10)
+    assert fixture.transport.aborted

@@ -1,0 +1,63 @@
+"""The one table of error codes, against what the protocol says of each class."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.client.delivery import Verdict, judge
+from dualwrite.errors import ERROR_CLASSES, Api, ErrorClass, KafkaError, error_class, exception_for
+
+E = ErrorClass
+CLIENT_APIS = [Api.INIT_PRODUCER_ID, Api.END_TXN, Api.TXN_OFFSET_COMMIT]
+
+
+@pytest.mark.parametrize("api", CLIENT_APIS)
+def test_coordinator_apis_agree(api: Api) -> None:
+    for code, expected in [(14, E.RETRIABLE), (51, E.RETRIABLE), (15, E.RETRIABLE_AFTER_LOOKUP)]:
+        assert error_class(api, code) is expected
+    assert error_class(api, 16) is E.RETRIABLE_AFTER_LOOKUP
+    assert error_class(api, 13) is E.RETRIABLE_AFTER_LOOKUP
+    assert error_class(api, 90) is E.FENCED
+    assert error_class(api, 47) is E.FENCED
+    assert error_class(api, 35) is E.UNSUPPORTED
+    assert error_class(api, 49) is E.FATAL
+
+
+def test_an_unknown_answer_is_fatal() -> None:
+    assert all(error_class(api, 9999) is E.FATAL for api in Api)
+    assert all(error_class(api, -1) is E.FATAL for api in Api)
+
+
+def test_zero_is_no_error_and_is_in_no_row() -> None:
+    assert all(code != 0 for _, code in ERROR_CLASSES)
+
+
+def test_47_is_abortable_on_produce_only() -> None:
+    assert error_class(Api.PRODUCE, 47) is E.ABORTABLE
+
+
+def test_every_class_has_an_exception_that_carries_the_code() -> None:
+    for (api, code), _ in ERROR_CLASSES.items():
+        error = exception_for(api, code, "sentence")
+        assert isinstance(error, KafkaError)
+        assert (error.error_code, str(error)) == (code, "sentence")
+
+
+@pytest.mark.parametrize(
+    ("code", "unresolved_before", "expected"),
+    [
+        (0, False, Verdict.DELIVERED),
+        (46, False, Verdict.DELIVERED),
+        (45, True, Verdict.SEND_AGAIN),
+        (45, False, Verdict.LOST),
+        (51, False, Verdict.SEND_AGAIN),
+        (19, False, Verdict.SEND_AGAIN),
+        (6, False, Verdict.SEND_AGAIN_AFTER_LOOKUP),
+        (13, False, Verdict.SEND_AGAIN_AFTER_LOOKUP),
+        (10, False, Verdict.LOST),
+        (90, False, Verdict.FATAL),
+        (9999, False, Verdict.FATAL),
+    ],
+)
+def test_the_fate_of_a_batch(code: int, unresolved_before: bool, expected: Verdict) -> None:
+    assert judge(code, unresolved_before=unresolved_before) is expected

@@ -1,0 +1,98 @@
+"""The producer id of a producer without transactions, event by event."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.client import messages as m
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.idempotence_manager import IdempotenceManager
+from dualwrite.client.states import ProducerState
+from dualwrite.errors import DeliveryError, FatalError, IllegalStateError, UnsupportedByBrokerError
+
+LOST = DeliveryError("lost")
+
+
+def manager(*, enabled: bool = True) -> IdempotenceManager:
+    return IdempotenceManager(enabled=enabled, backoff=Backoff(100, 1000))
+
+
+def ready(epoch: int = 0) -> IdempotenceManager:
+    made = manager()
+    assert made.poll(0, delivered=False, in_flight=False) is not None
+    made.on_answer(m.InitProducerIdAnswer(0, 42, epoch), 0)
+    return made
+
+
+def test_the_id_is_fetched_with_the_first_record() -> None:
+    made = manager()
+    assert made.poll(0, delivered=True, in_flight=False) is None
+    outgoing = made.poll(0, delivered=False, in_flight=False)
+    assert outgoing is not None
+    assert outgoing.request == m.InitProducerId(None, 2**31 - 1, False, False)
+    assert outgoing.node_id == m.ANY_NODE
+    assert not made.may_produce
+    assert made.poll(0, delivered=False, in_flight=False) is None
+    made.on_answer(m.InitProducerIdAnswer(0, 42, 0), 0)
+    assert made.may_produce
+    assert (made.producer_id, made.producer_epoch) == (42, 0)
+
+
+def test_without_idempotence_there_is_no_id() -> None:
+    made = manager(enabled=False)
+    assert made.may_produce
+    assert made.poll(0, delivered=False, in_flight=False) is None
+    made.fail_abortable(LOST)
+    assert made.may_produce
+
+
+def test_a_gap_raises_the_epoch_once_nothing_is_on_its_way() -> None:
+    made = ready()
+    made.fail_abortable(LOST)
+    assert not made.may_produce
+    made.poll(0, delivered=False, in_flight=True)
+    assert not made.may_produce
+    made.poll(0, delivered=False, in_flight=False)
+    assert made.may_produce
+    assert (made.producer_id, made.producer_epoch) == (42, 1)
+
+
+def test_at_the_epoch_limit_a_new_id_is_fetched() -> None:
+    made = ready(epoch=32767)
+    made.fail_abortable(LOST)
+    assert made.poll(0, delivered=False, in_flight=False) is not None
+    assert not made.may_produce
+
+
+def test_lost_and_retriable_answers_are_asked_for_again() -> None:
+    made = manager()
+    for lose in (lambda: made.on_no_answer(0), lambda: made.on_answer(m.InitProducerIdAnswer(14), 0)):
+        assert made.poll(5000, delivered=False, in_flight=False) is not None
+        lose()
+        assert made.poll(50, delivered=False, in_flight=False) is None
+        assert made.retry_at_ms is not None
+
+
+def test_refusals_end_the_producer() -> None:
+    made = manager()
+    made.poll(0, delivered=False, in_flight=False)
+    made.on_answer(m.InitProducerIdAnswer(31), 0)
+    assert made.state is ProducerState.FATAL_ERROR
+    assert made.drops_unsent
+    with pytest.raises(FatalError, match="31"):
+        made.check_send()
+
+
+def test_an_old_broker_ends_the_producer() -> None:
+    made = manager()
+    made.poll(0, delivered=False, in_flight=False)
+    made.on_unsupported(UnsupportedByBrokerError("too old"))
+    with pytest.raises(UnsupportedByBrokerError, match="too old"):
+        made.check_send()
+
+
+def test_closed() -> None:
+    made = ready()
+    made.close(FatalError("closed"))
+    with pytest.raises((FatalError, IllegalStateError)):
+        made.check_send()
