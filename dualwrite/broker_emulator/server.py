@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SIZE = struct.Struct(">i")
+_MAX_BUFFERED_WHILE_BUSY = 1 << 20
+"""Bytes taken from a client that sends on while one of its requests waits; beyond that, it has to wait too."""
+
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
 
 
@@ -57,10 +60,12 @@ class Connection(asyncio.Protocol):
         self._transport = None  # what was begun is finished all the same, as by a broker whose client is gone
 
     def data_received(self, data: bytes) -> None:
+        if self._silent:
+            return
         self._buffer += data
         if self._work is None:
             self._serve_buffered()
-        elif self._transport is not None and len(self._buffer) > self._max_frame_size:
+        elif self._transport is not None and len(self._buffer) > _MAX_BUFFERED_WHILE_BUSY:
             self._transport.pause_reading()
 
     # frames in
@@ -73,7 +78,7 @@ class Connection(asyncio.Protocol):
                 end = self._frame_end(start)
                 if end is None:
                     break
-                frame = bytes(self._buffer[start + 4 : end])
+                frame = bytes(memoryview(self._buffer)[start + 4 : end])
                 start = end
                 self._serve(frame)
         except Exception as error:

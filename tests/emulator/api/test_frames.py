@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
 from dataclasses import replace
 
 import pytest
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.api.registry import APIS
-from tests.emulator.api.raw_client import RawClient, decode, encode, fetch_fields, plain_batch, request_parts
+from tests.emulator.api.raw_client import (
+    RawClient,
+    decode,
+    encode,
+    fetch_fields,
+    plain_batch,
+    produce_fields,
+    request_parts,
+)
 
 SOFTWARE = {"client_software_name": "raw", "client_software_version": "1"}
 
@@ -93,3 +102,17 @@ def test_an_exception_in_a_handler_is_unknown_server_error_and_logged(
     assert "a bug" in caplog.text
     monkeypatch.undo()
     assert client.call("api_versions", 4, **SOFTWARE).error_code == 0
+
+
+def test_a_client_that_sends_on_while_a_request_waits_is_slowed(emulator: Emulator, client: RawClient) -> None:
+    client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=60_000))
+    frame = encode("produce", 12, 0, "raw", **produce_fields(12, "t", plain_batch(b"v" * 100_000)))
+    sender = threading.Thread(target=client.send_bytes, args=(frame * 50,))
+    sender.start()
+    with RawClient(emulator.bootstrap_servers) as other:
+        other.produce("t", plain_batch(b"x"))
+    client.receive_frame()
+    for _ in range(50):
+        client.receive_frame()
+    sender.join()
+    assert emulator.log("t").log_end_offset == 51
