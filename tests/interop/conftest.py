@@ -23,8 +23,8 @@ from .wire import Code, Wire
 TIMEOUT_SCAN_MS = 100
 """Interval at which both brokers look for timed-out transactions; Kafka's default is ten seconds."""
 
-VERSION_VARIABLE = "DUALWRITE_KAFKA_VERSION"
-"""Environment variable: another release of Apache Kafka (4.1 or later) to compare with."""
+KAFKA_VERSION_USED = os.environ.get("DUALWRITE_KAFKA_VERSION", KAFKA_VERSION)
+"""The release that is compared with; 4.1 and later should do."""
 
 _names = itertools.count(1)
 
@@ -54,14 +54,7 @@ class Broker:
     facts: Facts
 
 
-@pytest.fixture(scope="session")
-def apache_kafka() -> Iterator[Broker]:
-    """A real Apache Kafka with two-phase commit allowed, as far as a release has it."""
-    server = ApacheKafka(
-        version=os.environ.get(VERSION_VARIABLE, KAFKA_VERSION),
-        two_phase_commit=True,
-        properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": str(TIMEOUT_SCAN_MS)},
-    )
+def _start(server: ApacheKafka) -> Iterator[Broker]:
     try:
         server.start()
     except ServerUnavailableError as error:
@@ -70,6 +63,24 @@ def apache_kafka() -> Iterator[Broker]:
         pytest.skip(str(error))
     yield Broker(f"Apache Kafka {server.version}", server.bootstrap_servers, RELEASED)
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def apache_kafka() -> Iterator[Broker]:
+    """A real Apache Kafka with two-phase commit allowed, as far as a release has it."""
+    yield from _start(
+        ApacheKafka(
+            version=KAFKA_VERSION_USED,
+            two_phase_commit=True,
+            properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": str(TIMEOUT_SCAN_MS)},
+        )
+    )
+
+
+@pytest.fixture(scope="session")
+def plain_apache_kafka() -> Iterator[Broker]:
+    """A real Apache Kafka as its default settings make it."""
+    yield from _start(ApacheKafka(version=KAFKA_VERSION_USED))
 
 
 def _emulate(profile: Profile) -> Emulator:
