@@ -33,6 +33,16 @@ _TAGS: tuple[tuple[str, struct.Struct, int], ...] = (  # by tag number: field, t
 )
 
 
+def _uvarint(value: int) -> bytes:
+    if value < 0x80:
+        return _BYTES[value]
+    return _BYTES[value & 0x7F | 0x80] + _uvarint(value >> 7)
+
+
+_BYTES = [bytes([value]) for value in range(256)]
+_TAG_HEADS = [_uvarint(tag) + _uvarint(number.size) for tag, (_, number, _) in enumerate(_TAGS)]
+
+
 class TransactionLogError(ValueError):
     """A record of `__transaction_state` that cannot be understood."""
 
@@ -48,6 +58,7 @@ def partition_for(transactional_id: str, partitions: int) -> int:
     return (code if code < 0x80000000 else 0x100000000 - code) % partitions
 
 
+@lru_cache(maxsize=4096)
 def encode_key(transactional_id: str) -> bytes:
     """The record key of an id."""
     name = transactional_id.encode()
@@ -140,20 +151,11 @@ def _partitions_v1(metadata: TransactionMetadata) -> bytes:
 
 def _tags(metadata: TransactionMetadata) -> bytes:
     written = [
-        _uvarint(tag) + _uvarint(number.size) + number.pack(value)
-        for tag, (name, number, default) in enumerate(_TAGS)
+        head + number.pack(value)
+        for (name, number, default), head in zip(_TAGS, _TAG_HEADS, strict=True)
         if (value := getattr(metadata, name)) != default
     ]
     return _uvarint(len(written)) + b"".join(written)
-
-
-def _uvarint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 class _Reader:
