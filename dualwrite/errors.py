@@ -11,7 +11,7 @@ A caller acts on the class, not on the text:
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Final
 
 
@@ -124,7 +124,7 @@ class ErrorClass(Enum):
     FATAL = "the producer cannot go on"
 
 
-class Api(Enum):
+class Api(IntEnum):
     """The APIs that a producer uses; the values are Kafka's API keys."""
 
     PRODUCE = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 import warnings
@@ -288,7 +289,7 @@ class Producer:
 
     def __del__(self) -> None:
         """Dropped without `close()`: as if the process had crashed. Connections go, no transaction is ended."""
-        if not self._closed and self._generation == process_generation():
+        if not self._closed and self._generation == process_generation() and not sys.is_finalizing():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             self._io.start(self._engine.close())
 

@@ -232,6 +232,11 @@ class Accumulator:
                 self._close_open(queue, queue.open)
 
     @property
+    def has_waiting(self) -> bool:
+        """Whether anything is to be sent, now or later."""
+        return bool(self._active)
+
+    @property
     def has_full_batches(self) -> bool:
         """Whether something can be sent without lingering."""
         return len(self._active) > len(self._open)
@@ -251,6 +256,8 @@ class Accumulator:
         `leader_of` gives the node to send to, or -1 when there is none at present.
         """
         drained: dict[int, list[Batch]] = {}
+        if not self._active:
+            return drained
         sizes: dict[int, int] = {}
         for queue in list(self._active):
             if not self._is_sendable(queue, now_ms):
@@ -370,6 +377,8 @@ class Accumulator:
 
     def expire(self, now_ms: float) -> list[Batch]:
         """Give up what waits longer than `delivery.timeout.ms`; those batches, ended."""
+        if not self._active:
+            return []
         due_ms = now_ms - self._delivery_timeout_ms
         expired = [batch for queue in self._active for batch in queue.waiting() if batch.created_ms <= due_ms]
         for batch in expired:

@@ -63,7 +63,8 @@ _REQUEST_CLASSES: Final[dict[Api, Any]] = {
     Api.TXN_OFFSET_COMMIT: TxnOffsetCommitRequest,
 }
 
-_PARTITION_PRODUCE_DATA: Final[Any] = ProduceRequest.TopicProduceData.PartitionProduceData
+_TOPIC_DATA: Final[Any] = ProduceRequest.TopicProduceData
+_PARTITION_DATA: Final[Any] = ProduceRequest.TopicProduceData.PartitionProduceData
 
 _HEADER: Final = struct.Struct(">ihhi")
 _INT32: Final = struct.Struct(">i")
@@ -115,7 +116,7 @@ class Framer:
         """The whole request: length, header (v2 where the version is flexible), body."""
         tail = self._client_id + b"\0" if self._flexible[api, version] else self._client_id
         size = 8 + len(tail) + len(body)
-        return b"".join((_HEADER.pack(size, api.value, version, correlation_id), tail, body))
+        return b"".join((_HEADER.pack(size, api, version, correlation_id), tail, body))
 
     def body(self, api: Api, version: int, frame: memoryview) -> memoryview:
         """An answer without its header. ApiVersions' header is never flexible (KIP-511)."""
@@ -157,19 +158,34 @@ class ProduceEncoder:
         self._request: Any = ProduceRequest(
             transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=[], version=12
         )
+        self._partition: Any = _PARTITION_DATA(version=12, index=0, records=None)
+        self._topic: Any = _TOPIC_DATA(version=12, name="", partition_data=[self._partition])
+        self._one_topic = [self._topic]
 
     def encode(self, batches: Sequence[ReadyBatch], version: int) -> bytes:
         """The body for at most one batch per partition."""
+        if len(batches) == 1:
+            return self._encode_one(batches[0], version)
         by_topic: dict[str, list[Any]] = {}
         for batch in batches:
-            data = _PARTITION_PRODUCE_DATA(version=version, index=batch.partition, records=batch.data)
+            data = _PARTITION_DATA(version=version, index=batch.partition, records=batch.data)
             by_topic.setdefault(batch.topic, []).append(data)
         self._request.topic_data = [
-            ProduceRequest.TopicProduceData(version=version, name=topic, partition_data=partitions)
+            _TOPIC_DATA(version=version, name=topic, partition_data=partitions)
             for topic, partitions in by_topic.items()
         ]
         body = _encode(self._request, version)
         self._request.topic_data = []
+        return body
+
+    def _encode_one(self, batch: ReadyBatch, version: int) -> bytes:
+        """The request of a one-record transaction, without making any object."""
+        self._partition.index = batch.partition
+        self._partition.records = batch.data
+        self._topic.name = batch.topic
+        self._request.topic_data = self._one_topic
+        body = _encode(self._request, version)
+        self._partition.records = None
         return body
 
 

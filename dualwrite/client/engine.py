@@ -81,6 +81,7 @@ class Engine:
             max_in_flight=config.max_in_flight_requests_per_connection,
             linger_ms=config.linger_ms,
             metadata_max_age_ms=config.metadata_max_age_ms,
+            metadata_pause_ms=config.retry_backoff_ms,
             metadata_backoff=_retry_backoff(config),
             clock_ms=_monotonic_ms,
         )

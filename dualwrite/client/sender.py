@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from dualwrite.client import codec
 from dualwrite.client import messages as m
@@ -41,8 +41,17 @@ from dualwrite.errors import (
 
 _log = logging.getLogger(__name__)
 
+_NEVER: Final = float("inf")
 _INVALID_TOPIC: Final = 17
 _NEEDED_TRANSACTION_VERSION: Final = 2
+
+
+class _Produce(NamedTuple):
+    """A Produce request to be."""
+
+    connection: Connection
+    node_id: int
+    batches: list[Batch]
 
 
 class Sender:
@@ -62,10 +71,11 @@ class Sender:
         max_in_flight: int,
         linger_ms: float,
         metadata_max_age_ms: float,
+        metadata_pause_ms: float,
         metadata_backoff: Backoff,
         clock_ms: Callable[[], float],
     ) -> None:
-        self.timer_at_ms = float("inf")
+        self.timer_at_ms = _NEVER
         self._lock = lock
         self._identity = identity
         self._accumulator = accumulator
@@ -77,6 +87,7 @@ class Sender:
         self._max_in_flight = max_in_flight
         self._linger_ms = linger_ms
         self._metadata_max_age_ms = metadata_max_age_ms
+        self._metadata_pause_ms = metadata_pause_ms
         self._metadata_backoff = metadata_backoff
         self._clock_ms = clock_ms
         self._timer: asyncio.TimerHandle | None = None
@@ -85,6 +96,7 @@ class Sender:
         self._produces_in_flight: dict[int, int] = {}
         self._metadata_in_flight = False
         self._metadata_due_at_ms = 0.0
+        self._metadata_answered_at_ms = 0.0
         self._topic_waiters: dict[str, Operation] = {}
 
     # ---- asked for from other threads, under the lock -------------------------------------------------------
@@ -121,7 +133,7 @@ class Sender:
         with self._lock:
             self._give_up(now_ms)
             self._poll_identity(now_ms)
-            drained = self._drain(now_ms)
+            drained = self._drain_all(now_ms)
             metadata = self._metadata_request(now_ms)
         if metadata is not None:
             self._send_metadata(metadata, now_ms)
@@ -150,9 +162,17 @@ class Sender:
                 now_ms, delivered=self._accumulator.incomplete == 0, in_flight=self._accumulator.in_flight > 0
             )
 
-    def _drain(self, now_ms: float) -> list[tuple[Connection, int, list[Batch]]]:
-        if not self._identity.may_produce:
-            return []
+    def _drain_all(self, now_ms: float) -> list[_Produce]:
+        """Several requests per node, where a partition has several batches: as many as may be in flight."""
+        drained: list[_Produce] = []
+        while self._accumulator.has_waiting and self._identity.may_produce:
+            more = self._drain(now_ms)
+            if not more:
+                break
+            drained += more
+        return drained
+
+    def _drain(self, now_ms: float) -> list[_Produce]:
         ready: dict[int, Connection] = {}
         drained = self._accumulator.drain(
             now_ms,
@@ -162,7 +182,9 @@ class Sender:
         )
         if drained:
             self._identity.produced()
-        return [(ready[node_id], node_id, batches) for node_id, batches in drained.items()]
+        for node_id in drained:
+            self._produces_in_flight[node_id] = self._produces_in_flight.get(node_id, 0) + 1
+        return [_Produce(ready[node_id], node_id, batches) for node_id, batches in drained.items()]
 
     def _ready_leader(self, topic: str, partition: int, now_ms: float, ready: dict[int, Connection]) -> int:
         """The leader's node id if a request can be sent there now, else -1; what is missing is asked for."""
@@ -184,18 +206,20 @@ class Sender:
     def _arm_timer(self, now_ms: float) -> None:
         """Wake up by ourselves when something is due. A timer that is early costs one idle turn and is left alone."""
         with self._lock:
-            due = [
-                self._accumulator.wake_at_ms(now_ms) if self._identity.may_produce else None,
-                self._identity.retry_at_ms,
-                self._connections.wake_at_ms(now_ms) if self._is_waiting() else None,
-                self._metadata_due_at_ms if self._topic_waiters or self._metadata_due_at_ms > now_ms else None,
-            ]
-        at_ms = min((at for at in due if at is not None), default=float("inf"))
+            at_ms = self._due_at_ms(now_ms)
         if at_ms < self.timer_at_ms:
             self._set_timer(max(at_ms, now_ms), now_ms)
 
-    def _is_waiting(self) -> bool:
-        return bool(self._outgoing is not None or self._topic_waiters or self._accumulator.incomplete)
+    def _due_at_ms(self, now_ms: float) -> float:
+        at_ms = self._metadata_due_at_ms if self._metadata_due_at_ms > now_ms else _NEVER
+        retry_at_ms = self._identity.retry_at_ms
+        if retry_at_ms is not None:
+            at_ms = min(at_ms, retry_at_ms)
+        if self._accumulator.has_waiting and self._identity.may_produce:
+            at_ms = min(at_ms, self._accumulator.wake_at_ms(now_ms) or _NEVER)
+        if self._outgoing is not None or self._topic_waiters or self._accumulator.has_waiting:
+            at_ms = min(at_ms, self._connections.wake_at_ms(now_ms) or _NEVER)
+        return at_ms
 
     def _set_timer(self, at_ms: float, now_ms: float) -> None:
         if self._timer is not None:
@@ -206,24 +230,26 @@ class Sender:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.timer_at_ms = float("inf")
+        self.timer_at_ms = _NEVER
         self.pump()
 
     # ---- Produce --------------------------------------------------------------------------------------------
 
     def _send_produce(self, connection: Connection, node_id: int, batches: list[Batch]) -> None:
-        version = codec.common_version(self._produce_versions(), connection.features.versions.get(Api.PRODUCE.value))
+        version = codec.common_version(self._produce_versions(), connection.features.versions.get(Api.PRODUCE))
         if version is None:
+            self._produces_in_flight[node_id] -= 1
             self._fail_produce_unsupported(batches)
             return
         body = self._encoder.encode(batches, version)
         if not self._expects_answers:
             connection.send_without_answer(Api.PRODUCE, version, body)
+            self._produces_in_flight[node_id] -= 1
             with self._lock:
                 for batch in batches:
                     self._accumulator.delivered(batch, -1, -1)
+            asyncio.get_running_loop().call_soon(self.pump)
             return
-        self._produces_in_flight[node_id] = self._produces_in_flight.get(node_id, 0) + 1
         connection.send(Api.PRODUCE, version, body, partial(self._on_produced, node_id, batches, version))
 
     def _produce_versions(self) -> tuple[int, int]:
@@ -306,7 +332,7 @@ class Sender:
 
     def _send_request(self, connection: Connection, request: m.Request) -> None:
         api = m.API_OF[type(request)]
-        version = codec.common_version(codec.versions_wanted(request), connection.features.versions.get(api.value))
+        version = codec.common_version(codec.versions_wanted(request), connection.features.versions.get(api))
         unsupported = self._unsupported(connection.features, request, version)
         if version is None or unsupported is not None:
             with self._lock:
@@ -352,8 +378,9 @@ class Sender:
 
     def _refresh_metadata(self, now_ms: float) -> None:
         """Ask again as soon as the back-off allows."""
-        if not self._metadata_in_flight and self._metadata_due_at_ms > now_ms + self._metadata_max_age_ms / 2:
-            self._metadata_due_at_ms = now_ms
+        soonest_ms = max(now_ms, self._metadata_answered_at_ms + self._metadata_pause_ms)
+        if not self._metadata_in_flight and self._metadata_due_at_ms > soonest_ms:
+            self._metadata_due_at_ms = soonest_ms
 
     def _metadata_request(self, now_ms: float) -> m.Metadata | None:
         if self._metadata_in_flight or now_ms < self._metadata_due_at_ms:
@@ -365,7 +392,7 @@ class Sender:
         connection = self._connections.to_any(now_ms)
         if not isinstance(connection, Connection):
             return
-        offered = connection.features.versions.get(Api.METADATA.value)
+        offered = connection.features.versions.get(Api.METADATA)
         version = codec.common_version(codec.versions_wanted(request), offered)
         if version is None:
             self._end_topic_waiters(request.topics, UnsupportedByBrokerError("the broker is too old: no Metadata v5"))
@@ -378,7 +405,7 @@ class Sender:
         self._metadata_in_flight = False
         if self._closed:
             return
-        now_ms = self._clock_ms()
+        now_ms = self._metadata_answered_at_ms = self._clock_ms()
         answer = None if body is None else codec.decode(request, body, version)
         if isinstance(answer, m.MetadataAnswer):
             with self._lock:
@@ -444,7 +471,7 @@ def missing_support(
             f"the cluster runs transaction.version={features.transaction_version}, and {_NEEDED_TRANSACTION_VERSION} "
             "is needed (KIP-890): it takes Apache Kafka 4.0 or newer with that feature finalised"
         )
-    init_versions = features.versions.get(Api.INIT_PRODUCER_ID.value)
+    init_versions = features.versions.get(Api.INIT_PRODUCER_ID)
     two_phase = (codec.TWO_PHASE_INIT_VERSION, codec.TWO_PHASE_INIT_VERSION)
     if (two_phase_commit or keep) and codec.common_version(two_phase, init_versions) is None:
         return UnsupportedByBrokerError(
@@ -452,6 +479,6 @@ def missing_support(
             "Apache Kafka 4.1 and newer offer it only with unstable.api.versions.enable=true"
         )
     for api in (Api.END_TXN, Api.TXN_OFFSET_COMMIT):
-        if codec.common_version(codec.SPOKEN_VERSIONS[api], features.versions.get(api.value)) is None:
+        if codec.common_version(codec.SPOKEN_VERSIONS[api], features.versions.get(api)) is None:
             return UnsupportedByBrokerError(f"the broker does not offer {api.name} v{codec.SPOKEN_VERSIONS[api][0]}")
     return None

@@ -36,7 +36,11 @@ COMPLETE_TRANSACTION: Final = "complete_transaction()"
 # Calls that decide nothing, so that abort_transaction() may take the place of one that timed out.
 _REPLACED_BY_ABORT: Final = frozenset({Call.PREPARE_TRANSACTION.value, Call.SEND_OFFSETS.value})
 
-_PRODUCING: Final = frozenset({ProducerState.IN_TRANSACTION, ProducerState.COMMITTING_TRANSACTION})
+# tuples, because hashing a member of an Enum costs more than comparing it with a few
+_PRODUCING: Final = (ProducerState.IN_TRANSACTION, ProducerState.COMMITTING_TRANSACTION)
+_ENDING: Final = (ProducerState.COMMITTING_TRANSACTION, ProducerState.ABORTING_TRANSACTION)
+_FINISHED: Final = (ProducerState.FATAL_ERROR, ProducerState.CLOSED)
+_DROPPING: Final = (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION, *_FINISHED)
 
 _RETRIED: Final = frozenset({ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP})
 
@@ -267,7 +271,7 @@ class TransactionManager:
 
     def fail_fatal(self, error: KafkaError) -> None:
         """The producer is finished."""
-        if self.state in (ProducerState.CLOSED, ProducerState.FATAL_ERROR):
+        if self.state in _FINISHED:
             return
         self._happen(Event.FATAL_FAILURE)
         self._error = error
@@ -288,12 +292,7 @@ class TransactionManager:
     @property
     def drops_unsent(self) -> bool:
         """Whether records that are not sent yet never will be."""
-        return self.state in (
-            ProducerState.ABORTABLE_ERROR,
-            ProducerState.ABORTING_TRANSACTION,
-            ProducerState.FATAL_ERROR,
-            ProducerState.CLOSED,
-        )
+        return self.state in _DROPPING
 
     @property
     def retry_at_ms(self) -> float | None:
@@ -343,7 +342,7 @@ class TransactionManager:
 
     @property
     def _ends(self) -> bool:
-        return self.state in (ProducerState.COMMITTING_TRANSACTION, ProducerState.ABORTING_TRANSACTION)
+        return self.state in _ENDING
 
     def _next_request(self, delivered: bool) -> Outgoing | None:
         if self.state is ProducerState.INITIALIZING:
@@ -383,7 +382,7 @@ class TransactionManager:
     def on_answer(self, answer: m.Answer, now_ms: float) -> None:
         """What the broker said to the request that is in flight."""
         request, self._in_flight = self._in_flight, None
-        if self.state in (ProducerState.FATAL_ERROR, ProducerState.CLOSED):
+        if self.state in _FINISHED:
             return
         match request, answer:
             case m.FindCoordinator(), m.FindCoordinatorAnswer():
@@ -402,7 +401,7 @@ class TransactionManager:
         request, self._in_flight = self._in_flight, None
         if request is None:
             raise AssertionError("no request is in flight")
-        if self.state in (ProducerState.FATAL_ERROR, ProducerState.CLOSED):
+        if self.state in _FINISHED:
             return
         self._failed_with(m.API_OF[type(request)], NETWORK_EXCEPTION, now_ms)
 
