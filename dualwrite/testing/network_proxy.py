@@ -83,7 +83,7 @@ class NetworkProxy:
 
     def through(self, url: sa.URL) -> sa.URL:
         """`url` with this proxy in front of its server."""
-        return url.set(host="127.0.0.1", port=self.port, query={})
+        return url.difference_update_query(["host"]).set(host="127.0.0.1", port=self.port)
 
     def cut(self) -> int:
         """Close every connection now; returns how many there were."""

@@ -20,6 +20,7 @@ from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
+    POINTS_BEFORE_COMMIT_REQUEST,
     POINTS_OF_A_TAKE_OVER,
     AtPoint,
     InjectedError,
@@ -45,14 +46,11 @@ class Survivor(StrEnum):
     NEW_WRITER = "new-writer"
 
 
-# The database request that follows these points is COMMIT itself: losing its answer does not undo it.
-POINTS_BEFORE_COMMIT_REQUEST = (PausePoint.AFTER_STATE_WRITE, PausePoint.BEFORE_DATABASE_COMMIT)
-
-
 def takes_effect(point: PausePoint, fault: FaultKind) -> bool:
     """What the recipe promises for one fault at one point."""
     if fault in (FaultKind.BROKER_CUT, FaultKind.BROKER_ANSWER_LOST) or point in POINTS_AFTER_THE_DECISION:
         return True
+    # The request that follows these points is COMMIT itself: losing its answer does not undo it.
     return fault is FaultKind.DATABASE_ANSWER_LOST and point in POINTS_BEFORE_COMMIT_REQUEST
 
 

@@ -10,12 +10,19 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import FencedError, RowLockTimeoutError
+from dualwrite.errors import FencedError, OutcomeUnknown, RowLockTimeoutError
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualWriter
-from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, Seen
+from tests.crash.scenario import (
+    POINTS_AFTER_THE_DECISION,
+    POINTS_BEFORE_COMMIT_REQUEST,
+    AtPoint,
+    Predecessor,
+    Scenario,
+    Seen,
+)
 from tests.support.databases import Database
 
 POINTS_UNDER_THE_LOCK = [point for point in PausePoint if point not in POINTS_AFTER_THE_DECISION]
@@ -93,8 +100,17 @@ def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(
             newer.recover()
             assert scenario.write(newer, 2).error is None
             seen = older.wake()
-            assert seen.took_effect is False
-            assert scenario.write(newer, 3).error is None
+            third = scenario.write(newer, 3)
+    if point in POINTS_BEFORE_COMMIT_REQUEST:
+        # It had sent all it had to send, and the row that could tell it what became of that has been replaced.
+        assert isinstance(seen.error, OutcomeUnknown)
+    else:
+        assert seen.took_effect is False
+    if point is PausePoint.AFTER_LOCK:
+        # It woke up, initialised, and only then found its lock gone: that cost the newer one the id, and no data.
+        assert isinstance(third.error, FencedError)
+    else:
+        assert third.error is None
     scenario.assert_both_sides_agree()
 
 

@@ -66,12 +66,15 @@ def state_row(database: Database, transactional_id: str) -> str | None:
 
 
 class PostgresDatabase:
-    """A database of its own on a real Postgres, reached through a proxy."""
+    """A schema of its own on a real Postgres, reached through a proxy."""
 
     def __init__(self, server: PostgresServer) -> None:
-        self.url = server.create_database(f"test_{uuid.uuid4().hex[:12]}")
+        schema = f"test_{uuid.uuid4().hex[:12]}"
+        self.url = server.url.update_query_dict({"options": f"-csearch_path={schema}"})
+        with sa.create_engine(server.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.schema.CreateSchema(schema))
         self._proxy = NetworkProxy.for_postgres(self.url)
-        self.engine = sa.create_engine(self._proxy.through(self.url))
+        self.engine = sa.create_engine(self._proxy.through(self.url), pool_pre_ping=True)
         events.metadata.create_all(self.engine)
 
     def cut(self) -> None:
@@ -110,7 +113,7 @@ class SqliteDatabase:
     def __init__(self, directory: Path) -> None:
         self.url = sa.URL.create("sqlite", database=str(directory / f"{uuid.uuid4().hex[:12]}.db"))
         self._faults = _SqliteFaults()
-        self.engine = sa.create_engine(self.url, creator=self._connect)
+        self.engine = sa.create_engine(self.url, creator=self._connect, poolclass=sa.NullPool)
         events.metadata.create_all(self.engine)
 
     def _connect(self) -> sqlite3.Connection:
@@ -185,6 +188,7 @@ class _FaultyCursor(sqlite3.Cursor):
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
         result = super().execute(*arguments)
         if self.faults.lose_next:
+            self.close()  # an open cursor would keep the file locked beyond its connection
             self.connection._lose()  # type: ignore[attr-defined]
         return result
 
