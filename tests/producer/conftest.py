@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,3 +65,10 @@ def read_committed(emulator: Emulator) -> ReadCommitted:
             consumer.close()
 
     return read
+
+
+def wait_until_markers_are_written(emulator: Emulator, timeout_s: float = 10.0) -> None:
+    """A commit returns when it is decided; what is in the logs is complete a moment later."""
+    deadline_s = time.monotonic() + timeout_s
+    while any(transaction.state.startswith("Prepare") for transaction in emulator.transactions()):
+        assert time.monotonic() < deadline_s, emulator.transactions()

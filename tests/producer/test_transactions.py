@@ -20,7 +20,7 @@ from dualwrite.errors import (
     UnsupportedByBrokerError,
 )
 from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, Producer, ProducerState, TopicPartition
-from tests.producer.conftest import MakeProducer, ReadCommitted
+from tests.producer.conftest import MakeProducer, ReadCommitted, wait_until_markers_are_written
 
 
 def test_commit_and_abort(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
@@ -307,4 +307,23 @@ def test_plain_transactions_work_on_a_released_kafka() -> None:
             producer.begin_transaction()
             producer.send("orders", "v")
             producer.commit_transaction()
+        wait_until_markers_are_written(emulator)
         assert emulator.log("orders").log_end_offset == 6, "three records and three markers"
+
+
+def test_partitions_and_coordinators_on_several_nodes() -> None:
+    with (
+        Emulator(nodes=3, topics={"events": 6}) as emulator,
+        Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="t") as producer,
+    ):
+        producer.init_transactions()
+        for _ in range(2):
+            producer.begin_transaction()
+            for partition in range(6):
+                producer.send("events", "v", partition=partition)
+            producer.send_offsets_to_transaction({TopicPartition("events", 0): 1}, "readers")
+            producer.commit_transaction()
+        wait_until_markers_are_written(emulator)
+        logs = [emulator.log("events", partition) for partition in range(6)]
+        assert len({log.leader_id for log in logs}) == 3
+        assert [log.log_end_offset for log in logs[1:]] == [4] * 5, "two records and two markers"
