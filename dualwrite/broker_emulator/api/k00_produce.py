@@ -12,6 +12,8 @@ Appends record batches of magic 2, as they are, to partitions that this node lea
   transaction before are usually on their way.
 * A transactional batch without a transactional id is 53 for the whole request; batches of more than one
   (producer id, epoch) are 49.
+  One without a producer id belongs to no transaction and is taken as it is.
+* A partition gets exactly one batch; more are 87, before the coordinator is asked.
 * acks other than -1, 0, 1 is 21. With acks=0 nothing is answered; an error then closes the connection, as in
   Kafka.
 * Hidden by profile: v12+ in kafka-3.9.
@@ -32,12 +34,18 @@ from dualwrite.broker_emulator.api.topics import led_partition, requested_topic,
 from dualwrite.broker_emulator.cluster import Partition
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.partition_log import AppendResult
-from dualwrite.broker_emulator.log.record_batch import BatchHeader, CorruptRecordError, parse_header
+from dualwrite.broker_emulator.log.record_batch import (
+    NO_PRODUCER_ID,
+    BatchHeader,
+    CorruptRecordError,
+    parse_header,
+)
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 _IMPLICIT_ADD_VERSION = 12
 _ACKS = (-1, 0, 1)
+_NO_PRODUCER = (NO_PRODUCER_ID, -1)
 
 _NOT_ENOUGH_REPLICAS = dict.fromkeys(
     (
@@ -75,7 +83,7 @@ class _Write(NamedTuple):
     data: Any
     partition: Partition | None
     header: BatchHeader | None
-    """Of its first batch; None where the bytes have none, which the append will refuse."""
+    """Of its batch; None where the bytes have none, which the append will refuse."""
     error: ErrorCode
 
 
@@ -107,7 +115,14 @@ def _write(call: Call, requested: Any, data: Any) -> _Write:
     if topic is None:
         return _Write(requested, data, None, None, error)
     partition, error = led_partition(call, topic, data.index)
-    return _Write(requested, data, partition, _first_header(data.records), error)
+    header = _first_header(data.records)
+    if partition is not None and header is not None and _another_follows(header, data.records):
+        return _Write(requested, data, None, None, ErrorCode.invalid_record)
+    return _Write(requested, data, partition, header, error)
+
+
+def _another_follows(header: BatchHeader, records: bytes) -> bool:
+    return header.size_bytes < len(records) and _first_header(records[header.size_bytes :]) is not None
 
 
 def _first_header(records: bytes | None) -> BatchHeader | None:
@@ -124,7 +139,8 @@ def _request_error(call: Call, writes: list[_Write]) -> ErrorCode:
         return ErrorCode.none
     if call.request.transactional_id is None:
         return ErrorCode.transactional_id_authorization_failed
-    if len({(header.producer_id, header.producer_epoch) for header in transactional}) > 1:
+    producers = {(header.producer_id, header.producer_epoch) for header in transactional} - {_NO_PRODUCER}
+    if len(producers) > 1:
         return ErrorCode.invalid_producer_id_mapping
     return ErrorCode.none
 
@@ -140,6 +156,7 @@ def _unverified(call: Call, writes: list[_Write]) -> list[tuple[Partition, Batch
         if partition is not None
         and header is not None
         and header.is_transactional
+        and header.producer_id != NO_PRODUCER_ID
         and not partition.log.has_open_transaction(header.producer_id, header.producer_epoch)
     ]
 
