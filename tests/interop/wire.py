@@ -280,6 +280,8 @@ class Wire:
     def wait_for_coordinator(self, key: str, key_type: int = TRANSACTION) -> None:
         """The first look-up creates the internal topic, which takes a moment."""
         wait_until(lambda: self.find_coordinator(key, key_type) == Code.NONE)
+        if key_type == GROUP:
+            wait_until(lambda: self.offset_fetch(key, "any")[0] not in _RETRIED)
 
     # -- transaction coordinator
 
@@ -539,6 +541,7 @@ class Wire:
         isolation: int = READ_UNCOMMITTED,
         *,
         partition: int = 0,
+        max_bytes: int = 1 << 20,
         version: int = 11,
     ) -> Fetched:
         wanted = FetchRequest.FetchTopic
@@ -548,7 +551,7 @@ class Wire:
             fetch_offset=offset,
             last_fetched_epoch=-1,
             log_start_offset=-1,
-            partition_max_bytes=1 << 20,
+            partition_max_bytes=max_bytes,
         )
         answer = self.call(
             FetchRequest(
@@ -556,7 +559,7 @@ class Wire:
                 replica_id=-1,
                 max_wait_ms=0,
                 min_bytes=0,
-                max_bytes=1 << 20,
+                max_bytes=max_bytes,
                 isolation_level=isolation,
                 session_id=0,
                 session_epoch=-1,
