@@ -60,6 +60,10 @@ class Topic:
         return self.name in (TRANSACTION_STATE_TOPIC, OFFSETS_TOPIC)
 
 
+PRODUCER_IDS_PER_MS = 1000
+"""More than any emulator hands out, so that no two that share a clock hand out the same."""
+
+
 class Cluster:
     """What all nodes of one emulator share. Everything here runs in the emulator's loop."""
 
@@ -71,7 +75,9 @@ class Cluster:
         self.cluster_id = uuid.uuid4().hex[:22]
         self.nodes: dict[int, Node] = {}
         self.topics: dict[str, Topic] = {}
-        self.producer_id_blocks = ProducerIdBlocks()
+        # A database outlives this memory and may hold the prepared state of an earlier emulator. Were ids handed out
+        # from 0 again, a new transaction could be taken for that one and be committed by mistake.
+        self.producer_id_blocks = ProducerIdBlocks(first_producer_id=clock.now_ms() * PRODUCER_IDS_PER_MS)
         self._topics_by_id: dict[uuid.UUID, Topic] = {}
         self._first_leader = 0
 
