@@ -186,7 +186,7 @@ def test_transaction_timeout(
 def test_every_client_reads_what_another_wrote(
     wire: Wire, broker: Broker, reader: ForeignClient, transactional_id: str, topic: str
 ) -> None:
-    writers = (Confluent(), Aiokafka(), KafkaPython())
+    writers: tuple[ForeignClient, ...] = (Confluent(), Aiokafka(), KafkaPython())
     for number, writer in enumerate(writers):
         producer = writer.producer(broker.bootstrap_servers, f"{transactional_id}-{number}")
         producer.init()

@@ -199,7 +199,13 @@ def test_metadata_of_unknown_topics(wire: Wire, transactional_id: str) -> None:
     ],
 )
 def test_create_topics_refusals(wire: Wire, topic: str, changes: dict[str, Any], error: int) -> None:
-    settings = {"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    settings: dict[str, Any] = {
+        "name": topic,
+        "num_partitions": 1,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": [],
+    }
     if changes and "name" not in changes:
         settings["name"] = f"{topic}-new"
     asked = CreateTopicsRequest.CreatableTopic(**(settings | changes))

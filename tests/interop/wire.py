@@ -271,7 +271,7 @@ class Wire:
         wait_until(lambda: all(self._leads(name, partition) for partition in range(partitions)))
 
     def _leads(self, topic: str, partition: int) -> bool:
-        return self._list_offsets(topic, partition, LATEST, READ_UNCOMMITTED, 7).error_code == 0
+        return bool(self._list_offsets(topic, partition, LATEST, READ_UNCOMMITTED, 7).error_code == 0)
 
     def find_coordinator(self, key: str, key_type: int = TRANSACTION, *, version: int = 3) -> Code | int:
         answer = self.call(FindCoordinatorRequest(version=version, key=key, key_type=key_type))
@@ -633,7 +633,9 @@ class Wire:
         partition = wanted.TxnOffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
         )
-        extra = {"generation_id": generation, "member_id": member, "group_instance_id": None} if version >= 3 else {}
+        extra: dict[str, Any] = {}
+        if version >= 3:
+            extra = {"generation_id": generation, "member_id": member, "group_instance_id": None}
         answer = self.call(
             TxnOffsetCommitRequest(
                 version=version,
