@@ -24,7 +24,7 @@ TIMEOUT_SCAN_MS = 100
 """Interval at which both brokers look for timed-out transactions; Kafka's default is ten seconds."""
 
 KAFKA_VERSION_USED = os.environ.get("DUALWRITE_KAFKA_VERSION", KAFKA_VERSION)
-"""The release that is compared with; 4.1 and later should do."""
+"""The release that is compared with, 4.3 or later; 4.1 differs in one thing only, a timeout at the last epoch."""
 
 _names = itertools.count(1)
 
