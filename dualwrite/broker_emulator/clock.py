@@ -17,20 +17,23 @@ from typing import Protocol
 
 
 class Timer(Protocol):
-    """A pending call, as returned by `Clock.call_every`."""
+    """A pending call, as returned by a `Clock`."""
 
     def cancel(self) -> None:
         """Stop calling; harmless when already stopped."""
 
 
 class Clock(Protocol):
-    """Milliseconds since the Unix epoch, and calls at intervals of it."""
+    """Milliseconds since the Unix epoch, and calls at intervals of it or at one instant."""
 
     def now_ms(self) -> int:
         """The broker's present time in milliseconds since the Unix epoch."""
 
     def call_every(self, interval_ms: int, callback: Callable[[], None]) -> Timer:
         """Call `callback` each time `interval_ms` has passed, until cancelled. Must run in the emulator's loop."""
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        """Call `callback` once, when `delay_ms` has passed. Must run in the emulator's loop."""
 
 
 @dataclass(slots=True)
@@ -62,12 +65,15 @@ class SystemClock:
         timer.start()
         return timer
 
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
+
 
 @dataclass(slots=True, order=True)
 class _VirtualTimer:
     due_ms: int
     sequence: int
-    interval_ms: int = field(compare=False)
+    interval_ms: int | None = field(compare=False)  # None: fires once
     callback: Callable[[], None] = field(compare=False)
     cancelled: bool = field(default=False, compare=False)
 
@@ -89,7 +95,15 @@ class VirtualClock:
     def call_every(self, interval_ms: int, callback: Callable[[], None]) -> Timer:
         if interval_ms <= 0:
             raise ValueError(f"interval_ms must be positive, not {interval_ms}")
-        timer = _VirtualTimer(self._now_ms + interval_ms, next(self._sequence), interval_ms, callback)
+        return self._start(interval_ms, interval_ms, callback)
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        if delay_ms < 0:
+            raise ValueError(f"delay_ms must not be negative: {delay_ms}")
+        return self._start(delay_ms, None, callback)
+
+    def _start(self, delay_ms: int, interval_ms: int | None, callback: Callable[[], None]) -> Timer:
+        timer = _VirtualTimer(self._now_ms + delay_ms, next(self._sequence), interval_ms, callback)
         heapq.heappush(self._timers, timer)
         return timer
 
@@ -103,7 +117,8 @@ class VirtualClock:
             if timer.cancelled:
                 continue
             self._now_ms = timer.due_ms
-            timer.due_ms += timer.interval_ms
-            heapq.heappush(self._timers, timer)
+            if timer.interval_ms is not None:
+                timer.due_ms += timer.interval_ms
+                heapq.heappush(self._timers, timer)
             timer.callback()
         self._now_ms = end_ms

@@ -42,6 +42,12 @@ class BrokerConfig:
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50
     offset_metadata_max_bytes: int = 4096
+    offsets_retention_minutes: int = 10_080
+    offsets_retention_check_interval_ms: int = 600_000
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 0  # Kafka: 3000, but 0 in the server.properties that it ships for trying it
+    group_max_size: int = 2147483647
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
     transactional_id_expiration_ms: int = 604_800_000
