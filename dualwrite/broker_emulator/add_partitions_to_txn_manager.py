@@ -2,35 +2,129 @@
 
 Old clients registered the partitions themselves: the coordinator verifies that they did. New ones (Produce v12+,
 TxnOffsetCommit v5+) leave it to the broker: the coordinator adds the partitions to the transaction.
+
+Each broker asks about a transactional id once at a time. One request may wait behind the one in flight; when another
+comes, one of the two is answered at once, as `queue_errors` says: only the newest producer can still be right.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.cluster import TRANSACTION_STATE_TOPIC
+from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.topic_partition import TopicPartition
+from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster import Cluster
 
 
-async def add_or_verify(
-    cluster: Cluster,
-    transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    partitions: Collection[TopicPartition],
-    *,
-    add: bool,
-) -> Mapping[TopicPartition, ErrorCode]:
-    """The coordinator's answer for each partition, as the coordinator gave it."""
-    coordinator = cluster.transaction_coordinator(transactional_id).transactions
-    if not add:
-        return coordinator.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
-    error = await coordinator.add_partitions(
-        transactional_id, producer_id, producer_epoch, partitions, transaction_version=2
-    )
-    return dict.fromkeys(partitions, error)
+def queue_errors(queued_epoch: int, incoming_epoch: int) -> tuple[ErrorCode, ErrorCode]:
+    """What the waiting request and the incoming one are answered; NONE for the one that waits from now on."""
+    if incoming_epoch < queued_epoch:
+        return ErrorCode.none, ErrorCode.invalid_producer_epoch
+    if incoming_epoch > queued_epoch:
+        return ErrorCode.invalid_producer_epoch, ErrorCode.none
+    return ErrorCode.network_exception, ErrorCode.none
+
+
+@dataclass(slots=True, eq=False)
+class _Queued:
+    """A request that waits for its turn; `turn` is NONE when it has come, or the error to answer instead."""
+
+    producer_epoch: int
+    turn: asyncio.Future[ErrorCode]
+
+
+class AddPartitionsToTxnManager:
+    """The questions of one broker."""
+
+    __slots__ = ("_cluster", "_in_flight", "_node_id")
+
+    def __init__(self, node_id: int, cluster: Cluster) -> None:
+        self._node_id = node_id
+        self._cluster = cluster
+        self._in_flight: dict[str, _Queued | None] = {}  # by transactional id: who waits behind the one in flight
+
+    async def add_or_verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        add: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """The answer for each partition: the coordinator's own, or 13 or 47 from the queue; 15 without coordinator."""
+        if transactional_id in self._in_flight:
+            error = await self._turn(transactional_id, producer_epoch)
+            if error is not ErrorCode.none:
+                return dict.fromkeys(partitions, error)
+        else:
+            self._in_flight[transactional_id] = None
+        try:
+            return await self._ask(transactional_id, producer_id, producer_epoch, partitions, add)
+        finally:
+            self._hand_over(transactional_id)
+
+    async def _turn(self, transactional_id: str, producer_epoch: int) -> ErrorCode:
+        queued = self._in_flight[transactional_id]
+        if queued is not None:
+            for_queued, for_incoming = queue_errors(queued.producer_epoch, producer_epoch)
+            if for_incoming is not ErrorCode.none:
+                return for_incoming
+            if not queued.turn.done():
+                queued.turn.set_result(for_queued)
+        turn: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        self._in_flight[transactional_id] = _Queued(producer_epoch, turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled() and turn.result() is ErrorCode.none:
+                self._hand_over(transactional_id)
+            raise
+
+    def _hand_over(self, transactional_id: str) -> None:
+        queued = self._in_flight.pop(transactional_id)
+        if queued is not None and not queued.turn.done():
+            self._in_flight[transactional_id] = None
+            queued.turn.set_result(ErrorCode.none)
+
+    async def _ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        add: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        points = self._cluster.pause_points
+        context = {
+            "node_id": self._node_id,
+            "transactional_id": transactional_id,
+            "producer_id": producer_id,
+            "producer_epoch": producer_epoch,
+        }
+        if points.active:
+            await points.reach(PausePoint.BEFORE_VERIFICATION, **context)
+        state_partition = partition_for(transactional_id, self._cluster.config.transaction_state_log_num_partitions)
+        node = self._cluster.leader(TRANSACTION_STATE_TOPIC, state_partition)
+        answers: Mapping[TopicPartition, ErrorCode]
+        if node is None:
+            answers = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+        elif add:
+            error = await node.transactions.add_partitions(
+                transactional_id, producer_id, producer_epoch, partitions, transaction_version=2
+            )
+            answers = dict.fromkeys(partitions, error)
+        else:
+            answers = node.transactions.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
+        if points.active:
+            await points.reach(PausePoint.AFTER_VERIFICATION, **context)
+        return answers

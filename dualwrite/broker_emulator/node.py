@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Cluster, Partition
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin
@@ -29,6 +30,7 @@ class Node:
         self.port = port
         self.connections: set[Connection] = set()
         self.groups = GroupCoordinator(cluster)
+        self.add_partitions_to_txn = AddPartitionsToTxnManager(node_id, cluster)
         self.transactions = TransactionCoordinator(
             node_id=node_id,
             config=cluster.config,

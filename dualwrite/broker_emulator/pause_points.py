@@ -14,8 +14,10 @@ from typing import Any
 
 
 class PausePoint(StrEnum):
-    """Where the transaction coordinator can be held, in the order in which one transaction meets them."""
+    """Where a broker can be held, in the order in which one transaction meets them."""
 
+    BEFORE_VERIFICATION = "before-verification"  # a partition leader is about to ask the coordinator (KIP-890)
+    AFTER_VERIFICATION = "after-verification"  # it has the answer and has not appended yet
     BEFORE_STATE_APPEND = "before-state-append"  # Empty or Ongoing record
     AFTER_STATE_APPEND = "after-state-append"
     BEFORE_PREPARE_APPEND = "before-prepare-append"

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.add_partitions_to_txn_manager import add_or_verify
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, CloseConnectionError, register
 from dualwrite.broker_emulator.api.topics import led_partition, requested_topic, topic_reference
 from dualwrite.broker_emulator.cluster import Partition
@@ -191,8 +190,8 @@ async def _ask_coordinator(
         for partition, header in unverified
     }
     header = unverified[0][1]
-    answers = await add_or_verify(
-        call.cluster, call.request.transactional_id, header.producer_id, header.producer_epoch, guards, add=adds
+    answers = await call.node.add_partitions_to_txn.add_or_verify(
+        call.request.transactional_id, header.producer_id, header.producer_epoch, guards, add=adds
     )
     return guards, answers
 

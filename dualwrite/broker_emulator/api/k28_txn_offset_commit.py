@@ -19,7 +19,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.add_partitions_to_txn_manager import add_or_verify
 from dualwrite.broker_emulator.api.offsets import offset_response, offsets_to_commit
 from dualwrite.broker_emulator.api.registry import Api, Call, register
 from dualwrite.broker_emulator.cluster import Partition
@@ -73,13 +72,8 @@ async def _verify(call: Call, partition: Partition) -> tuple[VerificationGuard |
     if not adds and not call.cluster.config.transaction_partition_verification_enable:
         return None, ErrorCode.none
     guard = log.begin_verification(request.producer_id, request.producer_epoch, -1, supports_epoch_bump=adds)
-    answers = await add_or_verify(
-        call.cluster,
-        request.transactional_id,
-        request.producer_id,
-        request.producer_epoch,
-        [partition.name],
-        add=adds,
+    answers = await call.node.add_partitions_to_txn.add_or_verify(
+        request.transactional_id, request.producer_id, request.producer_epoch, [partition.name], add=adds
     )
     table = COORDINATOR_ERRORS if call.version >= 4 else COORDINATOR_ERRORS_BEFORE_V4
     error = answers[partition.name]
