@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -85,6 +85,7 @@ class ApacheKafka:
 
     `two_phase_commit` makes it accept Enable2Pc (KIP-939), which needs the unstable API versions too; no release
     implements KeepPreparedTxn. `properties` are broker settings by Kafka's names and win over everything else.
+    `jvm_options` are for a quick start in little memory unless given.
     Data and logs live in a temporary directory that `stop` removes. The process ends with this object,
     or with this interpreter, at the latest.
     """
@@ -96,9 +97,11 @@ class ApacheKafka:
         unstable_api_versions: bool = False,
         two_phase_commit: bool = False,
         properties: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = _JVM_OPTIONS,
         start_timeout_s: float = 60,
     ) -> None:
         self.version = version
+        self._jvm_options = tuple(jvm_options)
         self._overrides = _switches(unstable_api_versions, two_phase_commit) | dict(properties or {})
         self._start_timeout_s = start_timeout_s
         self._server: _Server | None = None
@@ -111,7 +114,7 @@ class ApacheKafka:
         jars = resolve_jars(self.version)
         deadline = time.monotonic() + self._start_timeout_s
         for attempt in range(1, _START_ATTEMPTS + 1):
-            server = _Server(java, jars, self._overrides)
+            server = _Server([java, *self._jvm_options], jars, self._overrides)
             try:
                 server.start(deadline)
             except _PortTakenError:
@@ -228,8 +231,8 @@ class _PortTakenError(ServerUnavailableError):
 class _Server:
     """One process with its directory and its ports."""
 
-    def __init__(self, java: str, jars: Path, overrides: Mapping[str, str]) -> None:
-        self._java = [java, *_JVM_OPTIONS]
+    def __init__(self, java: Sequence[str], jars: Path, overrides: Mapping[str, str]) -> None:
+        self._java = java
         self._class_path = f"{jars}/*"
         self._directory = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
         self.port, controller_port = _free_port(), _free_port()
