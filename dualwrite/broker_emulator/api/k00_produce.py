@@ -7,7 +7,8 @@ Appends record batches of magic 2, as they are, to partitions that this node lea
 * v3 transactional id; v8 error details; v9 flexible; v11 may answer 120; v12 adds the partition to the
   transaction implicitly (KIP-890 part 2); v13 names topics by id (KIP-516).
 * A transactional batch on a partition without an open transaction of its (producer id, epoch) goes by the
-  coordinator first: below v12 it verifies, from v12 on it adds. Its answers go out as the table below says.
+  coordinator first: below v12 it verifies (unless `transaction.partition.verification.enable` is false), from v12
+  on it adds. Its answers go out as the table below says.
   From v12 on 51 is retried here every 20 ms for at most 100 ms (KAFKA-18654), because the markers of the
   transaction before are usually on their way.
 * A transactional batch without a transactional id is 53 for the whole request; batches of more than one
@@ -146,9 +147,6 @@ def _request_error(call: Call, writes: list[_Write]) -> ErrorCode:
 
 def _unverified(call: Call, writes: list[_Write]) -> list[tuple[Partition, BatchHeader]]:
     """The partitions that the coordinator has to be asked about."""
-    adds = call.version >= _IMPLICIT_ADD_VERSION
-    if not adds and not call.cluster.config.transaction_partition_verification_enable:
-        return []
     return [
         (partition, header)
         for _, _, partition, header, _ in writes
@@ -181,7 +179,10 @@ async def _verify(call: Call, unverified: list[tuple[Partition, BatchHeader]]) -
 async def _ask_coordinator(
     call: Call, unverified: list[tuple[Partition, BatchHeader]]
 ) -> tuple[dict[TopicPartition, VerificationGuard], Mapping[TopicPartition, ErrorCode]]:
-    """One question. Its guards are taken before it is asked: a marker that is written meanwhile makes them void."""
+    """One question. Its guards are taken before it is asked: a marker that is written meanwhile makes them void.
+
+    Without `transaction.partition.verification.enable` nobody is asked about what clients below v12 send.
+    """
     adds = call.version >= _IMPLICIT_ADD_VERSION
     guards = {
         partition.name: partition.log.begin_verification(
@@ -189,6 +190,8 @@ async def _ask_coordinator(
         )
         for partition, header in unverified
     }
+    if not adds and not call.cluster.config.transaction_partition_verification_enable:
+        return guards, {}
     header = unverified[0][1]
     answers = await call.node.add_partitions_to_txn.add_or_verify(
         call.request.transactional_id, header.producer_id, header.producer_epoch, guards, add=adds

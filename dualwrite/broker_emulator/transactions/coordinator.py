@@ -332,7 +332,7 @@ def _end_with_bump(
 ) -> Decision[EndTxnResult]:
     if metadata.pending_state is not None:  # before the pair: a rotated pair is handed out while this is pending
         return _end_refused(ErrorCode.concurrent_transactions)
-    is_retry = _is_end_retry(metadata, pair)
+    is_retry = _is_end_retry(metadata, pair) if rules.logs_last_epoch else _is_one_epoch_behind(metadata, pair)
     if not is_retry:
         error = _identity_error(metadata, pair)
         if error is not ErrorCode.none:
@@ -372,6 +372,13 @@ def _is_end_retry(metadata: TransactionMetadata, pair: ProducerPair) -> bool:
         metadata.producer_id if metadata.previous_producer_id == NO_PRODUCER_ID else metadata.previous_producer_id
     )
     return pair == (ended_by, metadata.last_producer_epoch)
+
+
+def _is_one_epoch_behind(metadata: TransactionMetadata, pair: ProducerPair) -> bool:
+    """What Kafka takes for a retry of EndTxn, whatever version and producer the last decision was made with."""
+    if pair == (metadata.producer_id, metadata.producer_epoch - 1):
+        return True
+    return metadata.producer_epoch == 0 and pair == (metadata.previous_producer_id, LAST_USABLE_EPOCH)
 
 
 # --- what the server does by itself ---------------------------------------------------------------------------------

@@ -26,6 +26,10 @@ class CoordinatorRules:
     """What a commit gets that arrives after the server aborted (KAFKA-20785); INVALID_TXN_STATE before the fix."""
     pending_checked_before_identity: bool = True
     """Whether an add looks for a pending transition before it looks at the producer (KAFKA-18660)."""
+    logs_last_epoch: bool = True
+    """Whether `__transaction_state` holds the epoch before the last bump (KAFKA-20357) and the pair of a recovering
+    client (KIP-939). Without it, a retry of EndTxn is told by its epoch being one behind, and InitProducerId's is
+    not recognised by the next coordinator."""
     exhausted_init_retry_fails: bool = False
     """Whether InitProducerId with the last epoch, at the epoch limit, surfaces Kafka's IllegalStateException as -1.
 
@@ -46,5 +50,6 @@ class CoordinatorRules:
             transactional_id_expiration_ms=config.transactional_id_expiration_ms,
             late_commit_error=ErrorCode.producer_fenced if imitates_kip else ErrorCode.invalid_txn_state,
             pending_checked_before_identity=not before_tv2,
+            logs_last_epoch=imitates_kip,
             exhausted_init_retry_fails=not imitates_kip,
         )

@@ -118,13 +118,13 @@ class TransactionCoordinator:
         self.node_id = node_id
         self._rules = CoordinatorRules.from_config(config)
         self._partition_count = config.transaction_state_log_num_partitions
-        self._value_version = value_version(self._rules.transaction_version)
         self._clock = clock
         self._log = log
         self._producer_ids = producer_ids
         self._markers = markers
         self._pause_points = pause_points
         self._partitions: dict[int, _OwnedPartition] = {}
+        self._loading: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_active = True
 
@@ -134,11 +134,15 @@ class TransactionCoordinator:
         """The `__transaction_state` partition that owns the id."""
         return partition_for(transactional_id, self._partition_count)
 
+    def begin_loading(self, partition: int) -> None:
+        """Have become leader of a partition that will be loaded later: requests are answered 14 meanwhile."""
+        self._loading.add(partition)
+
     def load_partition(self, partition: int, leader_epoch: int) -> None:
         """Become leader of a partition: replay it and resend the markers of transactions that were being ended.
 
-        Takes one step of the event loop, so no request can meet a partition that is still loading. `leader_epoch` is
-        the coordinator epoch of the markers sent from now on. Raises TransactionLogError on a record nobody can read.
+        Takes one step of the event loop. `leader_epoch` is the coordinator epoch of the markers sent from now on.
+        Raises TransactionLogError on a record nobody can read.
         """
         owned = _OwnedPartition(partition, leader_epoch)
         for key, value in self._log.replay(partition):
@@ -147,6 +151,7 @@ class TransactionCoordinator:
                 owned.ids.pop(transactional_id, None)
             else:
                 owned.ids[transactional_id] = transitions.loaded(decode_value(transactional_id, value))
+        self._loading.discard(partition)
         self._partitions[partition] = owned
         for metadata in owned.ids.values():
             if metadata.state in PREPARE_STATES:
@@ -155,6 +160,12 @@ class TransactionCoordinator:
     def unload_partition(self, partition: int) -> None:
         """Lose leadership: forget the partition's ids; appends in flight answer NOT_COORDINATOR."""
         self._partitions.pop(partition, None)
+
+    def follow(self, config: BrokerConfig) -> None:
+        """Go on by other rules: `transaction.version` was changed. A transaction that is open then is ended by the
+        version of the request that ends it; what the server does by itself, and how records are written, follow the
+        cluster's version of that moment (KIP-890)."""
+        self._rules = CoordinatorRules.from_config(config)
 
     async def shutdown(self) -> None:
         """Stop all background work; afterwards requests are answered NOT_COORDINATOR, inspection with 15."""
@@ -166,6 +177,11 @@ class TransactionCoordinator:
 
     def _owner_of(self, transactional_id: str) -> _OwnedPartition | None:
         return self._partitions.get(self.partition_for(transactional_id))
+
+    def _absence_of(self, transactional_id: str) -> ErrorCode:
+        """Why this node cannot answer for an id that it does not own."""
+        is_loading = self.partition_for(transactional_id) in self._loading
+        return ErrorCode.coordinator_load_in_progress if is_loading else ErrorCode.not_coordinator
 
     def _is_owner(self, owned: _OwnedPartition) -> bool:
         return self._partitions.get(owned.partition) is owned
@@ -197,7 +213,7 @@ class TransactionCoordinator:
             return InitProducerIdResult(ErrorCode.none, self._producer_ids.next_producer_id(), 0)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return InitProducerIdResult(ErrorCode.not_coordinator)
+            return InitProducerIdResult(self._absence_of(transactional_id))
         metadata = owned.ids.get(transactional_id)
         decision = decisions.decide_init_producer_id(
             transactional_id,
@@ -225,7 +241,7 @@ class TransactionCoordinator:
             return ErrorCode.invalid_request
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return ErrorCode.not_coordinator
+            return self._absence_of(transactional_id)
         decision = decisions.decide_add_partitions(
             owned.ids.get(transactional_id),
             ProducerPair(producer_id, producer_epoch),
@@ -250,7 +266,7 @@ class TransactionCoordinator:
             return dict.fromkeys(partitions, ErrorCode.invalid_request)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return dict.fromkeys(partitions, ErrorCode.not_coordinator)
+            return dict.fromkeys(partitions, self._absence_of(transactional_id))
         writer = ProducerPair(producer_id, producer_epoch)
         return decisions.verify_partitions(owned.ids.get(transactional_id), writer, partitions)
 
@@ -268,7 +284,7 @@ class TransactionCoordinator:
             return EndTxnResult(ErrorCode.invalid_request)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return EndTxnResult(ErrorCode.not_coordinator)
+            return EndTxnResult(self._absence_of(transactional_id))
         metadata = owned.ids.get(transactional_id)
         decision = decisions.decide_end_txn(
             metadata,
@@ -299,7 +315,7 @@ class TransactionCoordinator:
             return TransactionDescription(ErrorCode.invalid_request, transactional_id)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return TransactionDescription(ErrorCode.not_coordinator, transactional_id)
+            return TransactionDescription(self._absence_of(transactional_id), transactional_id)
         return inspection.describe(transactional_id, owned.ids.get(transactional_id))
 
     def list(
@@ -313,6 +329,8 @@ class TransactionCoordinator:
         """ListTransactions (KIP-664, KIP-994, KIP-1152); filters that are given are ANDed."""
         if not self._is_active:
             return ListTransactionsResult(ErrorCode.coordinator_not_available)
+        if self._loading:
+            return ListTransactionsResult(ErrorCode.coordinator_load_in_progress)
         try:
             filters, unknown = inspection.parse_filters(state_filters, producer_id_filters, duration_filter_ms, pattern)
         except re.error:
@@ -398,8 +416,12 @@ class TransactionCoordinator:
             await self._reach(_BEFORE_APPEND, metadata)
             if not self._is_owner(owned):
                 return ErrorCode.not_coordinator
-        key, value = encode_key(metadata.transactional_id), encode_value(metadata, self._value_version)
+        key, value = encode_key(metadata.transactional_id), self._encode_value(metadata)
         return await self._log.append(owned.partition, key, value)
+
+    def _encode_value(self, metadata: TransactionMetadata) -> bytes:
+        rules = self._rules
+        return encode_value(metadata, value_version(rules.transaction_version), as_kafka_4_3=not rules.logs_last_epoch)
 
     async def _write_markers(self, run: _MarkerRun) -> None:
         partitions = run.decided.topic_partitions

@@ -9,11 +9,16 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from dualwrite.broker_emulator.topic_partition import TopicPartition
-from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
+from dualwrite.broker_emulator.transactions.metadata import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TransactionMetadata,
+)
 from dualwrite.broker_emulator.transactions.states import PERSISTED_STATES, TransactionState
 
 KEY_VERSION = 0
@@ -81,15 +86,19 @@ def value_version(transaction_version: int) -> int:
     return 0 if transaction_version == 0 else 1
 
 
-def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
-    """The record value of an id in value version 0 or 1; version 0 has no room for the tagged fields."""
+def encode_value(metadata: TransactionMetadata, version: int, *, as_kafka_4_3: bool = False) -> bytes:
+    """The record value of an id in value version 0 or 1; version 0 has no room for the tagged fields.
+
+    `as_kafka_4_3` leaves out the tags that no release up to 4.4.0 writes, and names the id's own producer id as the
+    previous one wherever it did not change, as they do.
+    """
     if metadata.state not in PERSISTED_STATES:
         raise ValueError(f"{metadata.state.label} exists in memory only and is never written")
     head = _HEAD.pack(version, metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, metadata.state)
     times = _TIMES.pack(metadata.last_update_timestamp_ms, metadata.start_timestamp_ms)
     if version == 0:
         return head + _partitions_v0(metadata) + times
-    return head + _partitions_v1(metadata) + times + _tags(metadata)
+    return head + _partitions_v1(metadata) + times + (_kafka_4_3_tags if as_kafka_4_3 else _tags)(metadata)
 
 
 def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
@@ -156,6 +165,18 @@ def _tags(metadata: TransactionMetadata) -> bytes:
         if (value := getattr(metadata, name)) != default
     ]
     return _uvarint(len(written)) + b"".join(written)
+
+
+def _kafka_4_3_tags(metadata: TransactionMetadata) -> bytes:
+    unchanged = metadata.previous_producer_id == NO_PRODUCER_ID
+    return _tags(
+        replace(
+            metadata,
+            previous_producer_id=metadata.producer_id if unchanged else metadata.previous_producer_id,
+            next_producer_epoch=NO_PRODUCER_EPOCH,
+            last_producer_epoch=NO_PRODUCER_EPOCH,
+        )
+    )
 
 
 class _Reader:
