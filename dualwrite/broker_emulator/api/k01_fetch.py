@@ -33,6 +33,7 @@ from dualwrite.broker_emulator.api.topics import (
 )
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult
+from dualwrite.broker_emulator.log.waiting import any_advance
 
 _READ_COMMITTED = 1
 _MILLISECOND = timedelta(milliseconds=1)
@@ -61,28 +62,9 @@ async def _read_when_enough(call: Call, read: _Read, max_wait_s: float) -> _Read
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + max_wait_s
     while not read.is_enough and loop.time() < deadline_s:
-        await _any_advance(read.logs, deadline_s)
+        await any_advance(read.logs, deadline_s)
         read = _read(call)
     return read
-
-
-async def _any_advance(logs: list[PartitionLog], deadline_s: float) -> None:
-    loop = asyncio.get_running_loop()
-    advanced: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not advanced.done():
-            advanced.set_result(None)
-
-    timer = loop.call_at(deadline_s, wake)
-    for log in logs:
-        log.on_advance.append(wake)
-    try:
-        await advanced
-    finally:
-        timer.cancel()
-        for log in logs:
-            log.on_advance.remove(wake)
 
 
 def _read(call: Call) -> _Read:
@@ -167,6 +149,10 @@ def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, error, repeat(_failed(error)))
 
 
+def refuse_partitions(call: Call, error: ErrorCode) -> Any:
+    return _response(call, ErrorCode.none, repeat(_failed(error)))
+
+
 register(
     Api(
         key=1,
@@ -175,6 +161,7 @@ register(
         max_version=18,
         handle=handle,
         refuse=refuse,
+        refuse_partitions=refuse_partitions,
         newest={Profile.KAFKA_3_9: 17},
     )
 )

@@ -31,6 +31,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     UnsupportedCompressionError,
     build_end_txn_marker,
     iter_records,
+    parse_end_txn_marker,
     parse_header,
     split_batches,
     stamp,
@@ -92,7 +93,7 @@ class ProducerDescription(NamedTuple):
 class PartitionLog:
     """The log of one partition on its only replica. Not thread-safe: use it in the emulator's loop.
 
-    `leader_epoch` is set by the cluster at each election and stamped on every batch appended afterwards.
+    `leader_epoch` is that of the last election and stamped on every batch appended afterwards.
     `on_advance` callbacks run after the high watermark or the last stable offset moved, when the log is whole again;
     they must not raise.
     """
@@ -109,6 +110,7 @@ class PartitionLog:
         self.topic = topic
         self.partition = partition
         self.leader_epoch = leader_epoch
+        self.leader_epoch_start_offset = 0
         self.on_advance: list[Callable[[], None]] = []
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._message_max_bytes = message_max_bytes
@@ -146,10 +148,78 @@ class PartitionLog:
         """Keep the high watermark where it is, as if followers had stopped fetching."""
         self._high_watermark_held = True
 
-    def release_high_watermark(self) -> None:
-        """Let the high watermark follow the log end again."""
-        self._high_watermark_held = False
+    def release_high_watermark(self, up_to: int | None = None) -> None:
+        """Let the high watermark follow the log end again, or go on to offset `up_to` and stay there.
+
+        Raises ValueError where `up_to` is behind the high watermark, beyond the log end or inside of a batch, since
+        followers fetch whole batches.
+        """
+        if up_to is None:
+            self._high_watermark_held = False
+        else:
+            self._high_watermark = self._replicable(up_to)
+            self._unstable.replicated_to(up_to)
         self._advance()
+
+    def _replicable(self, offset: int) -> int:
+        if not self._high_watermark <= offset <= self._log_end_offset:
+            raise ValueError(f"{offset} is not between {self._high_watermark} and {self._log_end_offset}")
+        batch = next(self._store.iterate(offset), None)
+        if batch is not None and parse_header(batch).base_offset != offset:
+            raise ValueError(f"{offset} is inside of a batch")
+        return offset
+
+    @property
+    def is_high_watermark_held(self) -> bool:
+        """Whether the high watermark stays behind the log end."""
+        return self._high_watermark_held
+
+    def begin_leader_epoch(self, leader_epoch: int) -> None:
+        """A leader was elected: what it appends carries its epoch, and it has verified nothing yet."""
+        self.leader_epoch = leader_epoch
+        self.leader_epoch_start_offset = self._log_end_offset
+        self._verifications = Verifications()
+
+    def truncate_to_high_watermark(self, now_ms: int) -> None:
+        """Lose what was not replicated, as the log of a follower that becomes leader never had it.
+
+        The state of producers and transactions is that of the batches that are left, so it is made of them again.
+        """
+        lost_from = self._high_watermark
+        if lost_from == self._log_end_offset:
+            return
+        kept = [batch for batch in self._store.iterate(0) if parse_header(batch).base_offset < lost_from]
+        self._store = BatchStore()
+        self._producers = {}
+        self._unstable = UnstableTransactions()
+        self._aborted = AbortedIndex()
+        self._log_end_offset = 0
+        for batch in kept:
+            self._replay(batch, now_ms)
+        self._unstable.replicated_to(lost_from)
+        self._advance()
+
+    def _replay(self, batch: bytes, now_ms: int) -> None:
+        """Store a batch that was accepted once, and learn from it what its append had taught."""
+        header = parse_header(batch)
+        self._log_end_offset = header.last_offset + 1
+        self._store.append(batch, self._log_end_offset, header.max_timestamp)
+        producer_id = header.producer_id
+        if producer_id == NO_PRODUCER_ID:
+            return
+        before = self._producers.get(producer_id)
+        if header.is_control:
+            marker = parse_end_txn_marker(next(iter_records(batch)))
+            if marker is None:
+                return
+            entry = after_marker(before, header.producer_epoch, marker.coordinator_epoch, header.max_timestamp)
+            if before is not None and before.has_open_transaction:
+                self._complete(producer_id, header.base_offset, marker.commit)
+        else:
+            entry = after_batch(before, header, header.base_offset, now_ms)
+            if entry.has_open_transaction:
+                self._unstable.begin(producer_id, entry.current_txn_first_offset)
+        self._producers[producer_id] = entry._replace(last_append_ms=now_ms)
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether this producer has a transaction open here with this very epoch (KAFKA-18575, KAFKA-18654)."""
