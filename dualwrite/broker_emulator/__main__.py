@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Sequence
 
-from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         emulator = Emulator(
             nodes=options.nodes,
             listen=options.listen,
-            config=BrokerConfig.from_properties(dict(options.config)),
+            config=BrokerConfig.from_properties({"profile": options.profile, **dict(options.config)}),
             topics=dict(options.topic),
         )
     except ValueError as error:
@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="address of the first node")
     parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--profile", choices=[str(profile) for profile in Profile], default=str(Profile.KIP_939))
     parser.add_argument("--topic", type=_topic, action="append", default=[], metavar="NAME:PARTITIONS")
     parser.add_argument("--config", type=_setting, action="append", default=[], metavar="KEY=VALUE")
     return parser

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
+from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.pause_points import PausePoints
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -72,6 +73,7 @@ class Cluster:
         self.clock = clock
         self.faults = faults
         self.pause_points = PausePoints()
+        self.finalized_features_epoch = 0
         self.cluster_id = uuid.uuid4().hex[:22]
         self.nodes: dict[int, Node] = {}
         self.topics: dict[str, Topic] = {}
@@ -136,6 +138,20 @@ class Cluster:
         """The node that leads a partition; None where there is no such partition."""
         partition = self.partition(topic, index)
         return None if partition is None else self.nodes.get(partition.leader_id)
+
+    def finalize_features(self, transaction_version: int | None) -> None:
+        """Set the finalized level of `transaction.version` (None: leave it); every update moves the features' epoch.
+
+        Raises ValueError for a level that the profile does not support.
+        """
+        self.finalized_features_epoch += 1
+        if transaction_version is None:
+            return
+        if transaction_version not in (supported_levels(TRANSACTION_VERSION, self.config) or range(1)):
+            raise ValueError(f"{self.config.profile} does not support {TRANSACTION_VERSION} {transaction_version}")
+        self.config = replace(self.config, transaction_version=transaction_version)
+        for node in self.nodes.values():
+            node.transactions.follow(self.config)
 
     def expire_producers(self) -> None:
         """Let every partition forget the producers that have been idle for too long."""

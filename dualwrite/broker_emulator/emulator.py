@@ -224,6 +224,13 @@ class Emulator:
         """Hold everybody who reaches `point` with a context that `match` accepts, until released."""
         return HeldPoint(self._running_loop, self._call(lambda: self._cluster.pause_points.hold(point, match)))
 
+    def set_transaction_version(self, level: int) -> None:
+        """Finalize this level of the feature `transaction.version`, up or down, as UpdateFeatures does.
+
+        Clients learn of it when they connect anew. Raises ValueError for a level that the profile does not support.
+        """
+        self._call(lambda: self._cluster.finalize_features(level))
+
     def transactions(self) -> list[TransactionDescription]:
         """Every transactional id the cluster knows, described as DescribeTransactions would, by id."""
         return self._call(self._describe_transactions)

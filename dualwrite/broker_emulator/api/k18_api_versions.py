@@ -20,12 +20,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import APIS, NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
 from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
 
 KEY = 18
-TRANSACTION_VERSION_FEATURE = "transaction.version"
-NEWEST_TRANSACTION_VERSION = 2
 
 _LEGAL_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
@@ -61,23 +60,23 @@ async def handle(call: Call) -> Any:
         api_keys=supported_versions(new, config),
         throttle_time=NO_THROTTLE,
         supported_features=_supported_features(call),
-        finalized_features_epoch=0,
+        finalized_features_epoch=call.cluster.finalized_features_epoch,
         finalized_features=_finalized_features(call),
     )
 
 
 def _supported_features(call: Call) -> tuple[Any, ...]:
-    if call.version < 4 or call.cluster.config.profile is Profile.KAFKA_3_9:
+    levels = supported_levels(TRANSACTION_VERSION, call.cluster.config)
+    if call.version < 4 or levels is None:
         return ()
-    name, newest = TRANSACTION_VERSION_FEATURE, NEWEST_TRANSACTION_VERSION
-    return (call.new.SupportedFeatureKey(name=name, min_version=0, max_version=newest),)
+    return (call.new.SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=levels[0], max_version=levels[-1]),)
 
 
 def _finalized_features(call: Call) -> tuple[Any, ...]:
     level = CoordinatorRules.from_config(call.cluster.config).transaction_version
     if level == 0:
         return ()
-    name = TRANSACTION_VERSION_FEATURE
+    name = TRANSACTION_VERSION
     return (call.new.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level),)
 
 

@@ -35,6 +35,7 @@ KEYS = {
     "end_txn": 26,
     "write_txn_markers": 27,
     "txn_offset_commit": 28,
+    "update_features": 57,
     "describe_cluster": 60,
     "describe_producers": 61,
     "describe_transactions": 65,

@@ -96,6 +96,11 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
             )
             topics = (parts.TxnOffsetCommitRequestTopic(name="t", partitions=(partition,)),)
             return {"transactional_id": "x", "group_id": "g", **producer, "topics": topics}
+        case "update_features":
+            update = parts.FeatureUpdateKey(
+                feature="transaction.version", max_version_level=2, upgrade_type=1, allow_downgrade=False
+            )
+            return {"feature_updates": (update,), "validate_only": False}
         case "describe_cluster":
             return {"include_cluster_authorized_operations": False, "endpoint_type": 1, "include_fenced_brokers": False}
         case "describe_producers":

@@ -1,0 +1,81 @@
+"""UpdateFeatures (key 57), versions 0-2.
+
+Sets the finalized level of `transaction.version` while the cluster runs (KIP-584, KIP-778). Every node takes it, as
+brokers forward it to the controller.
+
+* v0 has AllowDowngrade, which Kafka's controller does not look at: v0 only upgrades. v1 has the upgrade type
+  (1 upgrade, 2 safe and 3 unsafe downgrade) and ValidateOnly. v2 answers no single results any more.
+* A level that is not supported, a downgrade by the wrong type and an unknown feature are 95. One of them refuses the
+  whole request; in kafka-3.9, which knows no `transaction.version`, each feature has its own answer.
+* Level 0 takes the feature out of the ApiVersions answer. The epoch of the finalized features grows with every update.
+* v2 is hidden by the profile kafka-3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.features import TRANSACTION_VERSION, UpgradeType, supported_levels, why_not
+
+
+async def handle(call: Call) -> Any:
+    updates = call.request.feature_updates
+    reasons = [_why_not(call, update) for update in updates]
+    refused = next((reason for reason in reasons if reason is not None), None)
+    if refused is not None and call.cluster.config.profile is not Profile.KAFKA_3_9:
+        message = f"The update failed for all features since the following feature had an error: {refused}"
+        return _response(call, (), ErrorCode.invalid_update_version, message)
+    accepted = {update.feature for update, reason in zip(updates, reasons, strict=True) if reason is None}
+    if accepted and not getattr(call.request, "validate_only", False):
+        levels = {update.feature: update.max_version_level for update in updates if update.feature in accepted}
+        call.cluster.finalize_features(levels.get(TRANSACTION_VERSION))
+    return _response(call, tuple(zip(updates, reasons, strict=True)), ErrorCode.none, None)
+
+
+def _why_not(call: Call, update: Any) -> str | None:
+    config = call.cluster.config
+    supported = supported_levels(update.feature, config)
+    reason = why_not(
+        update.max_version_level,
+        getattr(update, "upgrade_type", UpgradeType.UPGRADE),
+        finalized=0 if supported is None else config.transaction_version,
+        supported=supported,
+    )
+    if reason is None:
+        return None
+    return f"Invalid update version {update.max_version_level} for feature {update.feature}. {reason}"
+
+
+def _response(call: Call, results: tuple[tuple[Any, str | None], ...], error: ErrorCode, message: str | None) -> Any:
+    rows = {}
+    if call.version < 2:
+        rows["results"] = tuple(
+            call.new.UpdatableFeatureResult(
+                feature=update.feature,
+                error_code=ErrorCode.none if reason is None else ErrorCode.invalid_update_version,
+                error_message=reason,
+            )
+            for update, reason in results
+        )
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, **rows)
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, (), error, None)
+
+
+register(
+    Api(
+        key=57,
+        schema_name="update_features",
+        min_version=0,
+        max_version=2,
+        newest={Profile.KAFKA_3_9: 1},
+        handle=handle,
+        refuse=refuse,
+    )
+)

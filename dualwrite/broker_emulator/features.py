@@ -1,0 +1,48 @@
+"""Features of the cluster (KIP-584, KIP-1022): which levels of `transaction.version` there are, and which may follow.
+
+Kafka has other features too; this broker has the one that its behaviour depends on.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
+
+TRANSACTION_VERSION = "transaction.version"
+NEWEST_TRANSACTION_VERSION = 2
+
+
+class UpgradeType(IntEnum):
+    """What an update may do to a feature's level, by its number in UpdateFeatures."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+def supported_levels(feature: str, config: BrokerConfig) -> range | None:
+    """The levels of a feature that a broker with `config` can work at; None when it does not know the feature."""
+    if feature != TRANSACTION_VERSION or config.profile is Profile.KAFKA_3_9:
+        return None
+    return range(NEWEST_TRANSACTION_VERSION + 1)
+
+
+def why_not(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:
+    """Why a feature's finalized level cannot become `level`, checked in Kafka's order; None when it can.
+
+    Level 0 is that of a feature that is not finalized, so that even one that nobody knows can be set to it.
+    """
+    if upgrade_type not in tuple(UpgradeType):
+        return "The controller does not support the given upgrade type."
+    if level < 0:
+        return "A feature version cannot be less than 0."
+    if supported is None and level > 0:
+        return "This broker does not support this feature."
+    if supported is not None and level not in supported:
+        return f"This broker only supports versions {supported[0]}-{supported[-1]}"
+    if level < finalized and upgrade_type == UpgradeType.UPGRADE:
+        return "A downgrade needs the upgrade type of a safe or an unsafe downgrade."
+    if level > finalized and upgrade_type != UpgradeType.UPGRADE:
+        return "A downgrade cannot lead to a newer version."
+    return None
