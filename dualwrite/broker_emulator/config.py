@@ -37,6 +37,11 @@ class BrokerConfig:
     auto_create_topics_enable: bool = True
     message_max_bytes: int = 1048588
     socket_request_max_bytes: int = 104857600
+    max_connections: int = 2147483647
+    max_connections_per_ip: int = 2147483647
+    connections_max_idle_ms: int = 600_000
+    max_request_elements: int = 100_000
+    """Not a setting of Kafka: how many elements (topics, partitions, ...) the arrays of a request may have together."""
     transaction_two_phase_commit_enable: bool = True  # Kafka: false; this broker exists to be used with it
     transaction_max_timeout_ms: int = 900_000
     transaction_state_log_num_partitions: int = 50

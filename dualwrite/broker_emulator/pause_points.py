@@ -10,7 +10,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.faults import Faults
 
 
 class PausePoint(StrEnum):
@@ -26,6 +29,7 @@ class PausePoint(StrEnum):
     AFTER_MARKER = "after-marker"
     BEFORE_COMPLETE_APPEND = "before-complete-append"
     AFTER_COMPLETE_APPEND = "after-complete-append"
+    BEFORE_LOAD = "before-load"  # a coordinator has become leader of an internal partition and is loading it
 
 
 Match = Callable[[Mapping[str, Any]], bool]
@@ -47,17 +51,18 @@ class Hold:
 
 
 class PausePoints:
-    """The holds of one emulator. Must be used inside the emulator's loop."""
+    """The holds of one emulator, and the faults that mean its points. Must be used inside the emulator's loop."""
 
-    __slots__ = ("_holds",)
+    __slots__ = ("_faults", "_holds")
 
-    def __init__(self) -> None:
+    def __init__(self, faults: Faults | None = None) -> None:
         self._holds: list[Hold] = []
+        self._faults = faults
 
     @property
     def active(self) -> bool:
-        """Whether any point is held; callers skip `reach` when not."""
-        return bool(self._holds)
+        """Whether anything may happen at a point; callers skip `reach` when not."""
+        return bool(self._holds) or (self._faults is not None and self._faults.meets_points)
 
     def hold(self, point: PausePoint, match: Match | None = None) -> Hold:
         """Hold `point` for contexts that `match` accepts (all, when None) until released."""
@@ -74,3 +79,5 @@ class PausePoints:
                 await hold.released.wait()
                 if hold in self._holds:
                     self._holds.remove(hold)
+        if self._faults is not None and self._faults.meets_points:
+            await self._faults.pass_point(point, context)

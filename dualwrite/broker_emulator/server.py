@@ -3,6 +3,10 @@
 One request at a time per connection, answered in order, as Kafka does (it mutes the channel while a request is
 in work). A request that need not wait is answered within the call that delivered its bytes: its coroutine is
 stepped once in place, and only what is left of one that really waits becomes a task.
+
+Whatever a client sends or leaves undone ends its own connection at worst, with the reason in the log. What one
+connection can make the broker keep is bounded: one frame of at most `socket.request.max.bytes`, held as it arrives and
+not as it claims, what it sends on while a request waits, and one answer that it does not read.
 """
 
 from __future__ import annotations
@@ -14,21 +18,25 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
-from kio.serial.errors import DecodeError
 
 from dualwrite.broker_emulator.api.k18_api_versions import KEY as API_VERSIONS_KEY
 from dualwrite.broker_emulator.api.k18_api_versions import unsupported_version_body
 from dualwrite.broker_emulator.api.registry import APIS, Api, Call, CloseConnectionError, Schema, schema
-from dualwrite.broker_emulator.faults import Action, CloseAfter, CloseBefore, Delay, DropReply, DropRequest, Error
+from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
+from dualwrite.broker_emulator.closing_log import ClosingLog
+from dualwrite.broker_emulator.faults.service import serve_with_faults
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.node import Node
 
 logger = logging.getLogger(__name__)
+_closings = ClosingLog(logger)
 
 _SIZE = struct.Struct(">i")
 _MAX_BUFFERED_WHILE_BUSY = 1 << 20
 """Bytes taken from a client that sends on while one of its requests waits; beyond that, it has to wait too."""
+_MAX_UNREAD = 1 << 20
+"""Bytes of answers kept for a client that does not read them; beyond that, no more of its requests are served."""
 
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
 
@@ -37,36 +45,95 @@ class MalformedFrameError(Exception):
     """Bytes that are no request this broker serves; the message says what is wrong with them."""
 
 
+class ConnectionLimitError(Exception):
+    """One connection more than the broker takes; the message names the setting."""
+
+
 class Connection(asyncio.Protocol):
     """One client's connection to one node."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.client_id: str | None = None
+        self.peer_host = ""
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._work: asyncio.Task[None] | None = None
+        self._work_api: Api | None = None
         self._silent = False
-        self._max_frame_size = node.cluster.config.socket_request_max_bytes
+        self._unread = False
+        self._behind: list[bytes] | None = None
+        """Answers that are ready and wait for one before them."""
+        self._loop = asyncio.get_running_loop()
+        self._last_active_s = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        config = node.cluster.config
+        self._max_frame_size = config.socket_request_max_bytes
+        self._max_elements = config.max_request_elements
+        self._max_idle_s = config.connections_max_idle_ms / 1000
 
     # what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream's transport is a Transport
+        self.peer_host = (transport.get_extra_info("peername") or ("",))[0]
+        excess = self._excess()
+        if excess is not None:
+            self._close(ConnectionLimitError(excess))
+            return
         self.node.connections.add(self)
+        transport.set_write_buffer_limits(high=_MAX_UNREAD)  # type: ignore[attr-defined]  # as above
+        self._last_active_s = self._loop.time()
+        self._idle_timer = self._loop.call_later(self._max_idle_s, self._close_if_idle)
+
+    def _excess(self) -> str | None:
+        """The limit that one more connection breaks."""
+        config, others = self.node.cluster.config, self.node.connections
+        if len(others) >= config.max_connections:
+            return f"max.connections={config.max_connections}"
+        per_ip = config.max_connections_per_ip
+        if len(others) >= per_ip and sum(other.peer_host == self.peer_host for other in others) >= per_ip:
+            return f"max.connections.per.ip={per_ip}"
+        return None
+
+    def _close_if_idle(self) -> None:
+        """Close a connection on which nothing came for too long; a request in work is no idleness."""
+        now_s = self._loop.time()
+        if self._work is not None:
+            self._last_active_s = now_s
+        left_s = self._last_active_s + self._max_idle_s - now_s
+        if left_s > 0:
+            self._idle_timer = self._loop.call_later(left_s, self._close_if_idle)
+        else:
+            self._say(f"nothing came for connections.max.idle.ms={self._max_idle_s * 1000:.0f}")
+            self.abort()  # who does not read would never see an orderly end either
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.node.connections.discard(self)
         self._transport = None  # what was begun is finished all the same, as by a broker whose client is gone
+        self._buffer.clear()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._work is not None and self._work_api is not None and self._work_api.is_abandonable:
+            self._work.cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._silent:
             return
+        self._last_active_s = self._loop.time()
         self._buffer += data
-        if self._work is None:
+        if self._work is None and not self._unread:
             self._serve_buffered()
         elif self._transport is not None and len(self._buffer) > _MAX_BUFFERED_WHILE_BUSY:
             self._transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        self._unread = True
+
+    def resume_writing(self) -> None:
+        self._unread = False
+        if self._work is None:
+            self._go_on()
 
     # frames in
 
@@ -74,7 +141,7 @@ class Connection(asyncio.Protocol):
         """Serve whole frames until there is none, or one has to wait."""
         start = 0
         try:
-            while self._is_open and self._work is None and not self._silent:
+            while self._is_open and self._work is None and not self._silent and not self._unread:
                 end = self._frame_end(start)
                 if end is None:
                     break
@@ -108,12 +175,13 @@ class Connection(asyncio.Protocol):
         message = schema(key, version)
         try:
             self.client_id, offset = _rest_of_header(frame, client_id_length, message.flexible_request_header)
+            if message.check_bounds is not None:
+                message.check_bounds(frame, offset, self._max_elements)
             request, _ = message.read(frame, offset)
-        except (DecodeError, ValueError, IndexError) as error:
+        except Exception as error:  # the codec raises many kinds, none of which means anything else
             raise MalformedFrameError(f"{api.schema_name} v{version} does not decode: {error!r}") from error
-        self._run(
-            self._answer(Call(api, version, request, message.new, self.node, self.client_id), message, correlation_id)
-        )
+        call = Call(api, version, request, message.new, self.node, self.client_id)
+        self._run(self._answer(call, message, correlation_id), api)
 
     def _refuse_version(self, api: Api, version: int, correlation_id: int) -> None:
         """ApiVersions is answered from the header alone (KIP-511); everything else ends the connection, as in Kafka."""
@@ -126,30 +194,12 @@ class Connection(asyncio.Protocol):
 
     async def _answer(self, call: Call, message: Schema, correlation_id: int) -> None:
         faults = self.node.cluster.faults
-        action = faults.take(call) if faults.active else None
-        if action is not None and not await self._serve_after(action):
+        if faults.active:
+            await serve_with_faults(faults, call, self._handle, _Reply(self, message, correlation_id))
             return
-        response = (
-            call.api.refuse(call, ErrorCode(action.code)) if isinstance(action, Error) else await self._handle(call)
-        )
-        if isinstance(action, DropReply):
-            self.abort()
-        elif response is not None:
+        response = await self._handle(call)
+        if response is not None:
             self._write(message.frame(correlation_id, response))
-        if isinstance(action, CloseAfter) and self._transport is not None:
-            self._transport.close()  # after what was written is sent
-
-    async def _serve_after(self, action: Action) -> bool:
-        """Do what `action` does before a request is served; whether it is still to be answered."""
-        if isinstance(action, Delay):
-            await asyncio.sleep(action.duration_ms / 1000)
-        elif isinstance(action, CloseBefore):
-            self.abort()
-            return False
-        elif isinstance(action, DropRequest):
-            self._silent = True
-            return False
-        return True
 
     async def _handle(self, call: Call) -> Any:
         try:
@@ -160,12 +210,13 @@ class Connection(asyncio.Protocol):
             logger.exception("node %d failed at %s v%d", self.node.node_id, call.api.schema_name, call.version)
             return call.api.refuse(call, ErrorCode.unknown_server_error)
 
-    def _run(self, answer: Coroutine[Any, Any, None]) -> None:
+    def _run(self, answer: Coroutine[Any, Any, None], api: Api) -> None:
         """Run `answer` as far as it goes without waiting; the rest of one that waits becomes this connection's work."""
         try:
             waited_for = answer.send(None)
         except StopIteration:
             return
+        self._work_api = api
         self._work = asyncio.ensure_future(_finish(_Rest(answer, waited_for)))
         self._work.add_done_callback(self._work_done)
 
@@ -174,7 +225,11 @@ class Connection(asyncio.Protocol):
         error = None if work.cancelled() else work.exception()
         if error is not None:
             self._close(error)
-        if self._transport is not None and self._is_open:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Serve what came while that had to wait."""
+        if self._transport is not None and self._is_open and not self._unread:
             self._transport.resume_reading()
             self._serve_buffered()
 
@@ -183,8 +238,33 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def _write(self, frame: bytes) -> None:
-        if self._transport is not None:
+        if self._behind is not None:
+            self._behind.append(frame)
+        elif self._transport is not None:
             self._transport.write(frame)
+
+    # what only faults do
+
+    def silence(self) -> None:
+        """Take and answer nothing any more, and stay open."""
+        self._silent = True
+        self._buffer.clear()
+
+    def close_orderly(self) -> None:
+        """Close after what was written is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def hold_back_answers(self) -> None:
+        """Keep the answers of what is served from now on, until `release_answers`."""
+        self._behind = []
+
+    def release_answers(self, first: bytes | None) -> None:
+        """Send `first`, and behind it what was kept."""
+        behind, self._behind = self._behind or [], None
+        for frame in (first, *behind):
+            if frame is not None:
+                self._write(frame)
 
     # endings
 
@@ -193,17 +273,52 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def kill(self) -> None:
+        """End with the node: close at once, and never finish what is in work."""
+        self.abort()
+        if self._work is not None:
+            self._work.cancel()
+
     def _close(self, reason: BaseException) -> None:
-        expected = isinstance(reason, MalformedFrameError | CloseConnectionError)
-        logger.warning(
-            "node %d closes the connection of client %r: %s",
-            self.node.node_id,
-            self.client_id,
-            reason,
-            exc_info=None if expected else reason,
-        )
+        expected = isinstance(reason, MalformedFrameError | CloseConnectionError | ConnectionLimitError)
+        self._say(str(reason), None if expected else reason)
         if self._transport is not None:
             self._transport.close()
+
+    def _say(self, reason: str, error: BaseException | None = None) -> None:
+        who = f"{self.peer_host} (client id {self.client_id!r})"
+        _closings.say(self._loop.time(), f"node {self.node.node_id} closes the connection of {who}: {reason}", error)
+
+
+class _Reply:
+    """The way back for one request that a fault may have to do with."""
+
+    def __init__(self, connection: Connection, message: Schema, correlation_id: int) -> None:
+        self._connection = connection
+        self._message = message
+        self._correlation_id = correlation_id
+        self._is_first = False
+
+    def answer(self, response: Any) -> None:
+        frame = None if response is None else self._message.frame(self._correlation_id, response)
+        if self._is_first:
+            self._connection.release_answers(frame)
+        elif frame is not None:
+            self._connection._write(frame)
+
+    def abort(self) -> None:
+        self._connection.abort()
+
+    def close(self) -> None:
+        self._connection.close_orderly()
+
+    def silence(self) -> None:
+        self._connection.silence()
+
+    def overtake(self, answering: Coroutine[Any, Any, None]) -> None:
+        self._is_first = True
+        self._connection.hold_back_answers()
+        self._connection.node.cluster.faults.run(answering)
 
 
 class _Rest:
@@ -247,22 +362,9 @@ def _rest_of_header(frame: bytes, client_id_length: int, flexible: bool) -> tupl
 def _skip_tagged_fields(frame: bytes, offset: int) -> int:
     if frame[offset] == 0:
         return offset + 1
-    count, offset = _read_unsigned_varint(frame, offset)
+    count, offset = read_unsigned_varint(frame, offset)
     for _ in range(count):
-        _, offset = _read_unsigned_varint(frame, offset)
-        size, offset = _read_unsigned_varint(frame, offset)
+        _, offset = read_unsigned_varint(frame, offset)
+        size, offset = read_unsigned_varint(frame, offset)
         offset += size
     return offset
-
-
-def _read_unsigned_varint(frame: bytes, offset: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = frame[offset]
-        offset += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, offset
-        shift += 7
-        if shift > 28:
-            raise ValueError("a varint longer than five bytes")

@@ -162,6 +162,7 @@ register(
         handle=handle,
         refuse=refuse,
         refuse_partitions=refuse_partitions,
+        is_abandonable=True,
         newest={Profile.KAFKA_3_9: 17},
     )
 )

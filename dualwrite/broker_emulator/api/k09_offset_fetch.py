@@ -120,6 +120,23 @@ def refuse(call: Call, error: ErrorCode) -> Any:
     return _single(call, error)
 
 
+def refuse_partitions(call: Call, error: ErrorCode) -> Any:
+    if call.version < _MANY_GROUPS_VERSION:
+        rows = _topics(call, call.request.group_id, call.request.topics, error, "")
+        return call.new.response(throttle_time=NO_THROTTLE, topics=rows, error_code=ErrorCode.none)
+    return _many(
+        call,
+        [
+            call.new.OffsetFetchResponseGroup(
+                group_id=group.group_id,
+                topics=_topics(call, group.group_id, group.topics, error, "s"),
+                error_code=ErrorCode.none,
+            )
+            for group in call.request.groups
+        ],
+    )
+
+
 register(
     Api(
         key=9,
@@ -128,6 +145,7 @@ register(
         max_version=10,
         handle=handle,
         refuse=refuse,
+        refuse_partitions=refuse_partitions,
         newest={Profile.KAFKA_3_9: 9},
     )
 )

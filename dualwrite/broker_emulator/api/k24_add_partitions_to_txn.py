@@ -125,4 +125,23 @@ def refuse(call: Call, error: ErrorCode) -> Any:
     return _single(call, error)
 
 
-register(Api(key=24, schema_name="add_partitions_to_txn", min_version=0, max_version=5, handle=handle, refuse=refuse))
+def refuse_partitions(call: Call, error: ErrorCode) -> Any:
+    if call.version < _MANY_TRANSACTIONS_VERSION:
+        return _single(call, error)
+    results: list[tuple[Any, _Errors]] = [
+        (transaction, dict.fromkeys(_names(transaction.topics), error)) for transaction in call.request.transactions
+    ]
+    return _many(call, results, ErrorCode.none)
+
+
+register(
+    Api(
+        key=24,
+        schema_name="add_partitions_to_txn",
+        min_version=0,
+        max_version=5,
+        handle=handle,
+        refuse=refuse,
+        refuse_partitions=refuse_partitions,
+    )
+)

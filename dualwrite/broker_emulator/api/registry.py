@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 
+from dualwrite.broker_emulator.api.request_bounds import bounds_check
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 
 if TYPE_CHECKING:
@@ -36,7 +37,15 @@ _API_VERSIONS_KEY = 18
 class Schema:
     """One version of one API: reads its requests, builds and writes its responses."""
 
-    __slots__ = ("_flexible_response_header", "_write", "flexible_request_header", "new", "read", "version")
+    __slots__ = (
+        "_flexible_response_header",
+        "_write",
+        "check_bounds",
+        "flexible_request_header",
+        "new",
+        "read",
+        "version",
+    )
 
     def __init__(self, key: int, version: int) -> None:
         request_type = load_request_schema(key, version)
@@ -46,6 +55,7 @@ class Schema:
         # An ApiVersions answer has the old header in every version: the client does not know yet what we speak.
         self._flexible_response_header = response_type.__flexible__ and key != _API_VERSIONS_KEY
         self.read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(_untyped(request_type))
+        self.check_bounds = bounds_check(request_type)
         self._write: Callable[[io.BytesIO, Any], None] = entity_writer(_untyped(response_type))
         self.new = SimpleNamespace(**_builders(response_type), response=_builder(response_type))
 
@@ -131,6 +141,10 @@ class Api:
     max_version: int
     handle: Handler
     refuse: Refusal
+    refuse_partitions: Refusal | None = None
+    """Answers with one error for every partition, where `refuse` says it once for the whole request."""
+    is_abandonable: bool = False
+    """Whether a request that waits may be given up when its client is gone, because it changes nothing."""
     newest: Mapping[Profile, int] = field(default_factory=dict)
     """Newest version served under a profile, where that is not `max_version`."""
     newest_unstable: Mapping[Profile, int] = field(default_factory=dict)

@@ -1,0 +1,71 @@
+"""Faults on the markers that coordinators send to partition leaders inside the process."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.write_txn_markers.v2 import request as write_txn_markers
+
+from dualwrite.broker_emulator.api.registry import APIS, Call, schema
+from dualwrite.broker_emulator.faults.service import serve_with_faults
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.node import Node
+
+_KEY, _VERSION = 27, 2
+_new: Any = write_txn_markers  # its types want the codec's own kinds of numbers, which are plain ones
+
+
+async def send_marker_with_faults(
+    leader: Node,
+    topic_partition: TopicPartition,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    commit: bool,
+    transaction_version: int,
+) -> ErrorCode:
+    """Send one marker to `leader` as the request that it would be on a network, and give the answer."""
+    api, message = APIS[_KEY], schema(_KEY, _VERSION)
+    topic = _new.WritableTxnMarkerTopic(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
+    marker = _new.WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transaction_result=commit,
+        topics=(topic,),
+        coordinator_epoch=coordinator_epoch,
+        transaction_version=transaction_version,
+    )
+    link = _MarkerLink()
+    call = Call(api, _VERSION, _new.WriteTxnMarkersRequest(markers=(marker,)), message.new, leader, None)
+    await serve_with_faults(leader.cluster.faults, call, api.handle, link)
+    if link.overtaking is not None:
+        await link.overtaking
+    return link.error
+
+
+class _MarkerLink:
+    """Takes the answer; as long as there is none, the marker has timed out for its sender."""
+
+    def __init__(self) -> None:
+        self.error = ErrorCode.request_timed_out
+        self.overtaking: Coroutine[Any, Any, None] | None = None
+
+    def answer(self, response: Any) -> None:
+        self.error = response.markers[0].topics[0].partitions[0].error_code
+
+    def abort(self) -> None:
+        """Nothing to break: the sender waits for no connection."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def silence(self) -> None:
+        """Nothing more will come this way: each marker has its own."""
+
+    def overtake(self, answering: Coroutine[Any, Any, None]) -> None:
+        self.overtaking = answering
