@@ -72,7 +72,7 @@ class Cluster:
         self.config = config
         self.clock = clock
         self.faults = faults
-        self.pause_points = PausePoints()
+        self.pause_points = PausePoints(faults)
         self.finalized_features_epoch = 0
         self.cluster_id = uuid.uuid4().hex[:22]
         self.nodes: dict[int, Node] = {}

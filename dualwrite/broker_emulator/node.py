@@ -121,6 +121,19 @@ class _ClusterMarkers:
         leader = self._cluster.leader(*topic_partition)
         if leader is None:
             return None
+        if self._cluster.faults.meets_markers:
+            # the API files know this module, so that it can know them no sooner
+            from dualwrite.broker_emulator.faults.markers import send_marker_with_faults
+
+            return await send_marker_with_faults(
+                leader,
+                topic_partition,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=coordinator_epoch,
+                commit=commit,
+                transaction_version=transaction_version,
+            )
         return leader.write_marker(
             topic_partition,
             producer_id=producer_id,
