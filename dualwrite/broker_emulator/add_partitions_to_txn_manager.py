@@ -10,19 +10,20 @@ comes, one of the two is answered at once, as `queue_errors` says: only the newe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster import TRANSACTION_STATE_TOPIC
+from dualwrite.broker_emulator.cluster import TRANSACTION_STATE_TOPIC, NodeGoneError
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster import Cluster
+    from dualwrite.broker_emulator.node import Node
 
 
 def queue_errors(queued_epoch: int, incoming_epoch: int) -> tuple[ErrorCode, ErrorCode]:
@@ -119,12 +120,21 @@ class AddPartitionsToTxnManager:
         if node is None:
             answers = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
         elif add:
-            error = await node.transactions.add_partitions(
+            work = node.transactions.add_partitions(
                 transactional_id, producer_id, producer_epoch, partitions, transaction_version=2
             )
-            answers = dict.fromkeys(partitions, error)
+            answers = dict.fromkeys(partitions, await self._answer_of(node, work))
         else:
             answers = node.transactions.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
         if points.active:
             await points.reach(PausePoint.AFTER_VERIFICATION, **context)
         return answers
+
+    async def _answer_of(self, node: Node, work: Coroutine[Any, Any, ErrorCode]) -> ErrorCode:
+        """What the coordinator says; NETWORK_EXCEPTION where it is another node that dies meanwhile."""
+        if node.node_id == self._node_id:
+            return await work
+        try:
+            return await node.answer(work)
+        except NodeGoneError:
+            return ErrorCode.network_exception

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -32,18 +32,33 @@ def is_legal_topic_name(name: str) -> bool:
     return _LEGAL_TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
+NO_LEADER = -1
+
+
 @dataclass(slots=True, eq=False)
 class Partition:
-    """One partition and the node that leads it. There is one replica of everything."""
+    """One partition, the nodes that have a copy of it, and the one that leads it.
+
+    All copies are one log. What a follower lacks of it is what the high watermark has not passed.
+    """
 
     topic: Topic
     index: int
     leader_id: int
+    """NO_LEADER while no node with a copy is alive."""
     log: PartitionLog
+    replicas: Sequence[int]
+    """Nodes with a copy, in the order in which they are preferred as leader."""
+    last_leader_id: int = NO_LEADER
+    """The node that has what was not replicated when nobody leads."""
 
     @property
     def name(self) -> TopicPartition:
         return TopicPartition(self.topic.name, self.index)
+
+    def is_led_by(self, node_id: int, leader_epoch: int) -> bool:
+        """Whether `node_id` still leads as it did when the epoch was `leader_epoch`."""
+        return self.leader_id == node_id and self.log.leader_epoch == leader_epoch
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +76,10 @@ class Topic:
         return self.name in (TRANSACTION_STATE_TOPIC, OFFSETS_TOPIC)
 
 
+class NodeGoneError(Exception):
+    """A node died while another one waited for its answer."""
+
+
 PRODUCER_IDS_PER_MS = 1000
 """More than any emulator hands out, so that no two that share a clock hand out the same."""
 
@@ -73,6 +92,7 @@ class Cluster:
         self.clock = clock
         self.faults = faults
         self.pause_points = PausePoints(faults)
+        faults.crash_node = lambda node_id: self.nodes[node_id].crash()
         self.finalized_features_epoch = 0
         self.cluster_id = uuid.uuid4().hex[:22]
         self.nodes: dict[int, Node] = {}
@@ -82,10 +102,17 @@ class Cluster:
         self.producer_id_blocks = ProducerIdBlocks(first_producer_id=clock.now_ms() * PRODUCER_IDS_PER_MS)
         self._topics_by_id: dict[uuid.UUID, Topic] = {}
         self._first_leader = 0
+        faults.crash_node = lambda node_id: self.nodes[node_id].crash()
+
+    @property
+    def living_nodes(self) -> list[Node]:
+        """The nodes that can be asked, by id."""
+        return [node for _, node in sorted(self.nodes.items()) if node.is_alive]
 
     @property
     def controller_id(self) -> int:
-        return min(self.nodes)
+        """The living node with the lowest id; -1 when none lives."""
+        return min((node.node_id for node in self.living_nodes), default=-1)
 
     def create_internal_topics(self) -> None:
         """Create what Kafka creates when it is first needed; here at start, so that nobody has to be told to wait."""
@@ -93,19 +120,45 @@ class Cluster:
         self.create_topic(TRANSACTION_STATE_TOPIC, config.transaction_state_log_num_partitions)
         self.create_topic(OFFSETS_TOPIC, config.offsets_topic_num_partitions)
 
-    def create_topic(self, name: str, partitions: int, *, configs: Mapping[str, str | None] | None = None) -> Topic:
-        """Create a topic; leaders go round the nodes. Raises ValueError when the name is taken or not legal."""
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        configs: Mapping[str, str | None] | None = None,
+        replication_factor: int | None = None,
+        assignments: Sequence[Sequence[int]] | None = None,
+    ) -> Topic:
+        """Create a topic; leaders go round the living nodes, copies are on all nodes unless a number is given.
+
+        `assignments` names the nodes of each partition instead, the preferred leader first. Raises ValueError when
+        the name is taken or not legal, or there are not that many nodes.
+        """
         if name in self.topics or not is_legal_topic_name(name) or partitions < 1:
             raise ValueError(f"cannot create topic {name!r} with {partitions} partitions")
+        if assignments is None:
+            assignments = self._assign(partitions, replication_factor or len(self.nodes))
         topic = Topic(name, uuid.uuid4(), configs=dict(configs or {}))
-        node_ids = sorted(self.nodes)
-        for index in range(partitions):
-            leader_id = node_ids[(self._first_leader + index) % len(node_ids)]
-            topic.partitions.append(Partition(topic, index, leader_id, self._new_log(name, index)))
+        for index, replicas in enumerate(assignments):
+            leader_id = elect(replicas, [node.node_id for node in self.living_nodes])
+            partition = Partition(topic, index, leader_id, self._new_log(name, index), replicas, leader_id)
+            topic.partitions.append(partition)
         self._first_leader += 0 if topic.is_internal else 1
         self.topics[name] = topic
         self._topics_by_id[topic.topic_id] = topic
         return topic
+
+    def _assign(self, partitions: int, replication_factor: int) -> list[list[int]]:
+        """Leaders go round the living nodes, each partition's copies round all of them."""
+        if not 1 <= replication_factor <= len(self.nodes):
+            raise ValueError(f"{replication_factor} replicas on {len(self.nodes)} nodes")
+        every = sorted(self.nodes)
+        leaders = [node.node_id for node in self.living_nodes] or every
+        assigned = []
+        for index in range(partitions):
+            first = every.index(leaders[(self._first_leader + index) % len(leaders)])
+            assigned.append([*every[first:], *every[:first]][:replication_factor])
+        return assigned
 
     def _new_log(self, topic: str, partition: int) -> PartitionLog:
         config = self.config
@@ -121,6 +174,8 @@ class Cluster:
         topic = self.topics.pop(name)
         del self._topics_by_id[topic.topic_id]
         for partition in topic.partitions:
+            partition.leader_id = NO_LEADER
+            partition.log.begin_leader_epoch(partition.log.leader_epoch + 1)  # whoever waits for replication gives up
             _wake(partition.log.on_advance)
 
     def topic_by_id(self, topic_id: uuid.UUID | None) -> Topic | None:
@@ -135,9 +190,48 @@ class Cluster:
         return known.partitions[index]
 
     def leader(self, topic: str, index: int) -> Node | None:
-        """The node that leads a partition; None where there is no such partition."""
+        """The node that leads a partition; None where there is no such partition, or nobody alive to lead it."""
         partition = self.partition(topic, index)
         return None if partition is None else self.nodes.get(partition.leader_id)
+
+    def _partitions(self) -> Iterator[Partition]:
+        for topic in self.topics.values():
+            yield from topic.partitions
+
+    # elections
+
+    def make_leader(self, partition: Partition, leader_id: int) -> None:
+        """Let a node lead a partition from now on (NO_LEADER: nobody), under a new leader epoch.
+
+        A node that did not lead before has only what was replicated: the rest is lost. Whoever waits for the
+        partition wakes up and finds that it has another leader.
+        """
+        before = self.nodes.get(partition.leader_id)
+        if before is not None:
+            before.resign(partition)
+        log = partition.log
+        if leader_id not in (NO_LEADER, partition.last_leader_id):
+            log.truncate_to_high_watermark(self.clock.now_ms())
+        partition.leader_id = leader_id
+        if leader_id != NO_LEADER:
+            partition.last_leader_id = leader_id
+        log.begin_leader_epoch(log.leader_epoch + 1)
+        _wake(log.on_advance)
+        if leader_id != NO_LEADER:
+            self.nodes[leader_id].lead(partition)
+
+    def replace_leader(self, leaving: Node) -> None:
+        """Elect another leader for everything that `leaving` leads."""
+        candidates = [node.node_id for node in self.living_nodes if node is not leaving]
+        for partition in self._partitions():
+            if partition.leader_id == leaving.node_id:
+                self.make_leader(partition, elect(partition.replicas, candidates))
+
+    def lead_orphans(self, arrived: Node) -> None:
+        """Let a node that has just started lead what nobody else can."""
+        for partition in self._partitions():
+            if partition.leader_id == NO_LEADER and arrived.node_id in partition.replicas:
+                self.make_leader(partition, arrived.node_id)
 
     def finalize_features(self, transaction_version: int | None) -> None:
         """Set the finalized level of `transaction.version` (None: leave it); every update moves the features' epoch.
@@ -156,24 +250,32 @@ class Cluster:
     def expire_producers(self) -> None:
         """Let every partition forget the producers that have been idle for too long."""
         now_ms = self.clock.now_ms()
-        for topic in self.topics.values():
-            for partition in topic.partitions:
-                partition.log.expire_producers(now_ms)
+        for partition in self._partitions():
+            partition.log.expire_producers(now_ms)
 
     # coordinators
 
-    def transaction_coordinator(self, transactional_id: str) -> Node:
-        """The node that leads the id's partition of `__transaction_state`."""
+    def transaction_partition(self, transactional_id: str) -> Partition:
+        """The partition of `__transaction_state` that an id belongs to."""
         partitions = self.topics[TRANSACTION_STATE_TOPIC].partitions
-        return self.nodes[partitions[partition_for(transactional_id, len(partitions))].leader_id]
+        return partitions[partition_for(transactional_id, len(partitions))]
+
+    def transaction_coordinator(self, transactional_id: str) -> Node | None:
+        """The node that leads the id's partition of `__transaction_state`, if one does."""
+        return self.nodes.get(self.transaction_partition(transactional_id).leader_id)
 
     def group_partition(self, group_id: str) -> int:
         """Which partition of `__consumer_offsets` a group belongs to."""
         return partition_for(group_id, len(self.topics[OFFSETS_TOPIC].partitions))
 
-    def group_coordinator(self, group_id: str) -> Node:
-        """The node that leads the group's partition of `__consumer_offsets`."""
-        return self.nodes[self.topics[OFFSETS_TOPIC].partitions[self.group_partition(group_id)].leader_id]
+    def group_coordinator(self, group_id: str) -> Node | None:
+        """The node that leads the group's partition of `__consumer_offsets`, if one does."""
+        return self.nodes.get(self.topics[OFFSETS_TOPIC].partitions[self.group_partition(group_id)].leader_id)
+
+
+def elect(replicas: Sequence[int], living: Sequence[int]) -> int:
+    """The first replica that lives, NO_LEADER when none does. All replicas are in sync here."""
+    return next((node_id for node_id in replicas if node_id in living), NO_LEADER)
 
 
 def _wake(callbacks: list[Callable[[], None]]) -> None:

@@ -6,6 +6,7 @@ Every method may be called from any thread.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
@@ -13,10 +14,10 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, Timer, VirtualClock
-from dualwrite.broker_emulator.cluster import Cluster
+from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, Cluster, Partition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
-from dualwrite.broker_emulator.log.partition_log import ProducerDescription
+from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
 from dualwrite.broker_emulator.server import Connection
@@ -67,6 +68,21 @@ class HeldPoint:
         self._loop.call_soon_threadsafe(self._hold.release)
 
 
+class HeldReplication:
+    """The replication of one partition, held by a test; any thread may release it."""
+
+    def __init__(self, call: Callable[[Callable[[], None]], None], log: PartitionLog) -> None:
+        self._call = call
+        self._log = log
+
+    def release(self, up_to: int | None = None) -> None:
+        """Let the followers fetch what is below offset `up_to`, or everything from now on.
+
+        Raises ValueError where `up_to` is replicated already, beyond the log end, or inside of a batch.
+        """
+        self._call(lambda: self._log.release_high_watermark(up_to))
+
+
 class Emulator:
     """A Kafka cluster of `nodes` brokers; `with Emulator() as emulator:` starts and stops it.
 
@@ -97,7 +113,7 @@ class Emulator:
         self._port = int(port)
         self._topics = dict(topics or {})
         self._cluster: Cluster  # from start() on
-        self._servers: list[asyncio.AbstractServer] = []
+        self._reserved: list[socket.socket] = []
         self._timers: list[Timer] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -144,7 +160,9 @@ class Emulator:
     async def _start(self) -> None:
         cluster = self._cluster = Cluster(self.config, self.clock, self.faults)
         for node_id in range(self._node_count):
-            await self._add_node(node_id)
+            address = _reserve(self._host, self._port + node_id if self._port else 0)
+            self._reserved.append(address)
+            await self._add_node(node_id, address.getsockname()[1])
         cluster.create_internal_topics()
         for name, partitions in self._topics.items():
             cluster.create_topic(name, partitions)
@@ -152,40 +170,46 @@ class Emulator:
             for partition in topic.partitions:
                 cluster.nodes[partition.leader_id].lead(partition)
         self.bootstrap_servers = ",".join(f"{node.host}:{node.port}" for node in cluster.nodes.values())
-        self._schedule()
-        for server in self._servers:
-            await server.start_serving()  # last: nobody may meet a cluster that is not complete
+        expire_producers = cluster.expire_producers
+        self._timers.append(
+            self.clock.call_every(self.config.producer_id_expiration_check_interval_ms, expire_producers)
+        )
+        for node in cluster.nodes.values():
+            await self._serve(node)  # last: nobody may meet a cluster that is not complete
 
-    async def _add_node(self, node_id: int) -> None:
-        port = self._port + node_id if self._port else 0
+    async def _add_node(self, node_id: int, port: int) -> Node:
         node = Node(node_id, self._cluster, self._host, port)
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Connection(node), self._host, port, start_serving=False)
-        node.port = server.sockets[0].getsockname()[1]
-        self._servers.append(server)
+        node.server = await loop.create_server(lambda: Connection(node), self._host, port, start_serving=False)
         self._cluster.nodes[node_id] = node
+        return node
 
-    def _schedule(self) -> None:
-        """The periodic work of the brokers."""
-        config, every = self.config, self.clock.call_every
-        for node in self._cluster.nodes.values():
-            timed_out_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
-            expired_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
-            self._timers.append(every(timed_out_ms, node.transactions.abort_timed_out))
-            self._timers.append(every(expired_ms, node.transactions.expire_transactional_ids))
-        self._timers.append(every(config.producer_id_expiration_check_interval_ms, self._cluster.expire_producers))
+    async def _serve(self, node: Node) -> None:
+        """Let clients in, and begin the node's periodic work."""
+        config, every, transactions = self.config, self.clock.call_every, node.transactions
+        node.timers += (
+            every(
+                config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+                transactions.abort_timed_out,
+            ),
+            every(
+                config.transaction_remove_expired_transaction_cleanup_interval_ms,
+                transactions.expire_transactional_ids,
+            ),
+        )
+        assert node.server is not None
+        await node.server.start_serving()
 
     async def _stop(self) -> None:
         for timer in self._timers:
             timer.cancel()
-        for server in self._servers:
-            server.close()
         self._timers.clear()
-        self._servers.clear()
         for node in self._cluster.nodes.values():
-            for connection in list(node.connections):
-                connection.abort()
+            node.end()
             await node.transactions.shutdown()
+        for address in self._reserved:
+            address.close()
+        self._reserved.clear()
         await _cancel_other_tasks()
 
     # for tests
@@ -204,6 +228,101 @@ class Emulator:
         if not isinstance(clock, VirtualClock):
             raise TypeError("advance_clock needs Emulator(clock=VirtualClock())")
         self._call(lambda: clock.advance(duration_ms))
+
+    # nodes
+
+    def stop_node(self, node_id: int) -> None:
+        """Stop a node in order: its partitions get other leaders first. Raises ValueError when it does not run."""
+        self._await(self._living_node(node_id).stop())
+
+    def crash_node(self, node_id: int) -> None:
+        """End a node as SIGKILL does: nothing in work there is finished, and connections break.
+
+        Other nodes take over what it led; of a partition whose replication is held they have what was replicated.
+        Raises ValueError when it does not run.
+        """
+        self._call(lambda: self._living_node(node_id).crash())
+
+    def start_node(self, node_id: int) -> None:
+        """Start a node again on its old port. It leads what nobody else can. Raises ValueError when it runs."""
+        self._await(self._start_node(node_id))
+
+    async def _start_node(self, node_id: int) -> None:
+        before = self._node(node_id)
+        if before.is_alive:
+            raise ValueError(f"node {node_id} runs already")
+        node = await self._add_node(node_id, before.port)
+        self._cluster.lead_orphans(node)
+        await self._serve(node)
+
+    @property
+    def living_nodes(self) -> list[int]:
+        """The ids of the nodes that run."""
+        return self._call(lambda: [node.node_id for node in self._cluster.living_nodes])
+
+    def move_leader(self, topic: str, partition: int, node_id: int) -> None:
+        """Let another node lead a partition, under a new leader epoch; nothing happens when it does already.
+
+        Raises KeyError when there is no such partition, ValueError when the node does not run or has no copy.
+        """
+        self._call(lambda: self._move_leader(self._partition(topic, partition), node_id))
+
+    def move_coordinator(self, node_id: int, *, transactional_id: str | None = None, group: str | None = None) -> None:
+        """Let another node coordinate a transactional id or a group, and all others of the same internal partition."""
+        self._call(lambda: self._move_leader(self._coordinator_partition(transactional_id, group), node_id))
+
+    def coordinator(self, *, transactional_id: str | None = None, group: str | None = None) -> int:
+        """The node that coordinates a transactional id or a group; -1 when none that could is alive."""
+        return self._call(lambda: self._coordinator_partition(transactional_id, group).leader_id)
+
+    def hold_replication(self, topic: str, partition: int = 0) -> HeldReplication:
+        """Keep the followers of a partition from fetching, so that its high watermark stays where it is.
+
+        Raises KeyError when there is no such partition, ValueError when it is held already.
+        """
+        return HeldReplication(self._call, self._call(lambda: self._hold_replication(topic, partition)))
+
+    def _hold_replication(self, topic: str, index: int) -> PartitionLog:
+        log = self._partition(topic, index).log
+        if log.is_high_watermark_held:
+            raise ValueError(f"the replication of {topic}-{index} is held already")
+        log.hold_high_watermark()
+        return log
+
+    def _move_leader(self, partition: Partition, node_id: int) -> None:
+        if node_id not in partition.replicas:
+            raise ValueError(f"node {node_id} has no copy of {partition.name}")
+        self._living_node(node_id)
+        if partition.leader_id != node_id:
+            self._cluster.make_leader(partition, node_id)
+
+    def _coordinator_partition(self, transactional_id: str | None, group: str | None) -> Partition:
+        if (transactional_id is None) == (group is None):
+            raise ValueError("name a transactional id or a group")
+        if transactional_id is not None:
+            return self._cluster.transaction_partition(transactional_id)
+        assert group is not None
+        return self._partition(OFFSETS_TOPIC, self._cluster.group_partition(group))
+
+    def _partition(self, topic: str, index: int) -> Partition:
+        partition = self._cluster.partition(topic, index)
+        if partition is None:
+            raise KeyError(f"{topic}-{index}")
+        return partition
+
+    def _node(self, node_id: int) -> Node:
+        node = self._cluster.nodes.get(node_id)
+        if node is None:
+            raise ValueError(f"there is no node {node_id}")
+        return node
+
+    def _living_node(self, node_id: int) -> Node:
+        node = self._node(node_id)
+        if not node.is_alive:
+            raise ValueError(f"node {node_id} does not run")
+        return node
+
+    # clients
 
     def disconnect_clients(self, *, client_id: str | None = None) -> int:
         """Break connections abruptly: those of `client_id`, or all. Returns how many."""
@@ -250,9 +369,7 @@ class Emulator:
         return self._call(lambda: self._snapshot(topic, partition))
 
     def _snapshot(self, topic: str, index: int) -> LogSnapshot:
-        partition = self._cluster.partition(topic, index)
-        if partition is None:
-            raise KeyError(f"{topic}-{index}")
+        partition = self._partition(topic, index)
         log = partition.log
         return LogSnapshot(
             log.log_start_offset,
@@ -288,6 +405,22 @@ class Emulator:
 
         self._running_loop.call_soon_threadsafe(run)
         return outcome.result(_CALL_TIMEOUT_S)
+
+
+def _reserve(host: str, port: int) -> socket.socket:
+    """Bind an address without listening there, so that nobody else gets it while its node is down.
+
+    Raises OSError when it is taken.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    reserved = socket.socket(family, kind, protocol)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(address)
+    except OSError as error:
+        reserved.close()
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {str(error.strerror).lower()}") from error
+    return reserved
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.add_partitions_to_txn_manager import AddPartitionsToTxnManager
-from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Cluster, Partition
+from dualwrite.broker_emulator.clock import Timer
+from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Cluster, NodeGoneError, Partition
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records
+from dualwrite.broker_emulator.pause_points import PausePoint
+from dualwrite.broker_emulator.replication import wait_until_replicated
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdManager
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
@@ -20,14 +24,20 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.server import Connection
 
 
+T = TypeVar("T")
+
+
 class Node:
-    """One broker of the cluster."""
+    """One life of one broker: a node that starts again is a new object, so that nothing is left of what it knew."""
 
     def __init__(self, node_id: int, cluster: Cluster, host: str, port: int) -> None:
         self.node_id = node_id
         self.cluster = cluster
         self.host = host
         self.port = port
+        self.is_alive = True
+        self.server: asyncio.AbstractServer | None = None  # from the emulator, once it listens
+        self.timers: list[Timer] = []
         self.connections: set[Connection] = set()
         self.groups = GroupCoordinator(cluster)
         self.add_partitions_to_txn = AddPartitionsToTxnManager(node_id, cluster)
@@ -40,15 +50,96 @@ class Node:
             markers=_ClusterMarkers(cluster),
             pause_points=cluster.pause_points,
         )
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # life and death
+
+    def crash(self) -> None:
+        """Die at once, as by SIGKILL: what is in work is never finished, and others lead what this node led.
+
+        Must run in the emulator's loop; a request that is served by this very node may call it. Harmless when dead.
+        """
+        if self.is_alive:
+            self.end()
+            self.cluster.replace_leader(self)
+
+    async def stop(self) -> None:
+        """Leave the cluster in order: others take over first, whoever waits for this node's partitions is told so."""
+        if not self.is_alive:
+            return
+        self.cluster.replace_leader(self)
+        await asyncio.sleep(0)  # those who were woken answer
+        await asyncio.sleep(0)
+        self.end()
+
+    def end(self) -> None:
+        """Stop serving and forget everything, without a word to the others."""
+        self.is_alive = False
+        if self.server is not None:
+            self.server.close()
+        for timer in self.timers:
+            timer.cancel()
+        for connection in list(self.connections):
+            connection.kill()
+        self.transactions.halt()
+        for task in self._tasks:
+            task.cancel()
+
+    async def answer(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work` for another broker: it goes on when that one dies. Raises NodeGoneError when this one does."""
+        task = self._start(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if not task.cancelled() or (asking is not None and asking.cancelling()):
+                raise
+            raise NodeGoneError(f"node {self.node_id} died") from None
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # leadership
 
     def lead(self, partition: Partition) -> None:
-        """Become the coordinator of what an internal partition holds; nothing to do for any other partition."""
+        """Become leader, and coordinator of what an internal partition holds. Loading can be held at a pause point."""
+        coordinator = self._coordinator_on(partition)
+        if coordinator is None:
+            return
+        if self.cluster.pause_points.active:
+            coordinator.begin_loading(partition.index)
+            self._start(self._load(partition, partition.log.leader_epoch))
+        else:
+            self._load_now(partition)
+
+    async def _load(self, partition: Partition, leader_epoch: int) -> None:
+        await self.cluster.pause_points.reach(
+            PausePoint.BEFORE_LOAD, node_id=self.node_id, leader_epoch=leader_epoch, **partition.name._asdict()
+        )
+        if partition.is_led_by(self.node_id, leader_epoch):
+            self._load_now(partition)
+
+    def _load_now(self, partition: Partition) -> None:
         if partition.topic.name == TRANSACTION_STATE_TOPIC:
             self.transactions.load_partition(partition.index, partition.log.leader_epoch)
-        elif partition.topic.name == OFFSETS_TOPIC:
+        else:
             self.groups.load_partition(partition)
 
-    def write_marker(
+    def resign(self, partition: Partition) -> None:
+        """Lead a partition no longer: what an internal one holds is forgotten."""
+        coordinator = self._coordinator_on(partition)
+        if coordinator is not None:
+            coordinator.unload_partition(partition.index)
+
+    def _coordinator_on(self, partition: Partition) -> TransactionCoordinator | GroupCoordinator | None:
+        if partition.topic.name == TRANSACTION_STATE_TOPIC:
+            return self.transactions
+        return self.groups if partition.topic.name == OFFSETS_TOPIC else None
+
+    async def write_marker(
         self,
         topic_partition: TopicPartition,
         *,
@@ -60,14 +151,16 @@ class Node:
     ) -> ErrorCode:
         """End a producer's transaction on one partition, as WriteTxnMarkers asks its leader to.
 
-        On `__consumer_offsets` the pending offsets are settled before this answers (KAFKA-17507).
+        Answers when the marker is replicated. On `__consumer_offsets` the pending offsets are settled before this
+        answers (KAFKA-17507).
         """
         partition = self.cluster.partition(*topic_partition)
         if partition is None:
             return ErrorCode.unknown_topic_or_partition
         if partition.leader_id != self.node_id:
             return ErrorCode.not_leader_or_follower
-        error = partition.log.append_marker(
+        log = partition.log
+        error = log.append_marker(
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             coordinator_epoch=coordinator_epoch,
@@ -75,6 +168,8 @@ class Node:
             transaction_version=transaction_version,
             now_ms=self.cluster.clock.now_ms(),
         )
+        if error is ErrorCode.none and log.high_watermark < log.log_end_offset:
+            error = await wait_until_replicated(partition, log.log_end_offset, log.leader_epoch)
         if error is ErrorCode.none and topic_partition.topic == OFFSETS_TOPIC:
             self.groups.complete_transaction(topic_partition.partition, producer_id, commit=commit)
         return error
@@ -93,7 +188,11 @@ class _TransactionStateLog:
             return ErrorCode.not_leader_or_follower
         now_ms = self._cluster.clock.now_ms()
         batch = build_batch([(key, value)], timestamp_ms=now_ms)
-        return state.log.append(batch, now_ms=now_ms, origin=AppendOrigin.COORDINATOR, transaction_version=0).error
+        log = state.log
+        error = log.append(batch, now_ms=now_ms, origin=AppendOrigin.COORDINATOR, transaction_version=0).error
+        if error is ErrorCode.none and log.high_watermark < log.log_end_offset:
+            return await wait_until_replicated(state, log.log_end_offset, log.leader_epoch)
+        return error
 
     def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
         for batch in self._cluster.topics[TRANSACTION_STATE_TOPIC].partitions[partition].log.batches():
@@ -118,9 +217,11 @@ class _ClusterMarkers:
         commit: bool,
         transaction_version: int,
     ) -> ErrorCode | None:
+        if self._cluster.partition(*topic_partition) is None:
+            return None
         leader = self._cluster.leader(*topic_partition)
         if leader is None:
-            return None
+            return ErrorCode.not_leader_or_follower
         if self._cluster.faults.meets_markers:
             # the API files know this module, so that it can know them no sooner
             from dualwrite.broker_emulator.faults.markers import send_marker_with_faults
@@ -134,7 +235,7 @@ class _ClusterMarkers:
                 commit=commit,
                 transaction_version=transaction_version,
             )
-        return leader.write_marker(
+        return await leader.write_marker(
             topic_partition,
             producer_id=producer_id,
             producer_epoch=producer_epoch,

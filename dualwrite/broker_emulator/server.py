@@ -77,6 +77,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream's transport is a Transport
         self.peer_host = (transport.get_extra_info("peername") or ("",))[0]
+        if not self.node.is_alive:
+            self.abort()
+            return
         excess = self._excess()
         if excess is not None:
             self._close(ConnectionLimitError(excess))
@@ -215,6 +218,9 @@ class Connection(asyncio.Protocol):
         try:
             waited_for = answer.send(None)
         except StopIteration:
+            return
+        if not self.node.is_alive:  # it died of this very request
+            answer.close()
             return
         self._work_api = api
         self._work = asyncio.ensure_future(_finish(_Rest(answer, waited_for)))

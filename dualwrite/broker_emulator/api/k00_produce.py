@@ -15,6 +15,8 @@ Appends record batches of magic 2, as they are, to partitions that this node lea
   (producer id, epoch) are 49.
   One without a producer id belongs to no transaction and is taken as it is.
 * A partition gets exactly one batch; more are 87, before the coordinator is asked.
+* Not led by this node, or no longer when the coordinator has answered: 6, from v10 on with the leader (KIP-951).
+* acks=-1 waits for the high watermark: 7 after the request's timeout, 6 when another leader is elected.
 * acks other than -1, 0, 1 is 21. With acks=0 nothing is answered; an error then closes the connection, as in
   Kafka.
 * Hidden by profile: v12+ in kafka-3.9.
@@ -29,6 +31,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.leader_hints import LeaderHints
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, CloseConnectionError, register
 from dualwrite.broker_emulator.api.topics import led_partition, requested_topic, topic_reference
 from dualwrite.broker_emulator.cluster import Partition
@@ -41,10 +44,12 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_header,
 )
 from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.replication import wait_until_replicated
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 _IMPLICIT_ADD_VERSION = 12
-_ACKS = (-1, 0, 1)
+_ALL_REPLICAS = -1
+_ACKS = (_ALL_REPLICAS, 0, 1)
 _NO_PRODUCER = (NO_PRODUCER_ID, -1)
 
 _NOT_ENOUGH_REPLICAS = dict.fromkeys(
@@ -85,6 +90,8 @@ class _Write(NamedTuple):
     header: BatchHeader | None
     """Of its batch; None where the bytes have none, which the append will refuse."""
     error: ErrorCode
+    leader_epoch: int = -1
+    """Under which the request came; an append of an earlier term is fenced."""
 
 
 class _Verified(NamedTuple):
@@ -107,6 +114,8 @@ async def handle(call: Call) -> Any:
     unverified = _unverified(call, writes)
     verified = await _verify(call, unverified) if unverified else _NOTHING_TO_VERIFY
     results = [_append(call, write, verified) for write in writes]
+    if call.request.acks == _ALL_REPLICAS and any(map(_is_behind, writes, results)):
+        results = await _replicated(call, writes, results)
     return _response(call, writes, results)
 
 
@@ -118,7 +127,7 @@ def _write(call: Call, requested: Any, data: Any) -> _Write:
     header = _first_header(data.records)
     if partition is not None and header is not None and _another_follows(header, data.records):
         return _Write(requested, data, None, None, ErrorCode.invalid_record)
-    return _Write(requested, data, partition, header, error)
+    return _Write(requested, data, partition, header, error, -1 if partition is None else partition.log.leader_epoch)
 
 
 def _another_follows(header: BatchHeader, records: bytes) -> bool:
@@ -149,7 +158,7 @@ def _unverified(call: Call, writes: list[_Write]) -> list[tuple[Partition, Batch
     """The partitions that the coordinator has to be asked about."""
     return [
         (partition, header)
-        for _, _, partition, header, _ in writes
+        for _, _, partition, header, _, _ in writes
         if partition is not None
         and header is not None
         and header.is_transactional
@@ -206,12 +215,40 @@ def _append(call: Call, write: _Write, verified: _Verified) -> AppendResult:
     error = verified.refused.get(partition.name)
     if error is not None:
         return AppendResult(error)
+    if not partition.is_led_by(call.node.node_id, write.leader_epoch):
+        return AppendResult(ErrorCode.not_leader_or_follower)
     return partition.log.append(
         write.data.records or b"",
         now_ms=call.cluster.clock.now_ms(),
         guard=verified.guards.get(partition.name),
         transaction_version=2 if call.version >= _IMPLICIT_ADD_VERSION else 0,
     )
+
+
+def _end_offset(write: _Write, result: AppendResult) -> int:
+    """The offset behind what was appended; -1 where nothing was."""
+    if result.error is not ErrorCode.none or write.header is None:
+        return -1
+    return result.base_offset + write.header.last_offset_delta + 1
+
+
+def _is_behind(write: _Write, result: AppendResult) -> bool:
+    """Whether what was appended is not replicated yet."""
+    return write.partition is not None and write.partition.log.high_watermark < _end_offset(write, result)
+
+
+async def _replicated(call: Call, writes: list[_Write], results: list[AppendResult]) -> list[AppendResult]:
+    """What acks=all is told once everything is replicated, or has timed out, or has another leader."""
+    deadline_s = asyncio.get_running_loop().time() + call.request.timeout.total_seconds()
+    answers = []
+    for write, result in zip(writes, results, strict=True):
+        error = ErrorCode.none
+        if write.partition is not None and result.error is ErrorCode.none:
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            end_offset = _end_offset(write, result)
+            error = await wait_until_replicated(write.partition, end_offset, write.leader_epoch, left_s)
+        answers.append(result if error is ErrorCode.none else AppendResult(error))
+    return answers
 
 
 def _response(call: Call, writes: list[_Write], results: list[AppendResult]) -> Any:
@@ -221,32 +258,33 @@ def _response(call: Call, writes: list[_Write], results: list[AppendResult]) -> 
             raise CloseConnectionError(f"Produce with acks=0 failed: {', '.join(error.name for error in errors)}")
         return None
     remaining = iter(results)
-    return _build(call, lambda data: next(remaining))
+    return _build(call, lambda data: next(remaining), LeaderHints(call, [result.error for result in results]))
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     if call.request.acks == 0:
         raise CloseConnectionError(f"Produce with acks=0 failed: {error.name}")
-    return _build(call, lambda data: AppendResult(error))
+    return _build(call, lambda data: AppendResult(error), LeaderHints(call, ()))
 
 
-def _build(call: Call, result_of: Any) -> Any:
+def _build(call: Call, result_of: Any, hints: LeaderHints) -> Any:
     new = call.new
     return new.response(
         responses=tuple(
             new.TopicProduceResponse(
                 **topic_reference(topic),
                 partition_responses=tuple(
-                    _partition_response(new, data.index, result_of(data)) for data in topic.partition_data
+                    _partition_response(new, topic, data.index, result_of(data), hints) for data in topic.partition_data
                 ),
             )
             for topic in call.request.topic_data
         ),
         throttle_time=NO_THROTTLE,
+        **hints.for_response(),
     )
 
 
-def _partition_response(new: Any, index: int, result: AppendResult) -> Any:
+def _partition_response(new: Any, topic: Any, index: int, result: AppendResult, hints: LeaderHints) -> Any:
     return new.PartitionProduceResponse(
         index=index,
         error_code=result.error,
@@ -255,6 +293,7 @@ def _partition_response(new: Any, index: int, result: AppendResult) -> Any:
         log_start_offset=result.log_start_offset,
         record_errors=(),
         error_message=result.error_message,
+        **hints.for_partition(topic, index, result.error),
     )
 
 

@@ -10,20 +10,22 @@ Serves whole batches from partitions that this node leads, waiting for them wher
   always given (KIP-74).
 * v5 log start offset; v7 fetch sessions (KIP-227): declined by session id 0, an epoch of a session that cannot
   exist is 70; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
-* Replicas that fetch are served as consumers: there is one replica of everything.
+* Replicas that fetch are served as consumers: the nodes here share one log of each partition.
+* Not led by this node 6; v16 says who leads instead (KIP-951). A long poll ends when another leader is elected.
 * v18 is hidden by the profile kafka-3.9.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import repeat
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.leader_hints import LeaderHints
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.api.topics import (
     check_leader_epoch,
@@ -54,7 +56,7 @@ async def handle(call: Call) -> Any:
     max_wait_ms = call.request.max_wait // _MILLISECOND
     if not read.is_enough and max_wait_ms > 0:
         read = await _read_when_enough(call, read, max_wait_ms / 1000)
-    return _response(call, ErrorCode.none, iter(read.results))
+    return _response(call, ErrorCode.none, iter(read.results), [result.error for result in read.results])
 
 
 async def _read_when_enough(call: Call, read: _Read, max_wait_s: float) -> _Read:
@@ -106,8 +108,9 @@ def _failed(error: ErrorCode) -> ReadResult:
     return ReadResult(error, b"", None, -1, -1, -1)
 
 
-def _response(call: Call, error: ErrorCode, results: Iterator[ReadResult]) -> Any:
+def _response(call: Call, error: ErrorCode, results: Iterator[ReadResult], failures: Sequence[ErrorCode] = ()) -> Any:
     new = call.new
+    hints = LeaderHints(call, failures)
     return new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,
@@ -116,15 +119,17 @@ def _response(call: Call, error: ErrorCode, results: Iterator[ReadResult]) -> An
             new.FetchableTopicResponse(
                 **topic_reference(topic),
                 partitions=tuple(
-                    _partition_data(new, requested.partition, next(results)) for requested in topic.partitions
+                    _partition_data(new, topic, requested.partition, next(results), hints)
+                    for requested in topic.partitions
                 ),
             )
             for topic in call.request.topics
         ),
+        **hints.for_response(),
     )
 
 
-def _partition_data(new: Any, index: int, result: ReadResult) -> Any:
+def _partition_data(new: Any, topic: Any, index: int, result: ReadResult, hints: LeaderHints) -> Any:
     aborted = result.aborted
     return new.PartitionData(
         partition_index=index,
@@ -139,6 +144,7 @@ def _partition_data(new: Any, index: int, result: ReadResult) -> Any:
             for producer_id, first_offset in aborted
         ),
         records=result.records,
+        **hints.for_partition(topic, index, result.error),
     )
 
 

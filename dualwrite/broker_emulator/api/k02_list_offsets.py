@@ -7,6 +7,7 @@ Offsets by timestamp, or of the two ends of a partition, from its leader.
   here), -5 latest tiered (v9, KIP-1005: none). Other negative ones, and the special ones in versions before
   theirs, are 35 UNSUPPORTED_VERSION.
 * No offset for a timestamp is (-1, -1), without an error.
+* After an election, until what was there before is replicated, only the earliest offset is known: 78 (5 below v5).
 * v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v10 timeout.
 * v10 is hidden by the profile kafka-3.9.
 """
@@ -44,6 +45,10 @@ def _offset(call: Call, requested_in: Any, requested: Any) -> Any:
     if error is not ErrorCode.none:
         return _row(call, index, error)
     timestamp = requested.timestamp
+    log = partition.log
+    if timestamp not in (_EARLIEST, _EARLIEST_LOCAL) and log.high_watermark < log.leader_epoch_start_offset:
+        is_known = call.version >= 5
+        return _row(call, index, ErrorCode.offset_not_available if is_known else ErrorCode.leader_not_available)
     if timestamp < 0 and call.version < _FIRST_VERSION.get(timestamp, 99):
         return _row(call, index, ErrorCode.unsupported_version)
     return _row(call, index, ErrorCode.none, *_find(call, partition, timestamp), partition.log.leader_epoch)

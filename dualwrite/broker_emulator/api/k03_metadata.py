@@ -1,12 +1,13 @@
 """Metadata (key 3), versions 0-13.
 
-Nodes, topics, partitions and leaders.
+Living nodes, topics, partitions and leaders.
 
 * No topics means all: an empty list in v0, null from v1 on (an empty list there asks for no topic).
 * v4+: AllowAutoTopicCreation; older versions always allow it. Creation needs `auto.create.topics.enable`. Kafka
   answers 5 at first and creates meanwhile; here the topic is there at once.
 * v10+: topic ids (KIP-516); asked by id, an unknown one is 100 and nothing is created.
 * v9 flexible; v13 has a top-level error.
+* A partition that no living node has a copy of is 5, with leader -1. All living replicas are in sync.
 * Unknown topic 3, name that is not legal 17.
 * v13 is hidden by the profile kafka-3.9.
 """
@@ -18,7 +19,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
+from dualwrite.broker_emulator.cluster import NO_LEADER, Partition, Topic, is_legal_topic_name
 from dualwrite.broker_emulator.config import Profile
 
 
@@ -32,7 +33,7 @@ def _response(call: Call, topics: tuple[Any, ...], error: ErrorCode) -> Any:
         throttle_time=NO_THROTTLE,
         brokers=tuple(
             new.MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=None)
-            for node in cluster.nodes.values()
+            for node in cluster.living_nodes
         ),
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
@@ -72,23 +73,25 @@ def _create(call: Call, name: str) -> Topic | None:
 
 
 def _describe(call: Call, topic: Topic) -> Any:
-    new = call.new
-    return new.MetadataResponseTopic(
+    living = {node.node_id for node in call.cluster.living_nodes}
+    return call.new.MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=tuple(
-            new.MetadataResponsePartition(
-                error_code=ErrorCode.none,
-                partition_index=partition.index,
-                leader_id=partition.leader_id,
-                leader_epoch=partition.log.leader_epoch,
-                replica_nodes=(partition.leader_id,),
-                isr_nodes=(partition.leader_id,),
-            )
-            for partition in topic.partitions
-        ),
+        partitions=tuple(_describe_partition(call, partition, living) for partition in topic.partitions),
+    )
+
+
+def _describe_partition(call: Call, partition: Partition, living: set[int]) -> Any:
+    return call.new.MetadataResponsePartition(
+        error_code=ErrorCode.leader_not_available if partition.leader_id == NO_LEADER else ErrorCode.none,
+        partition_index=partition.index,
+        leader_id=partition.leader_id,
+        leader_epoch=partition.log.leader_epoch,
+        replica_nodes=tuple(partition.replicas),
+        isr_nodes=tuple(node_id for node_id in partition.replicas if node_id in living),
+        offline_replicas=tuple(node_id for node_id in partition.replicas if node_id not in living),
     )
 
 

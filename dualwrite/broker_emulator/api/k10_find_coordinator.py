@@ -5,6 +5,7 @@ The node that leads the partition of `__consumer_offsets` or `__transaction_stat
 * v0 knows groups only; v1 adds the key type (0 group, 1 transaction, 2 share group); v4 asks for many keys
   (KIP-699).
 * Key type other than 0 and 1: 42. Keys are not judged here: the coordinator does that.
+* No node alive to lead the partition: 15.
 * Kafka creates the internal topic at the first question and answers 15 meanwhile; here it exists from the
   start.
 """
@@ -32,11 +33,12 @@ async def handle(call: Call) -> Any:
 def _find(call: Call, key: str) -> tuple[Node | None, ErrorCode]:
     match getattr(call.request, "key_type", _GROUP):
         case 0:
-            return call.cluster.group_coordinator(key), ErrorCode.none
+            node = call.cluster.group_coordinator(key)
         case 1:
-            return call.cluster.transaction_coordinator(key), ErrorCode.none
+            node = call.cluster.transaction_coordinator(key)
         case _:
             return None, ErrorCode.invalid_request
+    return node, ErrorCode.coordinator_not_available if node is None else ErrorCode.none
 
 
 def _address(node: Node | None) -> dict[str, Any]:

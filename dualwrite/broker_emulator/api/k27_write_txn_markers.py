@@ -12,6 +12,7 @@ abort a hanging transaction.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -22,11 +23,18 @@ from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 
 async def handle(call: Call) -> Any:
-    return _response(call, lambda marker, name: _write(call, marker, name))
+    answers = [
+        await _write(call, marker, TopicPartition(topic.name, index))
+        for marker in call.request.markers
+        for topic in marker.topics
+        for index in topic.partition_indexes
+    ]
+    remaining = iter(answers)
+    return _response(call, lambda: next(remaining))
 
 
-def _write(call: Call, marker: Any, name: TopicPartition) -> ErrorCode:
-    return call.node.write_marker(
+async def _write(call: Call, marker: Any, name: TopicPartition) -> ErrorCode:
+    return await call.node.write_marker(
         name,
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
@@ -36,7 +44,7 @@ def _write(call: Call, marker: Any, name: TopicPartition) -> ErrorCode:
     )
 
 
-def _response(call: Call, error_of: Any) -> Any:
+def _response(call: Call, next_error: Callable[[], ErrorCode]) -> Any:
     new = call.new
     return new.response(
         markers=tuple(
@@ -48,7 +56,7 @@ def _response(call: Call, error_of: Any) -> Any:
                         partitions=tuple(
                             new.WritableTxnMarkerPartitionResult(
                                 partition_index=index,
-                                error_code=error_of(marker, TopicPartition(topic.name, index)),
+                                error_code=next_error(),
                             )
                             for index in topic.partition_indexes
                         ),
@@ -62,7 +70,7 @@ def _response(call: Call, error_of: Any) -> Any:
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:
-    return _response(call, lambda marker, name: error)
+    return _response(call, lambda: error)
 
 
 register(

@@ -1,6 +1,6 @@
 """DescribeCluster (key 60), versions 0-2.
 
-Nodes, controller and cluster id (KIP-700). v1 endpoint types (KIP-919): only brokers (1) can be asked for here,
+Living nodes, controller and cluster id (KIP-700). v1 endpoint types (KIP-919): only brokers (1) can be asked for here,
 controllers are 114. v2 fenced brokers (KIP-1073): there are none.
 * v2 is hidden by the profile kafka-3.9.
 """
@@ -28,7 +28,7 @@ async def handle(call: Call) -> Any:
         controller_id=cluster.controller_id,
         brokers=tuple(
             new.DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, is_fenced=False)
-            for node in cluster.nodes.values()
+            for node in cluster.living_nodes
         ),
     )
 

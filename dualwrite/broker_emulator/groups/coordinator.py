@@ -53,19 +53,26 @@ class GroupCoordinator:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._led: dict[int, tuple[Partition, OffsetTable]] = {}
+        self._loading: set[int] = set()
 
     # leadership
+
+    def begin_loading(self, index: int) -> None:
+        """Have become leader of a partition that will be loaded later: requests are answered 14 meanwhile."""
+        self._loading.add(index)
 
     def load_partition(self, partition: Partition) -> None:
         """Become leader of a partition: rebuild its offsets from its records."""
         table = OffsetTable()
         for batch in partition.log.batches():
             _replay(table, batch)
+        self._loading.discard(partition.index)
         self._led[partition.index] = (partition, table)
 
     def unload_partition(self, index: int) -> None:
         """Lose leadership: forget the partition's groups."""
-        del self._led[index]
+        self._loading.discard(index)
+        self._led.pop(index, None)
 
     def led_partition(self, group_id: str) -> Partition | None:
         """The partition that holds the group's offsets, where this node leads it."""
@@ -78,7 +85,8 @@ class GroupCoordinator:
         A generation of a group without members is 22, a member of it 25.
         """
         if self.led_partition(group_id) is None:
-            return ErrorCode.not_coordinator
+            is_loading = self._cluster.group_partition(group_id) in self._loading
+            return ErrorCode.coordinator_load_in_progress if is_loading else ErrorCode.not_coordinator
         if generation >= 0:
             return ErrorCode.illegal_generation
         if member_id != "":

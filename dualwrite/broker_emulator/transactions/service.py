@@ -160,6 +160,7 @@ class TransactionCoordinator:
     def unload_partition(self, partition: int) -> None:
         """Lose leadership: forget the partition's ids; appends in flight answer NOT_COORDINATOR."""
         self._partitions.pop(partition, None)
+        self._loading.discard(partition)
 
     def follow(self, config: BrokerConfig) -> None:
         """Go on by other rules: `transaction.version` was changed. A transaction that is open then is ended by the
@@ -167,12 +168,17 @@ class TransactionCoordinator:
         cluster's version of that moment (KIP-890)."""
         self._rules = CoordinatorRules.from_config(config)
 
-    async def shutdown(self) -> None:
-        """Stop all background work; afterwards requests are answered NOT_COORDINATOR, inspection with 15."""
+    def halt(self) -> None:
+        """Stop all background work at once; afterwards requests are answered NOT_COORDINATOR, inspection with 15."""
         self._is_active = False
         self._partitions.clear()
+        self._loading.clear()
         for task in self._tasks:
             task.cancel()
+
+    async def shutdown(self) -> None:
+        """`halt`, and wait until what was in work is gone."""
+        self.halt()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _owner_of(self, transactional_id: str) -> _OwnedPartition | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from dualwrite.broker_emulator.clock import VirtualClock
@@ -44,7 +46,8 @@ def commit_in_transaction(node: Node, offset: int) -> None:
 
 def write_marker(node: Node, *, commit: bool) -> None:
     name = TopicPartition("__consumer_offsets", 0)
-    assert node.write_marker(name, **PRODUCER, coordinator_epoch=0, commit=commit, transaction_version=0) == 0
+    marker = node.write_marker(name, **PRODUCER, coordinator_epoch=0, commit=commit, transaction_version=0)
+    assert asyncio.run(marker) == 0
 
 
 def reload(node: Node) -> None:
