@@ -6,10 +6,9 @@ schemas are kio's, loaded when a version is first asked for (all of them togethe
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from datetime import timedelta
 from functools import cache
 from types import SimpleNamespace
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import schema_name_map
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from dualwrite.broker_emulator.api.request_bounds import bounds_check
+from dualwrite.broker_emulator.codec import builder, writer
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 
 if TYPE_CHECKING:
@@ -56,19 +56,15 @@ class Schema:
         self._flexible_response_header = response_type.__flexible__ and key != _API_VERSIONS_KEY
         self.read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(_untyped(request_type))
         self.check_bounds = bounds_check(request_type)
-        self._write: Callable[[io.BytesIO, Any], None] = entity_writer(_untyped(response_type))
-        self.new = SimpleNamespace(**_builders(response_type), response=_builder(response_type))
+        self._write = writer(response_type)
+        self.new = SimpleNamespace(**_builders(response_type), response=builder(response_type))
 
     def frame(self, correlation_id: int, response: Any) -> bytes:
         """The whole response frame, size first."""
-        buffer = io.BytesIO()
-        buffer.write(b"\0\0\0\0\0\0\0\0")
-        if self._flexible_response_header:
-            buffer.write(b"\0")
-        self._write(buffer, response)
-        with buffer.getbuffer() as view:
-            _RESPONSE_PREFIX.pack_into(view, 0, len(view) - 4, correlation_id)
-        return buffer.getvalue()
+        parts = [b"\0"] if self._flexible_response_header else []
+        self._write(parts.append, response)
+        body = b"".join(parts)
+        return _RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
 
 
 def _untyped(entity_type: Any) -> Any:
@@ -85,22 +81,10 @@ def schema(key: int, version: int) -> Schema:
 def _builders(response_type: Any) -> dict[str, Callable[..., Any]]:
     module = __import__(response_type.__module__, fromlist=["*"])
     return {
-        name: _builder(member)
+        name: builder(member)
         for name, member in vars(module).items()
         if isinstance(member, type) and is_dataclass(member) and member.__module__ == module.__name__
     }
-
-
-def _builder(entity_type: Any) -> Callable[..., Any]:
-    """Build `entity_type`, leaving out what this version of the message does not have."""
-    known = frozenset(member.name for member in fields(entity_type))
-
-    def build(**values: Any) -> Any:
-        if values.keys() <= known:
-            return entity_type(**values)
-        return entity_type(**{name: value for name, value in values.items() if name in known})
-
-    return build
 
 
 @dataclass(slots=True)
@@ -114,6 +98,7 @@ class Call:
     """Builders of this version's response types by name; `new.response` builds the response itself."""
     node: Node
     client_id: str | None
+    client_host: str = ""
 
     @property
     def cluster(self) -> Cluster:

@@ -1,0 +1,159 @@
+"""The generated builders and writers against kio's own: the same entity, the same bytes."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import MISSING, fields, is_dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+
+import dualwrite.broker_emulator.api  # noqa: F401  # registers what is served
+from dualwrite.broker_emulator.api.registry import APIS, NO_THROTTLE, schema
+from dualwrite.broker_emulator.codec import builder, uvarint, writer
+
+SERVED = [
+    pytest.param(api.key, version, id=f"{api.schema_name}-v{version}")
+    for api in APIS.values()
+    for version in range(api.min_version, api.max_version + 1)
+]
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8) | st.just("x" * 200)
+BLOB = st.binary(max_size=8) | st.just(b"x" * 20_000)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "bool": st.booleans(),
+    "int8": st.integers(-(2**7), 2**7 - 1),
+    "int16": st.integers(-(2**15), 2**15 - 1),
+    "int32": st.integers(-(2**31), 2**31 - 1),
+    "int64": st.integers(-(2**63), 2**63 - 1),
+    "uint16": st.integers(0, 2**16 - 1),
+    "float64": st.floats(allow_nan=False),
+    "error_code": st.sampled_from(ErrorCode),
+    "timedelta_i32": st.integers(0, 2**31 - 1).map(lambda ms: timedelta(milliseconds=ms)),
+    "timedelta_i64": st.integers(0, 2**40).map(lambda ms: timedelta(milliseconds=ms)),
+    "datetime_i64": st.integers(0, 2**41).map(lambda ms: datetime.fromtimestamp(ms / 1000, UTC)),
+    "uuid": st.none() | st.uuids(),
+    "string": TEXT,
+    "bytes": BLOB,
+    "records": BLOB,
+}
+
+
+def alternatives(annotation: Any) -> tuple[Any, bool]:
+    if get_origin(annotation) not in (UnionType, Union):
+        return annotation, False
+    return next(part for part in get_args(annotation) if part is not NoneType), True
+
+
+@cache
+def entities(entity_type: Any) -> st.SearchStrategy[Any]:
+    """Entities of kio's own type, every field anything it can be, those with a default left out at times."""
+    members = {member.name: values_of(member) for member in fields(entity_type)}
+    optional = {name for member in fields(entity_type) if member.default is not MISSING for name in (member.name,)}
+    return st.fixed_dictionaries(
+        {name: values for name, values in members.items() if name not in optional},
+        optional={name: values for name, values in members.items() if name in optional},
+    ).map(lambda chosen: entity_type(**chosen))
+
+
+def values_of(member: Any) -> st.SearchStrategy[Any]:
+    inner, nullable = alternatives(member.type)
+    is_array = get_origin(inner) is tuple
+    if is_array:
+        inner, _ = alternatives(get_args(inner)[0])
+    values = entities(inner) if is_dataclass(inner) else VALUES[member.metadata["kafka_type"]]
+    if is_array:
+        values = st.lists(values, max_size=3).map(tuple)
+        if not is_dataclass(inner):
+            values |= st.builds(lambda one: one[:1] * 150, values)
+    return values | st.none() if nullable and "tag" not in member.metadata else values
+
+
+def written_by_kio(entity: Any) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def written(entity: Any) -> bytes:
+    parts: list[bytes] = []
+    writer(type(entity))(parts.append, entity)
+    return b"".join(parts)
+
+
+def rebuilt(entity: Any) -> Any:
+    """The entity and all within it made by the builders."""
+    if isinstance(entity, tuple):
+        return tuple(map(rebuilt, entity))
+    if not is_dataclass(entity):
+        return entity
+    values = {member.name: rebuilt(getattr(entity, member.name)) for member in fields(entity)}
+    return builder(type(entity))(**values)
+
+
+@pytest.mark.parametrize(("key", "version"), SERVED)
+def test_bytes_are_kios(key: int, version: int) -> None:
+    response_type = load_response_schema(key, version)
+
+    @settings(max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(entities(response_type))
+    def check(entity: Any) -> None:
+        expected = written_by_kio(entity)
+        assert written(entity) == expected
+        ours = rebuilt(entity)
+        assert written(ours) == expected
+        assert ours == entity
+
+    check()
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 16_383, 16_384, 2**31 - 1])
+def test_varints(value: int) -> None:
+    from kio.serial.writers import write_unsigned_varint
+
+    buffer = io.BytesIO()
+    write_unsigned_varint(buffer, value)  # type: ignore[arg-type]
+    assert uvarint(value) == buffer.getvalue()
+
+
+COORDINATOR = {
+    "throttle_time": NO_THROTTLE,
+    "error_code": ErrorCode.none,
+    "error_message": None,
+    "node_id": 1,
+    "port": 2,
+}
+
+
+def test_built_entities_are_dataclasses_of_kios_type() -> None:
+    made = schema(10, 2).new.response(**COORDINATOR, host="h", coordinators="of v4, left out")
+    assert isinstance(made, load_response_schema(10, 2))
+    assert replace(made, port=3).port == 3
+    assert made == replace(made)
+    assert made != replace(made, port=3)
+
+
+def test_fields_that_a_version_has_and_no_default_must_be_given() -> None:
+    with pytest.raises(TypeError, match="host"):
+        schema(10, 2).new.response(**COORDINATOR)
+
+
+def test_null_where_the_schema_has_none_is_refused() -> None:
+    made = schema(10, 2).new.response(**COORDINATOR, host=None)
+    with pytest.raises(AttributeError):
+        schema(10, 2).frame(1, made)
+
+
+def test_topic_ids_are_16_bytes() -> None:
+    new = schema(0, 13).new
+    topic = new.TopicProduceResponse(topic_id=UUID(int=5), partition_responses=())
+    assert written(topic) == UUID(int=5).bytes + b"\x01\x00"
