@@ -12,6 +12,7 @@ from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
+from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.pause_points import PausePoints
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -92,7 +93,6 @@ class Cluster:
         self.clock = clock
         self.faults = faults
         self.pause_points = PausePoints(faults)
-        faults.crash_node = lambda node_id: self.nodes[node_id].crash()
         self.finalized_features_epoch = 0
         self.cluster_id = uuid.uuid4().hex[:22]
         self.nodes: dict[int, Node] = {}
@@ -166,7 +166,7 @@ class Cluster:
             topic,
             partition,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
-            message_max_bytes=config.message_max_bytes,
+            config=LogConfig(max_message_bytes=config.message_max_bytes),
         )
 
     def delete_topic(self, name: str) -> None:
