@@ -258,8 +258,8 @@ class Producer:
         if self._closed:
             return
         self._closed = True
-        if self._generation != process_generation():
-            return  # a forked child's copy: the connections are the parent's
+        if self._generation != process_generation() or sys.is_finalizing():
+            return  # a forked child's copy, whose connections are the parent's; or the I/O thread has been stopped
         self._end_open_transaction(self._deadline_s() if timeout_s is None else time.monotonic() + timeout_s)
         self._engine.mark_closed()
         try:
@@ -320,6 +320,8 @@ class Producer:
     def _new_waiter(self) -> _Waiter:
         if self._io.is_current:
             raise IllegalStateError("a producer cannot be waited for in its own I/O thread")
+        if sys.is_finalizing():
+            raise IllegalStateError("the interpreter is shutting down and has stopped the producer's I/O thread")
         return _Waiter()
 
     def _deadline_s(self) -> float:

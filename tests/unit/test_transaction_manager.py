@@ -380,6 +380,19 @@ def test_an_abortable_commit_is_aborted_with_a_bump() -> None:
     assert driver.next() == driver.end_txn(committed=False)
 
 
+def test_a_prepared_transaction_is_not_aborted_because_its_commit_was_refused() -> None:
+    driver = Driver().initialised().sent()
+    preparing = driver.manager.prepare_transaction()
+    assert driver.next() is None
+    driver.manager.heard(preparing)
+    operation = driver.manager.commit_transaction()
+    driver.next()
+    driver.answer(m.EndTxnAnswer(120))
+    assert isinstance(error_of(operation), FatalError)
+    assert driver.manager.operation_before_close() is None
+    assert driver.next() is None
+
+
 def test_a_lost_record_fails_the_commit_and_the_abort_bumps_the_epoch() -> None:
     driver = Driver().initialised()
     driver.manager.begin_transaction()
