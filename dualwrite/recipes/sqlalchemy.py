@@ -40,7 +40,6 @@ from dualwrite.errors import (
     IllegalStateError,
     OutcomeUnknown,
     RowLockTimeoutError,
-    TransactionDoomedError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, RecordFuture
@@ -48,7 +47,7 @@ from dualwrite.recipes.decisions import Outcome, commit_outcome, recovery_outcom
 from dualwrite.recipes.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.slot import Slot, SlotState
 from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
-from dualwrite.recipes.unit_of_work import UnitOfWork
+from dualwrite.recipes.unit_of_work import Bind, UnitOfWork, watch
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +68,7 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True)
 class _PendingCommit:
+    tx: DualTransaction
     ours: PreparedTxnState
     previous: PreparedTxnState
 
@@ -107,7 +107,10 @@ class DualTransaction:
 
     @property
     def outcome(self) -> Outcome | None:
-        """COMMITTED or ROLLED_BACK once known; None before, and while a lost commit is unresolved."""
+        """COMMITTED or ROLLED_BACK once known; None before, and while a lost commit is unresolved.
+
+        Whoever resolves it in this process, be it the next `transaction()` of the writer, sets it here.
+        """
         return self._outcome
 
     def send(
@@ -121,10 +124,10 @@ class DualTransaction:
     ) -> RecordFuture:
         """Send one record as part of this dual write; it becomes visible only if the database commits.
 
-        Raises IllegalStateError after the block has ended, and what `Producer.send` raises.
+        Raises IllegalStateError after the block has ended, which it has for a `before_commit` hook too, and what
+        `Producer.send` raises.
         """
-        if not self._open:
-            raise IllegalStateError("this dual write has ended; send inside the `with` block that it belongs to")
+        self._assert_open()
         future = self._writer._live_producer().send(
             topic, value=value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
         )
@@ -133,9 +136,15 @@ class DualTransaction:
 
     def send_offsets(self, offsets: Mapping[Any, Any], group_metadata: Any) -> None:
         """Commit consumed offsets as part of this dual write (KIP-447); see `Producer.send_offsets_to_transaction`."""
-        if not self._open:
-            raise IllegalStateError("this dual write has ended; send offsets inside the `with` block")
+        self._assert_open()
         self._writer._live_producer().send_offsets_to_transaction(offsets, group_metadata)
+
+    def _assert_open(self) -> None:
+        if not self._open:
+            raise IllegalStateError(
+                "this dual write has ended, so nothing more was sent: send inside the `with` block that it belongs to; "
+                "hooks inside the database commit come too late"
+            )
 
 
 class DualWriter:
@@ -160,6 +169,7 @@ class DualWriter:
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
+        watch(engine)
         self._engine = engine
         self._transactional_id = transactional_id
         self._session_factory = session_factory or (lambda: Session(engine))
@@ -197,25 +207,28 @@ class DualWriter:
     def in_doubt(self) -> PreparedTxnState:
         """The dual write that the database committed and whose Kafka commit is not confirmed yet; else empty.
 
-        The next `transaction()` or `recover()`, here or in any process, completes it first.
+        The next `transaction()` or `recover()`, here or in any process, completes it first. In state FENCED that is for
+        the process that took the id over, or for a new DualWriter.
         """
         return self._in_doubt
 
     @contextmanager
-    def transaction(self, bind: Session | sa.Connection | None = None) -> Iterator[DualTransaction]:
+    def transaction(self, bind: Bind | None = None) -> Iterator[DualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-        `bind` is a Session or Connection of the caller's; its transaction is committed or rolled back with the
-        block. Without it the writer opens a Session of its own and closes it at the end.
+        `bind` is a Session or Connection of the caller's, on the writer's engine; its transaction is committed or
+        rolled back with the block. Without it the writer opens a Session of its own and closes it at the end.
 
         Raises what the block raises; RowLockTimeoutError, FencedError, RetriableError and the database's own errors,
         after which neither side was changed; OutcomeUnknown where the database commit was sent and nobody could be
-        asked what became of it.
+        asked what became of it. A block without records is an ordinary database transaction: if its commit gets no
+        answer, the database's error is raised with `tx.outcome` None, and only the caller's data can tell.
         """
         with self._exclusively():
             tx = self._begin(bind)
             try:
                 try:
+                    self._reach(PausePoint.AFTER_BEGIN)
                     yield tx
                 except BaseException:
                     self._roll_back(tx)
@@ -235,7 +248,7 @@ class DualWriter:
             if self._slot.state is SlotState.UNRESOLVED:
                 return self._resolve()
             if self._slot.state is SlotState.READY:
-                return Resolution(self._transactional_id, PreparedTxnState(), Outcome.NOTHING)
+                self._slot.move(SlotState.NEW)  # another process may have taken the id over since, and left something
             self._prepare_table()
             with self._engine.begin() as connection:
                 self._store.lock(connection, self._transactional_id, timeout_ms=self._lock_timeout_ms)
@@ -252,45 +265,45 @@ class DualWriter:
 
     def close(self) -> None:
         """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
+        if not self._in_use.acquire(blocking=False):
+            raise IllegalStateError("a dual write is running; leave its block before closing the writer")
+        try:
+            self._close()
+        finally:
+            self._in_use.release()
+
+    def _close(self) -> None:
         if self._slot.state is SlotState.CLOSED:
             return
-        if self._in_use.locked():
-            raise IllegalStateError("a dual write is running; leave its block before closing the writer")
         if self._slot.state in (SlotState.IN_DOUBT, SlotState.UNRESOLVED):
             _log.warning(
                 "transactional id %s is closed while %s is in doubt; recover() with this id completes it",
                 self._transactional_id,
-                self._in_doubt or (self._pending and self._pending.ours),
+                self._pending.ours if self._pending is not None else self._in_doubt,
             )
         self._slot.move(SlotState.CLOSED)
         self._give_up_producer()
 
     # -- the steps of one dual write ---------------------------------------------------------------------------
 
-    def _begin(self, bind: Session | sa.Connection | None) -> DualTransaction:
+    def _begin(self, bind: Bind | None) -> DualTransaction:
         if self._slot.state is SlotState.UNRESOLVED:
             self._resolve()
+            self._assert_usable()
         self._prepare_table()
-        work = UnitOfWork(bind if bind is not None else self._session_factory(), owned=bind is None)
+        work = UnitOfWork(bind if bind is not None else self._session_factory(), self._engine, owned=bind is None)
         try:
             row = self._store.lock(work.connection, self._transactional_id, timeout_ms=self._lock_timeout_ms)
             self._reach(PausePoint.AFTER_LOCK)
             if self._slot.state is not SlotState.READY:
                 row = self._take_over(work.connection)[0]
+            self._slot.move(SlotState.OPEN)  # first, so that a failing or interrupted begin ends in a take-over
             self._live_producer().begin_transaction()
-            self._slot.move(SlotState.OPEN)
-            tx = DualTransaction(self, work, row)
         except BaseException:
             work.rollback()
             work.close()
             raise
-        try:
-            self._reach(PausePoint.AFTER_BEGIN)
-        except BaseException:
-            self._roll_back(tx)
-            work.close()
-            raise
-        return tx
+        return DualTransaction(self, work, row)
 
     def _take_over(self, connection: sa.Connection) -> tuple[PreparedTxnState, Resolution]:
         """Fence the predecessor and complete what it left. The row must be locked by `connection`'s transaction.
@@ -329,6 +342,7 @@ class DualWriter:
             tx._work.assert_intact()
             tx._work.flush()
             tx._work.assert_intact()
+            tx._open = False  # a record that a hook inside COMMIT sent would be in neither of the two ways to commit
             sends_records = self._live_producer().transaction_has_records
             if sends_records:
                 self._prepare(tx)
@@ -353,28 +367,14 @@ class DualWriter:
 
     def _decide(self, tx: DualTransaction) -> None:
         """Commit the database, which decides, then Kafka."""
-        pending = _PendingCommit(tx.prepared_state, tx._locked_row)
+        pending = _PendingCommit(tx, tx.prepared_state, tx._locked_row)
         self._slot.move(SlotState.DECIDING)
         try:
             tx._work.commit()
-            self._assert_no_silent_rollback(tx)
-        except Exception as error:
-            self._after_lost_commit(tx, pending, error)
-            return
-        except BaseException:
-            # Interrupted while COMMIT was under way: asking the database may take long, so leave it to resolve().
-            self._pending = pending
-            self._slot.move(SlotState.UNRESOLVED)
-            raise
-        self._after_commit(tx, pending)
-
-    @staticmethod
-    def _assert_no_silent_rollback(tx: DualTransaction) -> None:
-        """A hook that runs inside COMMIT can swallow an error too; Postgres then rolls back and reports success."""
-        if tx._work.failed_statement is not None:
-            raise TransactionDoomedError(
-                "a statement failed inside the database commit and its error was swallowed"
-            ) from tx._work.failed_statement
+        except BaseException as error:
+            self._after_failed_commit(tx, pending, error)
+        else:
+            self._after_commit(tx, pending)
 
     def _after_commit(self, tx: DualTransaction, pending: _PendingCommit) -> None:
         tx._outcome = Outcome.COMMITTED
@@ -388,17 +388,26 @@ class DualWriter:
             error.add_note(f"The dual write {pending.ours} of {self._transactional_id!r} is committed all the same.")
             raise
 
-    def _after_lost_commit(self, tx: DualTransaction, pending: _PendingCommit, error: Exception) -> None:
-        """COMMIT raised: only the row can tell. Our own transaction must be over before the row can be locked."""
-        tx._work.rollback()
+    def _after_failed_commit(self, tx: DualTransaction, pending: _PendingCommit, error: BaseException) -> None:
+        """Nothing is lost while COMMIT was not sent; once it was, only the row can tell.
+
+        Our own transaction must be over before the row can be locked, here or in resolve().
+        """
+        if not tx._work.commit_was_sent:
+            self._roll_back(tx)
+            raise error
         self._pending = pending
         self._slot.move(SlotState.UNRESOLVED)
+        tx._work.rollback()
+        if not isinstance(error, Exception):
+            raise error  # interrupted: asking the database may take long, so leave it to resolve()
         try:
-            tx._outcome = self._resolve().outcome
+            outcome = self._resolve().outcome
         except OutcomeUnknown as unknown:
             raise unknown from error
-        if tx._outcome is Outcome.ROLLED_BACK:
+        if outcome is Outcome.ROLLED_BACK:
             raise error
+        _log.warning("the dual write %s is committed, although its commit raised", pending.ours, exc_info=error)
 
     def _commit_database_alone(self, tx: DualTransaction) -> None:
         """No records: an ordinary database transaction. The row stays as it is, because Kafka confirmed nothing."""
@@ -406,7 +415,8 @@ class DualWriter:
             tx._work.commit()
         except BaseException:
             self._roll_back(tx)
-            tx._outcome = None  # a lost answer leaves an ordinary database transaction's outcome to the caller's data
+            if tx._work.commit_was_sent:
+                tx._outcome = None  # no row tells what became of it
             raise
         tx._outcome = Outcome.COMMITTED
         self._finish_kafka(tx._locked_row, Outcome.ROLLED_BACK)
@@ -432,13 +442,15 @@ class DualWriter:
         except FencedError as error:
             _log.warning("transactional id %s was taken over by another process: %s", self._transactional_id, error)
             self._slot.move(SlotState.FENCED)
+            if outcome is Outcome.COMMITTED:
+                self._in_doubt = state
             self._give_up_producer()
         except DualWriteError as error:
             _log.warning(
                 "transactional id %s: the %s of %s is not confirmed by Kafka (%s); the next use of the id completes it",
                 self._transactional_id,
                 "commit" if outcome is Outcome.COMMITTED else "abort",
-                state or "the open transaction",
+                state if outcome is Outcome.COMMITTED else "the open transaction",
                 error,
             )
             if outcome is Outcome.COMMITTED:
@@ -469,6 +481,7 @@ class DualWriter:
                 pending, "another process has since taken the transactional id over and replaced the state row"
             )
         _log.info("transactional id %s: lost commit of %s was %s", self._transactional_id, pending.ours, outcome)
+        pending.tx._outcome = outcome
         self._finish_kafka(pending.ours, outcome)
         self._pending = None
         return Resolution(self._transactional_id, pending.ours, outcome)
@@ -510,13 +523,16 @@ class DualWriter:
                 "Kafka allows one open transaction per id: finish it first, or use another writer"
             )
         try:
-            if self._slot.state is SlotState.CLOSED:
-                raise IllegalStateError("this DualWriter is closed; make a new one")
-            if self._slot.state is SlotState.FENCED:
-                raise self._fenced()
+            self._assert_usable()
             yield
         finally:
             self._in_use.release()
+
+    def _assert_usable(self) -> None:
+        if self._slot.state is SlotState.CLOSED:
+            raise IllegalStateError("this DualWriter is closed; make a new one")
+        if self._slot.state is SlotState.FENCED:
+            raise self._fenced()
 
     def _fenced(self) -> FencedError:
         return FencedError(

@@ -26,6 +26,7 @@ kafka_transaction_state = sa.Table(
 
 _T = kafka_transaction_state
 _SELECT = sa.select(_T.c.prepared_transaction_state).where(_T.c.transactional_id == sa.bindparam("id"))
+_SELECT_LOCKED = _SELECT.with_for_update()
 _INSERT = sa.insert(_T).values(transactional_id=sa.bindparam("id"))
 _TOUCH = sa.update(_T).where(_T.c.transactional_id == sa.bindparam("id")).values(updated_at=_T.c.updated_at)
 _WRITE = (
@@ -35,7 +36,15 @@ _WRITE = (
 )
 
 
+def _locked_text(connection: sa.Connection, transactional_id: str) -> str | None:
+    text: str | None = connection.scalar(_SELECT_LOCKED, {"id": transactional_id})
+    return text
+
+
 class _RowLock(Protocol):
+    still_held: sa.ColumnElement[bool]
+    """True of the row where the present transaction has locked it; as much of that as the database can say."""
+
     def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
         """Lock the row and return its text, or None where there is no row."""
 
@@ -43,11 +52,18 @@ class _RowLock(Protocol):
         """Raise IllegalStateError where the connection commits each statement by itself, so that no lock can last."""
 
 
-class _SelectForUpdate:
-    """Databases with row locks. Without contention it costs one statement."""
+class _UpdatedRow:
+    """Any database: an UPDATE that changes nothing locks its row everywhere.
+
+    FOR UPDATE alone does not, because SQLAlchemy drops it without a word where a database has no such thing (SQL
+    Server). It is still asked for: the reading must be of now, not of a snapshot that is older than the lock (MySQL).
+    """
+
+    still_held: sa.ColumnElement[bool] = sa.true()
 
     def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
-        return connection.scalar(_SELECT.with_for_update(), {"id": transactional_id})
+        connection.execute(_TOUCH, {"id": transactional_id})
+        return _locked_text(connection, transactional_id)
 
     def assert_transaction(self, connection: sa.Connection) -> None:
         dbapi_connection = connection.connection.dbapi_connection
@@ -55,16 +71,26 @@ class _SelectForUpdate:
             raise IllegalStateError(_AUTOCOMMIT)
 
 
-class _PostgresRowLock(_SelectForUpdate):
-    """SKIP LOCKED first, because it neither waits nor fails the transaction; then wait with a time limit."""
+class _PostgresRowLock(_UpdatedRow):
+    """SKIP LOCKED first, because it neither waits nor fails the transaction; then wait with a time limit.
+
+    A locked row names its locker in `xmax`. So the last statement of a dual write can prove that the transaction which
+    locked the row is still the one that runs, even where somebody sent ROLLBACK as a text or through a forked process.
+    """
+
+    still_held: sa.ColumnElement[bool] = sa.literal_column(
+        "kafka_transaction_state.xmax = CAST(pg_current_xact_id() AS xid)", sa.Boolean
+    )
 
     def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
-        free = connection.scalar(_SELECT.with_for_update(skip_locked=True), {"id": transactional_id})
-        if free is not None or timeout_ms is None:
-            return free if free is not None else super().acquire(connection, transactional_id, timeout_ms)
+        free: str | None = connection.scalar(_SELECT.with_for_update(skip_locked=True), {"id": transactional_id})
+        if free is not None:
+            return free
+        if timeout_ms is None:
+            return _locked_text(connection, transactional_id)
         before = connection.scalar(sa.text("SELECT current_setting('lock_timeout')"))
-        self._set_timeout(connection, f"{timeout_ms}ms")
-        waited_for = super().acquire(connection, transactional_id, timeout_ms)
+        self._set_timeout(connection, f"{max(timeout_ms, 1)}ms")  # 0 would mean to wait for ever
+        waited_for = _locked_text(connection, transactional_id)
         self._set_timeout(connection, str(before))
         return waited_for
 
@@ -73,7 +99,7 @@ class _PostgresRowLock(_SelectForUpdate):
         connection.execute(sa.text("SELECT set_config('lock_timeout', :value, true)"), {"value": value})
 
 
-class _SqliteWriteLock:
+class _SqliteWriteLock(_UpdatedRow):
     """SQLite has one write lock for the whole file; an UPDATE that changes nothing takes it at once.
 
     A transaction that has read before may not be able to take it any more (SQLITE_BUSY_SNAPSHOT); it then fails here,
@@ -85,10 +111,9 @@ class _SqliteWriteLock:
         if timeout_ms is not None:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(timeout_ms)}")
         try:
-            connection.execute(_TOUCH, {"id": transactional_id})
+            return super().acquire(connection, transactional_id, timeout_ms)
         finally:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
-        return connection.scalar(_SELECT, {"id": transactional_id})
 
     def assert_transaction(self, connection: sa.Connection) -> None:
         if not getattr(connection.connection.dbapi_connection, "in_transaction", True):
@@ -126,7 +151,8 @@ class SqlAlchemyStateStore:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _SelectForUpdate)()
+        self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _UpdatedRow)()
+        self._write = _WRITE.where(self._row_lock.still_held)
 
     def ensure_row(self, transactional_id: str) -> None:
         """Create the row, empty; harmless when it exists. Raises StateRowError where the table is missing."""
@@ -159,16 +185,17 @@ class SqlAlchemyStateStore:
         return self._parse(transactional_id, text)
 
     def read(self, transaction: sa.Connection, transactional_id: str) -> PreparedTxnState:
-        return self._parse(transactional_id, transaction.scalar(_SELECT, {"id": transactional_id}))
+        return self._parse(transactional_id, _locked_text(transaction, transactional_id))
 
     def write(
         self, transaction: sa.Connection, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState
     ) -> None:
         values = {"id": transactional_id, "previous": str(previous), "new": str(new)}
-        if transaction.execute(_WRITE, values).rowcount != 1:
+        if transaction.execute(self._write, values).rowcount != 1:
             raise StateRowError(
-                f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r} although it "
-                "was locked; nothing was written: the lock was lost, or something else writes to this table"
+                f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r} under the "
+                "lock of this transaction; nothing was written: something sent COMMIT or ROLLBACK past SQLAlchemy, or "
+                "writes to this table"
             )
 
     @staticmethod
@@ -176,6 +203,7 @@ class SqlAlchemyStateStore:
         if text is None:
             raise StateRowError(
                 f"kafka_transaction_state has no row for transactional id {transactional_id!r}; nothing was written: "
-                "it was deleted after this writer had created it, and must not be while the id is in use"
+                "it was deleted after this writer had created it, and must not be while the id is in use; or this "
+                "transaction reads a snapshot from before it was created: then begin a new one"
             )
         return PreparedTxnState(text)

@@ -30,7 +30,7 @@ class PreparedStateStore(Protocol[TransactionT_contra]):
         """
 
     def read(self, transaction: TransactionT_contra, transactional_id: str) -> PreparedTxnState:
-        """Read the row again inside the `transaction` that has it locked, which proves that the lock still stands."""
+        """Read the row again, as it is now, inside the `transaction` that has it locked; fails where that is over."""
 
     def write(
         self,
@@ -40,4 +40,7 @@ class PreparedStateStore(Protocol[TransactionT_contra]):
         previous: PreparedTxnState,
         new: PreparedTxnState,
     ) -> None:
-        """Replace `previous` by `new`. Raises StateRowError where `previous` is not what the row holds."""
+        """Replace `previous` by `new`.
+
+        Raises StateRowError where `previous` is not what the row holds, or `transaction` not the one that locked it.
+        """

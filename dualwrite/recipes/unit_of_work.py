@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 
 _log = logging.getLogger(__name__)
+
+Bind = Session | scoped_session[Session] | sa.Connection
 
 
 class _Binding(Protocol):
@@ -34,8 +37,6 @@ class _SessionBinding:
         self._owned = owned
 
     def connect(self) -> sa.Connection:
-        if self._session.in_nested_transaction():
-            raise IllegalStateError(_NESTED)
         return self._session.connection()
 
     def flush(self) -> None:
@@ -59,8 +60,6 @@ class _ConnectionBinding:
         self._connection = connection
 
     def connect(self) -> sa.Connection:
-        if self._connection.in_nested_transaction():
-            raise IllegalStateError(_NESTED)
         if not self._connection.in_transaction():
             self._connection.begin()
         return self._connection
@@ -78,53 +77,95 @@ class _ConnectionBinding:
         """The caller's own connection stays open."""
 
 
-_NESTED = (
-    "a dual write commits the whole database transaction and so cannot start inside a savepoint; "
-    "nothing was written: release the savepoint first"
-)
+def _binding(bind: Bind, *, owned: bool) -> _Binding:
+    if isinstance(bind, sa.Connection):
+        return _ConnectionBinding(bind)
+    return _SessionBinding(bind() if isinstance(bind, scoped_session) else bind, owned=owned)
+
+
+# The execution option of a Connection under which the engine's listeners find the unit of work that runs on it.
+_OPTION = "dualwrite_unit_of_work"
+
+
+# Connections of a parent process, kept from the garbage collector, which would roll them back.
+_abandoned: list[sa.Connection] = []
+
+
+def watch(engine: sa.Engine) -> None:
+    """Let units of work on `engine` hear of commits and failed statements. Once per engine; harmless when repeated.
+
+    SQLAlchemy iterates over an engine's listeners while other threads work, so they must not come and go with each
+    transaction: a listener that leaves while an error is handled replaces that error by a RuntimeError.
+    """
+    for name, listener in (("commit", _before_commit), ("handle_error", _on_error)):
+        if not event.contains(engine, name, listener):
+            event.listen(engine, name, listener)
+
+
+def _before_commit(connection: sa.Connection) -> None:
+    work = connection.get_execution_options().get(_OPTION)
+    if work is not None:
+        work._before_commit()
+
+
+def _on_error(context: ExceptionContext) -> None:
+    work = context.connection.get_execution_options().get(_OPTION) if context.connection is not None else None
+    if work is not None:
+        work._remember(context.original_exception)
 
 
 class UnitOfWork:
-    """The database transaction between the row lock and the decision.
+    """The database transaction between the row lock and the decision, on an engine that is watched.
 
     It refuses to be ended by anybody else: a COMMIT inside the block would publish the data without the records, and
     a ROLLBACK would give the lock away. It also remembers statement errors outside savepoints, because a failed
     Postgres transaction answers COMMIT with a silent rollback, and a swallowed error must not end as a success.
     """
 
-    def __init__(self, bind: Session | sa.Connection, *, owned: bool) -> None:
-        self._binding: _Binding = (
-            _SessionBinding(bind, owned=owned) if isinstance(bind, Session) else _ConnectionBinding(bind)
-        )
+    def __init__(self, bind: Bind, engine: sa.Engine, *, owned: bool) -> None:
+        self._binding = _binding(bind, owned=owned)
+        self._process_id = os.getpid()
         self._committing = False
         self._failed_statement: BaseException | None = None
+        self._second_database = False
+        self.commit_was_sent = False
+        """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
         self.connection = self._binding.connect()
         self._root = self.connection.get_transaction()
-        self._engine = self.connection.engine
-        event.listen(self.connection, "commit", self._refuse_commit)
-        event.listen(self._engine, "handle_error", self._remember_error)
+        try:
+            self._assert_can_decide(engine)
+        except BaseException:
+            self._binding.close()
+            raise
+        self.connection.execution_options(**{_OPTION: self})
+        if self.session is not None:
+            event.listen(self.session, "after_begin", self._refuse_second_database)
+
+    def _assert_can_decide(self, engine: sa.Engine) -> None:
+        # Execution options make an Engine of their own that shares the pool.
+        if self.connection.engine.pool is not engine.pool:
+            raise IllegalStateError(_OTHER_ENGINE)
+        if self.connection.in_nested_transaction():
+            raise IllegalStateError(_NESTED)
+        if isinstance(self._root, sa.TwoPhaseTransaction):
+            raise IllegalStateError(_TWO_PHASE)
+        if self.connection.get_execution_options().get(_OPTION) is not None:
+            raise IllegalStateError(_INSIDE_ANOTHER)
 
     @property
     def session(self) -> Session | None:
         """The Session, or None where the dual write runs on a bare Connection."""
         return self._binding.session
 
-    @property
-    def failed_statement(self) -> BaseException | None:
-        """The first error of a statement outside any savepoint, if there was one."""
-        return self._failed_statement
-
     def flush(self) -> None:
         """Send what the Session still holds back. Raises what the database says to it."""
         self._binding.flush()
 
     def assert_intact(self) -> None:
-        """Raise TransactionDoomedError or TransactionEndedInsideError where this transaction cannot be the decision."""
-        if self._failed_statement is not None:
-            raise TransactionDoomedError(
-                "a statement of this dual write failed and its error was swallowed; neither database nor Kafka was "
-                "changed: let the error end the block, or run the statement in a savepoint (session.begin_nested())"
-            ) from self._failed_statement
+        """Raise a RecipeError or IllegalStateError where this transaction cannot be the decision."""
+        self._assert_no_failed_statement()
+        if self._second_database:
+            raise IllegalStateError(_SECOND_DATABASE)
         if self._root is None or not self._root.is_active or self.connection.get_transaction() is not self._root:
             raise TransactionEndedInsideError(
                 "the block rolled its database transaction back, which also gave the row lock away; "
@@ -132,27 +173,44 @@ class UnitOfWork:
             )
 
     def commit(self) -> None:
-        """Send COMMIT. Whatever it raises, the outcome must be read from the row."""
+        """Send COMMIT. What it raises after `commit_was_sent` leaves an outcome that must be read from the row."""
         self._committing = True
         self._binding.commit()
+        if not self.commit_was_sent:
+            raise IllegalStateError(_JOINED)
+        # A hook that ran between our look at it and COMMIT may have failed the transaction and swallowed that.
+        self._assert_no_failed_statement()
 
     def rollback(self) -> None:
         """Roll back, if it takes dropping the connection. Never raises: the database drops what it cannot reach."""
+        if self._belongs_to_the_parent:
+            return
         try:
             self._binding.rollback()
+            if self._root is not None and self._root.is_active:
+                self._root.rollback()  # a Session that joined its Connection's transaction leaves that one open
         except Exception:
             _log.warning("rolling back the database failed; dropping its connection", exc_info=True)
             self._invalidate()
 
     def close(self) -> None:
         """Give back what this unit of work opened, and stop watching."""
-        event.remove(self.connection, "commit", self._refuse_commit)
-        event.remove(self._engine, "handle_error", self._remember_error)
+        if self._belongs_to_the_parent:
+            _abandoned.append(self.connection)
+            return
+        if self.session is not None:
+            event.remove(self.session, "after_begin", self._refuse_second_database)
+        self.connection.execution_options(**{_OPTION: None})
         try:
             self._binding.close()
         except Exception:
             _log.warning("closing the session failed; dropping its connection", exc_info=True)
             self._invalidate()
+
+    @property
+    def _belongs_to_the_parent(self) -> bool:
+        """In a forked child, which shares the socket: what it sent would end the parent's transaction."""
+        return os.getpid() != self._process_id
 
     def _invalidate(self) -> None:
         try:
@@ -160,15 +218,53 @@ class UnitOfWork:
         except Exception:
             _log.warning("the database connection was already unusable", exc_info=True)
 
-    def _refuse_commit(self, connection: Any) -> None:
+    def _assert_no_failed_statement(self) -> None:
+        if self._failed_statement is not None:
+            raise TransactionDoomedError(
+                "a statement of this dual write failed and its error was swallowed; neither database nor Kafka was "
+                "changed: let the error end the block, or run the statement in a savepoint (session.begin_nested())"
+            ) from self._failed_statement
+
+    def _before_commit(self) -> None:
         if not self._committing:
             raise TransactionEndedInsideError(
                 "commit was called inside a dual write; neither database nor Kafka was changed: "
                 "leaving the block commits both"
             )
+        self._assert_no_failed_statement()
+        self.commit_was_sent = True
 
-    def _remember_error(self, context: ExceptionContext) -> None:
-        if context.connection is not self.connection or self._failed_statement is not None:
-            return
-        if not self.connection.in_nested_transaction():
-            self._failed_statement = context.original_exception
+    def _remember(self, error: BaseException) -> None:
+        if self._failed_statement is None and not self.connection.in_nested_transaction():
+            self._failed_statement = error
+
+    def _refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
+        if connection is not self.connection:
+            self._second_database = True
+            raise IllegalStateError(_SECOND_DATABASE)
+
+
+_NESTED = (
+    "a dual write commits the whole database transaction and so cannot start inside a savepoint; "
+    "nothing was written: release the savepoint first"
+)
+_INSIDE_ANOTHER = (
+    "this database transaction already belongs to a dual write, and cannot decide two; nothing was written: "
+    "send all records in one block"
+)
+_OTHER_ENGINE = (
+    "the Session or Connection belongs to another Engine than this DualWriter, which would ask the wrong database what "
+    "became of a lost commit; nothing was written: make both from the same Engine"
+)
+_TWO_PHASE = (
+    "the database transaction is itself a two-phase one, which its coordinator decides and not this dual write; "
+    "nothing was written: use a Session without twophase=True"
+)
+_SECOND_DATABASE = (
+    "the Session of this dual write went to a second database, which would not be committed with it; "
+    "neither database nor Kafka was changed: write to one database only"
+)
+_JOINED = (
+    "the Session takes part in a transaction that was begun on its Connection, so Session.commit() commits nothing; "
+    "neither database nor Kafka was changed: give the Connection to the dual write, or let the Session begin"
+)

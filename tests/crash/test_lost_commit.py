@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import OutcomeUnknown
+from dualwrite.errors import FencedError, OutcomeUnknown
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
@@ -97,3 +97,44 @@ def test_a_row_that_a_later_process_replaced_tells_nothing(database: Database, e
         older.resolve()
     assert older.state is SlotState.FENCED
     scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_who_was_told_that_nobody_knows_hears_it_when_the_next_dual_write_finds_out(
+    database: Database, emulator: Emulator, applied: bool
+) -> None:
+    scenario = Scenario(database, emulator)
+
+    def lose_commit_and_database() -> None:
+        database.lose_commit(applied=applied)
+        database.refuse_new_connections()
+
+    with impatient_writer(scenario, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)) as writer:
+        with pytest.raises(OutcomeUnknown), writer.transaction() as first:
+            first.send(scenario.topic, value="1")
+        assert first.outcome is None
+        database.come_back()
+        assert scenario.write(writer, 2).error is None
+        assert first.outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
+
+
+def test_the_next_dual_write_does_not_take_the_id_back_from_who_resolved_it(
+    database: Database, emulator: Emulator
+) -> None:
+    scenario = Scenario(database, emulator)
+
+    def lose_commit_and_database() -> None:
+        database.lose_commit(applied=True)
+        database.refuse_new_connections()
+
+    older = impatient_writer(scenario, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database))
+    assert isinstance(scenario.write(older, 1).error, OutcomeUnknown)
+    scenario.expected += event_texts("1")
+    database.come_back()
+    with scenario.writer() as newer:
+        assert newer.recover().outcome is Outcome.COMMITTED
+        assert isinstance(scenario.write(older, 2).error, FencedError)
+        assert older.state is SlotState.FENCED
+        assert scenario.write(newer, 3).error is None
+    scenario.assert_both_sides_agree()
+    older.close()

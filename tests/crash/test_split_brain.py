@@ -22,8 +22,10 @@ from tests.crash.scenario import (
     Predecessor,
     Scenario,
     Seen,
+    event_texts,
 )
 from tests.support.databases import Database
+from tests.support.topics import read_topic
 
 POINTS_UNDER_THE_LOCK = [point for point in PausePoint if point not in POINTS_AFTER_THE_DECISION]
 DEADLINE_S = 30
@@ -144,6 +146,35 @@ def test_an_idle_owner_is_fenced_at_its_next_write(database: Database, emulator:
             assert older.state is SlotState.FENCED
             assert scenario.write(newer, 4).error is None
     scenario.assert_both_sides_agree()
+
+
+def test_a_fenced_writer_names_what_it_left_in_doubt(database: Database, emulator: Emulator) -> None:
+    """The newer one fenced it between its two commits, and died before it had completed what it found."""
+    scenario = Scenario(database, emulator)
+    with sleeping(scenario, PausePoint.AFTER_DATABASE_COMMIT) as older:
+        with scenario.writer(AtPoint(PausePoint.AFTER_INIT, database.cut)) as newer, pytest.raises(sa.exc.DBAPIError):
+            newer.recover()
+        seen = older.wake()
+    assert seen.error is None
+    assert seen.outcome is Outcome.COMMITTED
+    assert older.writer.state is SlotState.FENCED
+    assert older.writer.in_doubt == scenario.row()
+    older.writer.close()
+    with scenario.writer() as third:
+        assert third.recover().prepared_state == scenario.row()
+    scenario.assert_both_sides_agree()
+
+
+def test_an_idle_owner_recovers_what_its_unknown_successor_left(database: Database, emulator: Emulator) -> None:
+    scenario = Scenario(database, emulator)
+    with scenario.writer() as older:
+        assert scenario.write(older, 1).error is None
+        scenario.leave_behind(Predecessor.COMMITTED)
+        assert older.recover().outcome is Outcome.COMMITTED
+        scenario.expected = [*event_texts("before"), *event_texts("1")]  # the table is read in the order of its ids
+        in_topic = [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)]
+        assert sorted(in_topic) == sorted(scenario.expected)
+        scenario.assert_nothing_open()
 
 
 def test_two_processes_recover_at_once(database: Database, emulator: Emulator) -> None:

@@ -22,35 +22,15 @@ from dualwrite.errors import (
 )
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.sqlalchemy import DualWriter
 from tests.crash.scenario import Scenario
+from tests.recipes.steps import break_a_statement, put
 from tests.support.databases import Database, events
 from tests.support.topics import read_topic
 
 
-@pytest.fixture
-def scenario(database: Database, emulator: Emulator) -> Scenario:
-    return Scenario(database, emulator)
-
-
-@pytest.fixture
-def writer(scenario: Scenario) -> Iterator[DualWriter]:
-    with scenario.writer() as made:
-        yield made
-
-
 class OrdinaryError(Exception):
     pass
-
-
-def put(tx: DualTransaction, scenario: Scenario, number: int) -> None:
-    tx.connection.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
-    tx.send(scenario.topic, key="k", value=str(number))
-
-
-def break_a_statement(execute: Callable[..., object]) -> None:
-    """Violate the primary key of event 1."""
-    execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "again"})
 
 
 @contextmanager
@@ -155,31 +135,6 @@ def test_an_error_that_a_savepoint_undid_is_no_error(scenario: Scenario, writer:
     scenario.assert_both_sides_agree()
 
 
-def test_an_error_swallowed_inside_the_commit_is_found_by_reading_the_row(
-    scenario: Scenario, writer: DualWriter
-) -> None:
-    """A failed Postgres transaction answers COMMIT with a silent rollback, and a hook can fail it that late."""
-    with writer.transaction() as tx:
-        put(tx, scenario, 1)
-    scenario.expected.append("1")
-
-    def swallow(session: Session) -> None:
-        with pytest.raises(sa.exc.IntegrityError):
-            break_a_statement(session.execute)
-
-    postgres = scenario.database.engine.dialect.name == "postgresql"
-    seen: DualWriteError | None = None
-    try:
-        with writer.transaction() as tx:
-            put(tx, scenario, 2)
-            sa.event.listen(tx.session, "before_commit", swallow)
-    except TransactionDoomedError as error:
-        seen = error
-    assert (seen is not None) is postgres
-    scenario.expected += [] if postgres else ["2"]
-    scenario.assert_both_sides_agree()
-
-
 @pytest.mark.parametrize("swallow", [True, False])
 @pytest.mark.parametrize("way", ["session", "connection"])
 def test_a_commit_inside_the_block_is_refused(scenario: Scenario, writer: DualWriter, way: str, swallow: bool) -> None:
@@ -201,14 +156,6 @@ def test_a_rollback_inside_the_block_is_found(scenario: Scenario, writer: DualWr
         (tx.session if way == "session" else tx.connection).rollback()
         tx.send(scenario.topic, value="2")
     scenario.assert_both_sides_agree()
-
-
-def test_no_dual_write_inside_a_savepoint(scenario: Scenario, writer: DualWriter) -> None:
-    writer.recover()
-    with Session(scenario.database.engine) as session, session.begin_nested():
-        with pytest.raises(IllegalStateError, match="savepoint"), writer.transaction(session):
-            pass
-    assert writer.state is SlotState.READY
 
 
 def test_one_dual_write_at_a_time(scenario: Scenario, writer: DualWriter) -> None:

@@ -34,6 +34,6 @@ def test_every_step_is_what_the_table_says(state: SlotState, to: SlotState) -> N
         assert slot.state is state
 
 
-def test_every_state_can_be_closed_but_one_that_is_deciding() -> None:
-    cannot = {state for state in SlotState if SlotState.CLOSED not in TRANSITIONS[state]}
-    assert cannot == {SlotState.DECIDING, SlotState.CLOSED}
+def test_every_state_can_be_closed() -> None:
+    """Also one that an interruption left in the middle of a decision, which the row completes later."""
+    assert all(SlotState.CLOSED in TRANSITIONS[state] for state in SlotState if state is not SlotState.CLOSED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import threading
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -24,6 +25,13 @@ def store(database: Database) -> SqlAlchemyStateStore:
     store = SqlAlchemyStateStore(database.engine)
     store.ensure_row("t")
     return store
+
+
+def statements_of(connection: sa.Connection) -> list[str]:
+    """What `connection` sends from now on."""
+    statements: list[str] = []
+    sa.event.listen(connection, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    return statements
 
 
 def test_a_new_row_is_empty_and_making_it_twice_keeps_what_is_in_it(
@@ -58,6 +66,41 @@ def test_a_locked_row_times_out_with_a_sentence(database: Database, store: SqlAl
         store.lock(holder, "t", timeout_ms=None)
         with pytest.raises(RowLockTimeoutError, match="'t' stayed locked for 30 ms"):
             store.lock(waiter, "t", timeout_ms=30)
+
+
+@pytest.mark.timeout(20)
+def test_no_patience_is_not_endless_patience(database: Database, store: SqlAlchemyStateStore) -> None:
+    """To Postgres a lock_timeout of 0 means to wait for ever."""
+    with database.engine.connect() as holder, database.engine.connect() as waiter:
+        store.lock(holder, "t", timeout_ms=None)
+        with pytest.raises(RowLockTimeoutError):
+            store.lock(waiter, "t", timeout_ms=0)
+
+
+def test_both_readings_are_of_now(database: Database, store: SqlAlchemyStateStore) -> None:
+    """A plain SELECT may be of a snapshot from before the lock (MySQL), and a take-over would decide by that."""
+    if database.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite's write lock allows only the newest snapshot")
+    with database.engine.begin() as connection:
+        statements = statements_of(connection)
+        store.lock(connection, "t", timeout_ms=None)
+        store.read(connection, "t")
+    assert len(statements) == 2
+    assert all("FOR UPDATE" in statement for statement in statements)
+
+
+def test_a_database_that_is_not_known_here_locks_by_an_update(tmp_path: Path) -> None:
+    """SQLAlchemy drops FOR UPDATE without a word where a database has none, such as SQL Server."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/other.db")
+    engine.dialect.name = "unheard-of"
+    create_state_table(engine)
+    store = SqlAlchemyStateStore(engine)
+    store.ensure_row("t")
+    with engine.begin() as connection:
+        statements = statements_of(connection)
+        assert store.lock(connection, "t", timeout_ms=None) == EMPTY
+        store.write(connection, "t", previous=EMPTY, new=FIRST)
+    assert [statement.split()[0] for statement in statements] == ["UPDATE", "SELECT", "UPDATE"]
 
 
 def test_the_waiting_transaction_sees_what_the_holder_wrote(database: Database, store: SqlAlchemyStateStore) -> None:

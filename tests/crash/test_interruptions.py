@@ -1,0 +1,164 @@
+"""A dual write that is interrupted, dropped, left open at exit, forked, or refused by Kafka after it was decided."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.producer import Producer
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.slot import SlotState
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, event_texts, write_events
+from tests.support.databases import Database
+
+SECONDS_TO_END = 15
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("point", list(PausePoint))
+def test_an_interruption_at_a_point(database: Database, emulator: Emulator, point: PausePoint) -> None:
+    scenario = Scenario(database, emulator)
+    scenario.leave_behind(Predecessor.COMMITTED)
+    with scenario.writer(AtPoint(point, interrupt)) as writer:
+        with pytest.raises(KeyboardInterrupt):
+            scenario.write(writer, 1)
+        if point in POINTS_AFTER_THE_DECISION:
+            scenario.expected += event_texts("1")
+        assert scenario.write(writer, 2).error is None
+        scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("call", ["begin_transaction", "prepare_transaction", "commit_transaction"])
+@pytest.mark.parametrize("done", [True, False])
+def test_an_interruption_inside_the_producer(
+    database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, call: str, done: bool
+) -> None:
+    scenario = Scenario(database, emulator)
+    original = getattr(Producer, call)
+
+    def interrupted(producer: Producer) -> None:
+        monkeypatch.undo()
+        if done:
+            original(producer)
+        raise KeyboardInterrupt
+
+    with scenario.writer() as writer:
+        writer.recover()
+        monkeypatch.setattr(Producer, call, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            scenario.write(writer, 1)
+        if call == "commit_transaction":
+            scenario.expected += event_texts("1")
+        assert scenario.write(writer, 2).error is None
+        scenario.assert_both_sides_agree()
+
+
+def test_an_interruption_while_it_is_rolled_back(
+    database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = Scenario(database, emulator)
+
+    def interrupted(producer: Producer) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with scenario.writer() as writer:
+        with pytest.raises(KeyboardInterrupt), writer.transaction() as tx:
+            tx.send(scenario.topic, value="1")
+            monkeypatch.setattr(Producer, "abort_transaction", interrupted)
+            raise RuntimeError
+        assert scenario.write(writer, 2).error is None
+        scenario.assert_both_sides_agree()
+
+
+def test_a_block_that_is_dropped_is_rolled_back(database: Database, emulator: Emulator) -> None:
+    scenario = Scenario(database, emulator)
+    with scenario.writer() as writer:
+        block = writer.transaction()
+        tx = block.__enter__()
+        tx.send(scenario.topic, value="1")
+        del block
+        gc.collect()
+        assert tx.outcome is Outcome.ROLLED_BACK
+        assert writer.state is SlotState.READY
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+_LEAVES_A_BLOCK_OPEN = """
+import sys, sqlalchemy as sa
+from tests.crash.scenario import make_writer
+writer = make_writer(sa.create_engine(sys.argv[1]), sys.argv[2], sys.argv[3])
+block = writer.transaction()
+block.__enter__().send(sys.argv[4], value="1").result()
+"""
+
+
+def test_a_process_that_ends_inside_a_block_ends_at_once(database: Database, emulator: Emulator) -> None:
+    """What is cleaned up then cannot wait for Kafka: the thread that would carry the answer has been stopped."""
+    scenario = Scenario(database, emulator)
+    subprocess.run(
+        [
+            *(sys.executable, "-c", _LEAVES_A_BLOCK_OPEN),
+            database.url.render_as_string(hide_password=False),
+            emulator.bootstrap_servers,
+            scenario.transactional_id,
+            scenario.topic,
+        ],
+        timeout=SECONDS_TO_END,
+        check=True,
+        capture_output=True,
+    )
+    with scenario.writer() as writer:
+        assert writer.recover().outcome is Outcome.ROLLED_BACK
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_a_forked_child_that_leaves_the_block_does_not_end_it(database: Database, emulator: Emulator) -> None:
+    """Its ROLLBACK would go through the socket that it shares with its parent."""
+    if database.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite's connections must not be carried across a fork at all")
+    scenario = Scenario(database, emulator)
+
+    def fork_and_leave() -> None:
+        child = os.fork()
+        if child == 0:
+            raise SystemExit
+        os.waitpid(child, 0)
+
+    me = os.getpid()
+    with scenario.writer(AtPoint(PausePoint.AFTER_SEND, fork_and_leave)) as writer:
+        try:
+            with suppress(SystemExit):
+                seen = write_events(writer, scenario.topic, 1)
+        finally:
+            if os.getpid() != me:
+                os._exit(0)
+        assert seen.error is None
+    scenario.expected += event_texts("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_decided_write_is_not_aborted_because_kafka_refuses_to_commit_it(
+    database: Database, emulator: Emulator
+) -> None:
+    scenario = Scenario(database, emulator)
+    with scenario.writer() as writer:
+        emulator.faults.add(Fault(api="EndTxn", action=Error(120)))  # TRANSACTION_ABORTABLE
+        assert scenario.write(writer, 1).error is None
+        assert writer.state is SlotState.IN_DOUBT
+        assert writer.in_doubt == scenario.row()
+        assert writer.recover().outcome is Outcome.COMMITTED
+    scenario.assert_both_sides_agree()

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.sqlalchemy import DualWriter
+from tests.crash.scenario import Scenario
+from tests.support.databases import Database
+
+
+@pytest.fixture
+def scenario(database: Database, emulator: Emulator) -> Scenario:
+    return Scenario(database, emulator)
+
+
+@pytest.fixture
+def writer(scenario: Scenario) -> Iterator[DualWriter]:
+    with scenario.writer() as made:
+        yield made

@@ -1,0 +1,22 @@
+"""Single steps that the tests of dual writes are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from dualwrite.recipes.sqlalchemy import DualTransaction
+from tests.crash.scenario import Scenario
+from tests.support.databases import events
+
+
+def put(tx: DualTransaction, scenario: Scenario, number: int) -> None:
+    """One event to both sides."""
+    tx.connection.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
+    tx.send(scenario.topic, key="k", value=str(number))
+
+
+def break_a_statement(execute: Callable[..., object]) -> None:
+    """Violate the primary key of event 1."""
+    execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "again"})

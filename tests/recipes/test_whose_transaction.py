@@ -1,0 +1,129 @@
+"""Sessions and Connections whose COMMIT is not the decision of a dual write, or not the whole of it, are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from dualwrite.errors import IllegalStateError, StateRowError
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.sqlalchemy import DualWriter
+from tests.crash.scenario import Scenario
+from tests.recipes.steps import put
+from tests.support.databases import events
+
+
+@pytest.fixture(autouse=True)
+def _the_row_exists(writer: DualWriter) -> None:
+    """On SQLite it could not be made while the transactions below hold the file."""
+    writer.recover()
+
+
+def test_a_session_that_joined_its_connections_transaction_commits_nothing(
+    scenario: Scenario, writer: DualWriter
+) -> None:
+    """Session.commit() leaves COMMIT to whoever began the transaction, who may never send it."""
+    with scenario.database.engine.connect() as connection, connection.begin() as outer:
+        with pytest.raises(IllegalStateError, match="commits nothing"), writer.transaction(Session(connection)) as tx:
+            put(tx, scenario, 1)
+        assert not outer.is_active
+    assert writer.state is SlotState.READY
+    scenario.assert_both_sides_agree()
+
+
+def test_the_session_may_begin_on_a_connection(scenario: Scenario, writer: DualWriter) -> None:
+    with scenario.database.engine.connect() as connection, writer.transaction(Session(connection)) as tx:
+        put(tx, scenario, 1)
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("join_transaction_mode", ["conditional_savepoint", "create_savepoint"])
+def test_no_dual_write_inside_a_savepoint(scenario: Scenario, writer: DualWriter, join_transaction_mode: str) -> None:
+    with Session(scenario.database.engine) as session, session.begin_nested():
+        with pytest.raises(IllegalStateError, match="savepoint"), writer.transaction(session):
+            pass
+    with scenario.database.engine.connect() as connection, connection.begin(), connection.begin_nested():
+        with Session(connection, join_transaction_mode=join_transaction_mode) as joined:  # type: ignore[arg-type]
+            for bind in (connection, joined):
+                with pytest.raises(IllegalStateError, match="savepoint"), writer.transaction(bind):
+                    pass
+    assert writer.state is SlotState.READY
+
+
+def test_no_dual_write_inside_another_on_the_same_transaction(scenario: Scenario, writer: DualWriter) -> None:
+    other = Scenario(scenario.database, scenario.emulator)
+    with other.writer() as inner:
+        inner.recover()
+        with writer.transaction() as tx:
+            put(tx, scenario, 1)
+            with pytest.raises(IllegalStateError, match="cannot decide two"), inner.transaction(tx.session):
+                pass
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_two_phase_session_is_decided_by_its_coordinator(scenario: Scenario, writer: DualWriter) -> None:
+    if scenario.database.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has no two-phase transactions")
+    with Session(scenario.database.engine, twophase=True) as session:
+        with pytest.raises(IllegalStateError, match="twophase"), writer.transaction(session):
+            pass
+    assert writer.state is SlotState.READY
+
+
+def test_a_session_of_another_engine(scenario: Scenario, writer: DualWriter, tmp_path: Path) -> None:
+    """A lost commit would be looked up in the wrong database, and Kafka told to abort what is committed."""
+    other = sa.create_engine(f"sqlite:///{tmp_path}/other.db")
+    with Session(other) as session, pytest.raises(IllegalStateError, match="another Engine"):
+        with writer.transaction(session):
+            pass
+    same = scenario.database.engine.execution_options(logging_token="same")
+    with Session(same) as session, writer.transaction(session) as tx:
+        put(tx, scenario, 1)
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("swallow", [True, False])
+def test_a_session_that_goes_to_a_second_database(
+    scenario: Scenario, writer: DualWriter, tmp_path: Path, swallow: bool
+) -> None:
+    """One of the two commits could fail after the other, and the row could not tell."""
+    other = sa.create_engine(f"sqlite:///{tmp_path}/other.db")
+    events.metadata.create_all(other)
+    with Session(scenario.database.engine) as session:
+        with pytest.raises(IllegalStateError, match="second database"), writer.transaction(session) as tx:
+            put(tx, scenario, 1)
+            try:
+                session.execute(sa.select(events), bind_arguments={"bind": other})
+            except IllegalStateError:
+                if not swallow:
+                    raise
+    scenario.assert_both_sides_agree()
+
+
+def test_a_scoped_session_stands_for_the_threads_own(scenario: Scenario, writer: DualWriter) -> None:
+    session = scoped_session(sessionmaker(scenario.database.engine))
+    with writer.transaction(session) as tx:
+        assert tx.session is session()
+        put(tx, scenario, 1)
+    session.remove()
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("text", ["ROLLBACK", "COMMIT"])
+def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: Scenario, writer: DualWriter, text: str) -> None:
+    """The driver then begins another one by itself, which has neither the lock nor the first event."""
+    if scenario.database.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite cannot tell one transaction from the next")
+    with pytest.raises(StateRowError, match="past SQLAlchemy"), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        tx.session.execute(sa.text(text))
+        put(tx, scenario, 2)
+    assert scenario.row().is_empty
+    scenario.assert_nothing_open()
