@@ -156,10 +156,7 @@ class PartitionLog:
         """
         if up_to is None:
             self._high_watermark_held = False
-        else:
-            self._high_watermark = self._replicable(up_to)
-            self._unstable.replicated_to(up_to)
-        self._advance()
+        self._advance(None if up_to is None else self._replicable(up_to))
 
     def _replicable(self, offset: int) -> int:
         if not self._high_watermark <= offset <= self._log_end_offset:
@@ -351,9 +348,12 @@ class PartitionLog:
         last_stable_offset = marker_offset + 1 if first_open is None else first_open
         self._aborted.add(AbortedIndexEntry(producer_id, completed.first_offset, marker_offset, last_stable_offset))
 
-    def _advance(self) -> None:
+    def _advance(self, replicated_to: int | None = None) -> None:
         before = self._high_watermark, self._last_stable_offset
-        if not self._high_watermark_held:
+        if replicated_to is not None:
+            self._high_watermark = replicated_to
+            self._unstable.replicated_to(replicated_to)
+        elif not self._high_watermark_held:
             self._high_watermark = self._log_end_offset
             self._unstable.replicated_to(self._high_watermark)
         self._last_stable_offset = self._unstable.last_stable_offset(self._high_watermark)
