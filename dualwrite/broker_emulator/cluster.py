@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dualwrite.broker_emulator.clock import Clock
+from dualwrite.broker_emulator.closing_log import ClosingLog
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
@@ -92,6 +94,7 @@ class Cluster:
         self.clock = clock
         self.faults = faults
         self.pause_points = PausePoints(faults)
+        self.closings = ClosingLog(logging.getLogger(__name__))
         self.finalized_features_epoch = 0
         self.cluster_id = uuid.uuid4().hex[:22]
         self.nodes: dict[int, Node] = {}

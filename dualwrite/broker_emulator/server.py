@@ -23,14 +23,12 @@ from dualwrite.broker_emulator.api.k18_api_versions import KEY as API_VERSIONS_K
 from dualwrite.broker_emulator.api.k18_api_versions import unsupported_version_body
 from dualwrite.broker_emulator.api.registry import APIS, Api, Call, CloseConnectionError, Schema, schema
 from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
-from dualwrite.broker_emulator.closing_log import ClosingLog
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.node import Node
 
 logger = logging.getLogger(__name__)
-_closings = ClosingLog(logger)
 
 _SIZE = struct.Struct(">i")
 _MAX_BUFFERED_WHILE_BUSY = 1 << 20
@@ -293,7 +291,8 @@ class Connection(asyncio.Protocol):
 
     def _say(self, reason: str, error: BaseException | None = None) -> None:
         who = f"{self.peer_host} (client id {self.client_id!r})"
-        _closings.say(self._loop.time(), f"node {self.node.node_id} closes the connection of {who}: {reason}", error)
+        message = f"node {self.node.node_id} closes the connection of {who}: {reason}"
+        self.node.cluster.closings.say(self._loop.time(), message, error)
 
 
 class _Reply:

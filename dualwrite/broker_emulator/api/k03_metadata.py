@@ -19,6 +19,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import NO_LEADER, Partition, Topic, is_legal_topic_name
 from dualwrite.broker_emulator.config import Profile
 
@@ -46,17 +47,18 @@ def _topics(call: Call) -> list[Any]:
     requested = call.request.topics
     if requested is None or (call.version == 0 and not requested):
         return [_describe(call, topic) for topic in call.cluster.topics.values()]
-    return [_requested_topic(call, topic) for topic in requested]
+    may_create = MAX_PARTITIONS_PER_REQUEST // max(call.cluster.config.num_partitions, 1)
+    return [_requested_topic(call, topic, place < may_create) for place, topic in enumerate(requested)]
 
 
-def _requested_topic(call: Call, requested: Any) -> Any:
+def _requested_topic(call: Call, requested: Any, may_create: bool) -> Any:
     name = requested.name
     if name is None:
         topic = call.cluster.topic_by_id(requested.topic_id)
         if topic is None:
             return _absent(call, None, requested.topic_id, ErrorCode.unknown_topic_id)
         return _describe(call, topic)
-    topic = call.cluster.topics.get(name) or _create(call, name)
+    topic = call.cluster.topics.get(name) or (_create(call, name) if may_create else None)
     if topic is not None:
         return _describe(call, topic)
     legal = is_legal_topic_name(name)

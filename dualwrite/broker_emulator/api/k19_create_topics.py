@@ -6,6 +6,7 @@
   assignment and counts 42; a name given twice 42.
 * There is one replica of everything, on the leader, whatever was asked for; assignments only say how many
   partitions. Configs are kept, not obeyed.
+* More than 10,000 partitions in one request 44 for all of it, as from Kafka's controller.
 * ValidateOnly answers as if and creates nothing.
 """
 
@@ -17,10 +18,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
 
 
 async def handle(call: Call) -> Any:
+    asked_for = sum(max(_partition_count(call, topic), 0) for topic in call.request.topics)
+    if asked_for > MAX_PARTITIONS_PER_REQUEST:
+        return refuse(call, ErrorCode.policy_violation)
     given = Counter(topic.name for topic in call.request.topics)
     rows = [_create(call, topic, given[topic.name] > 1) for topic in call.request.topics]
     return call.new.response(throttle_time=NO_THROTTLE, topics=tuple(rows))

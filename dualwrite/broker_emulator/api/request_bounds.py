@@ -112,7 +112,7 @@ def _field(member: Field[Any], flexible: bool) -> _Skip | int:
     if get_origin(kind) is tuple:
         inner = _without_none(get_args(kind)[0])
         element = _entity(inner) if is_dataclass(inner) else _primitive(member.metadata["kafka_type"], flexible)
-        return _array(element, flexible)
+        return _array(element, flexible, is_nullable=kind is not member.type)
     if is_dataclass(kind):
         entity = _entity(kind)
         return entity if kind is member.type or "tag" in member.metadata else _nullable(entity)
@@ -159,7 +159,7 @@ def _compact_bytes(frame: bytes, position: int, budget: list[int]) -> int:
     return position + 1 + (size - 1 if size else 0)
 
 
-def _array(element: _Skip | int, flexible: bool) -> _Skip:
+def _array(element: _Skip | int, flexible: bool, *, is_nullable: bool) -> _Skip:
     def skip(frame: bytes, position: int, budget: list[int]) -> int:
         if flexible:
             count, position = read_unsigned_varint(frame, position)
@@ -168,6 +168,8 @@ def _array(element: _Skip | int, flexible: bool) -> _Skip:
             count = _length(_INT32, frame, position)
             position += 4
         if count <= 0:
+            if count < 0 and not is_nullable:  # the codec would let it pass, and the API would meet a null
+                raise ValueError("an array that cannot be null is null")
             return position
         size = element if isinstance(element, int) else 1
         if count * size > len(frame) - position:

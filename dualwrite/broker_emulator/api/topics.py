@@ -9,6 +9,9 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.cluster import Partition, Topic
 
+MAX_PARTITIONS_PER_REQUEST = 10_000
+"""How many partitions one request can create (MAX_PARTITIONS_PER_BATCH of Kafka's controller)."""
+
 
 def requested_topic(call: Call, requested: Any) -> tuple[Topic | None, ErrorCode]:
     """The topic that an element of a request means, or why there is none.

@@ -49,8 +49,9 @@ def _wrong_selectors(fault: Fault) -> Iterator[str]:
             yield f"{name} is a number from 0 on, not {value!r}"
     if fault.count is not None and not _is_count(fault.count, 1):
         yield f"count is a number from 1 on, or None for every request, not {fault.count!r}"
-    if fault.predicate is not None and not callable(fault.predicate):
-        yield f"predicate is called with each request, which {fault.predicate!r} cannot be"
+    predicate: Any = fault.predicate
+    if predicate is not None and not callable(predicate):
+        yield f"predicate is called with each request, which {predicate!r} cannot be"
 
 
 def _is_count(value: Any, least: int) -> bool:

@@ -1,0 +1,129 @@
+"""Lengths that claim more than there is cost nothing, whatever they stand before."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kio.index import load_request_schema
+
+from dualwrite.broker_emulator import BrokerConfig
+from dualwrite.broker_emulator.api.registry import APIS
+from dualwrite.broker_emulator.api.request_bounds import bounds_check
+from tests.emulator.api.raw_client import KEYS, RawClient, encode, milliseconds, request_parts
+from tests.emulator.hostile.requests import LENGTHS, SERVED, sized
+from tests.emulator.hostile.victim import Victim
+
+ENDS = [(api.key, version) for api in APIS.values() for version in sorted({api.min_version, api.max_version})]
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def victim() -> Iterator[Victim]:
+    with Victim() as attacked:
+        yield attacked
+
+
+def memory_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def header(key: int, version: int) -> bytes:
+    kind: Any = load_request_schema(key, version)
+    return struct.pack(">hhih", key, version, 1, -1) + (b"\0" if kind.__header_schema__.__flexible__ else b"")
+
+
+@pytest.mark.parametrize(("key", "version"), ENDS)
+def test_every_length_that_can_be_claimed(victim: Victim, key: int, version: int) -> None:
+    """A length is put at every place of a request that is all zeros and at every place of one that is all ones."""
+    before = memory_bytes()
+    for filler in (b"\0", b"\1"):
+        for place in range(16):
+            for length in LENGTHS[:4]:
+                victim.attack(sized(header(key, version) + filler * place + length + filler * 40))
+    victim.check()
+    assert memory_bytes() - before < 64 * MEBIBYTE
+
+
+@pytest.mark.parametrize(("key", "version"), SERVED)
+def test_every_request_with_an_array_is_checked(key: int, version: int) -> None:
+    kind: Any = load_request_schema(key, version)
+    has_arrays = "tuple" in " ".join(str(member.type) for member in kind.__dataclass_fields__.values())
+    assert (bounds_check(kind) is not None) == has_arrays
+
+
+def test_a_frame_that_claims_much_and_brings_little_takes_no_memory(victim: Victim) -> None:
+    before = memory_bytes()
+    host, _, port = victim.emulator.bootstrap_servers.rpartition(":")
+    connections = [socket.create_connection((host, int(port))) for _ in range(50)]
+    for connection in connections:
+        connection.sendall(struct.pack(">i", 100 * MEBIBYTE) + b"\0\3\0\11")
+    victim.check()
+    assert memory_bytes() - before < 16 * MEBIBYTE
+    for connection in connections:
+        connection.close()
+
+
+def topics_bomb(count: int) -> bytes:
+    """Metadata v9 for many topics of an empty name: three bytes each."""
+    varint, left = b"", count + 1
+    while left > 0x7F:
+        varint += bytes((left & 0x7F | 0x80,))
+        left >>= 7
+    return sized(header(KEYS["metadata"], 9) + varint + bytes((left,)) + b"\1\0" * count + b"\1\0\0\0\0")
+
+
+def test_more_elements_than_allowed_are_not_decoded() -> None:
+    with Victim() as victim:
+        before = memory_bytes()
+        for _ in range(5):
+            assert victim.attack(topics_bomb(1_000_000)) == []
+        victim.check()
+        assert memory_bytes() - before < 32 * MEBIBYTE  # the frames themselves
+        assert "more elements than max.request.elements allows" in victim.reasons[-1]
+
+
+def test_the_limit_of_elements_can_be_set() -> None:
+    with Victim(BrokerConfig(max_request_elements=10)) as victim:
+        assert victim.attack(topics_bomb(10)) == [1]
+        assert victim.attack(topics_bomb(11)) == []
+
+
+@pytest.mark.parametrize("version", [2, 7])
+def test_topics_of_too_many_partitions(victim: Victim, version: int) -> None:
+    """KIP-599 and after: a controller refuses to make more than 10,000 partitions at once (44 POLICY_VIOLATION)."""
+    parts = request_parts("create_topics", version)
+
+    def create(*counts: int) -> list[int]:
+        topics = tuple(
+            parts.CreatableTopic(
+                name=f"many-{version}-{place}-{count}",
+                num_partitions=count,
+                replication_factor=1,
+                assignments=(),
+                configs=(),
+            )
+            for place, count in enumerate(counts)
+        )
+        with RawClient(victim.emulator.bootstrap_servers) as client:
+            response = client.call("create_topics", version, topics=topics, timeout=milliseconds(1), validate_only=True)
+        return [row.error_code for row in response.topics]
+
+    assert create(2**31 - 1) == [44]
+    assert create(10_001) == [44]
+    assert create(10_000) == [0]
+    assert create(6_000, 6_000) == [44, 44]
+
+
+def test_metadata_does_not_create_more_topics_than_a_request_may(victim: Victim) -> None:
+    parts = request_parts("metadata", 4)
+    topics = tuple(parts.MetadataRequestTopic(name=f"auto-{place}") for place in range(10_050))
+    with RawClient(victim.emulator.bootstrap_servers) as client:
+        client.send_bytes(encode("metadata", 4, 1, "raw", topics=topics, allow_auto_topic_creation=True))
+        client.receive_frame()
+        created = client.call("metadata", 4, topics=topics[10_000:], allow_auto_topic_creation=False)
+    assert {topic.error_code for topic in created.topics} == {3}

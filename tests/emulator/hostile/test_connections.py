@@ -1,0 +1,124 @@
+"""Connections that are too many, idle, half open, or whose client never reads."""
+
+from __future__ import annotations
+
+import logging
+import struct
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, DropRequest, Emulator, Fault
+from dualwrite.broker_emulator.closing_log import LINES_PER_INTERVAL, ClosingLog
+from tests.emulator.api.raw_client import RawClient, encode, fetch_fields, plain_batch, produce_fields
+from tests.support.conditions import until
+
+SOFTWARE = {"client_software_name": "raw", "client_software_version": "1"}
+
+
+@pytest.mark.parametrize(
+    ("config", "limit"),
+    [
+        (BrokerConfig(max_connections=2), "max.connections=2"),
+        (BrokerConfig(max_connections_per_ip=2), "max.connections.per.ip=2"),
+    ],
+)
+def test_one_connection_too_many(caplog: pytest.LogCaptureFixture, config: BrokerConfig, limit: str) -> None:
+    with Emulator(config=config) as emulator:
+        first, second = (RawClient(emulator.bootstrap_servers) for _ in range(2))
+        for client in (first, second):
+            client.call("api_versions", 4, **SOFTWARE)
+        with RawClient(emulator.bootstrap_servers) as third:
+            assert third.is_closed()
+        assert limit in caplog.text
+        first.call("api_versions", 4, **SOFTWARE)
+        with first:
+            pass
+        until(lambda: _is_served(emulator))
+
+
+def _is_served(emulator: Emulator) -> bool:
+    with RawClient(emulator.bootstrap_servers) as client:
+        try:
+            client.call("api_versions", 4, **SOFTWARE)
+        except ConnectionError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("begun", [b"", b"\0", struct.pack(">ihh", 1000, 18, 4)])
+def test_an_idle_connection_is_closed(caplog: pytest.LogCaptureFixture, begun: bytes) -> None:
+    with Emulator(config=BrokerConfig(connections_max_idle_ms=50)) as emulator:
+        with RawClient(emulator.bootstrap_servers) as client:
+            client.send_bytes(begun)
+            assert client.is_closed()
+    assert "nothing came for connections.max.idle.ms=50" in caplog.text
+
+
+def test_waiting_for_an_answer_is_not_idle() -> None:
+    with Emulator(config=BrokerConfig(connections_max_idle_ms=50), topics={"t": 1}) as emulator:
+        with RawClient(emulator.bootstrap_servers) as client:
+            assert client.fetch("t", max_wait_ms=150).error_code == 0
+
+
+def test_a_silenced_connection_is_idle() -> None:
+    with Emulator(config=BrokerConfig(connections_max_idle_ms=50)) as emulator:
+        emulator.faults.add(Fault(action=DropRequest()))
+        with RawClient(emulator.bootstrap_servers) as client:
+            client.send("api_versions", 4, **SOFTWARE)
+            assert client.is_closed()
+
+
+def test_a_client_that_never_reads_is_served_no_more_and_loses_nothing() -> None:
+    fetches = 40
+    with Emulator(topics={"t": 1}) as emulator, RawClient(emulator.bootstrap_servers) as client:
+        with RawClient(emulator.bootstrap_servers) as other:
+            for _ in range(4):
+                other.produce("t", plain_batch(b"v" * 1_000_000))
+            served = emulator.faults.add(Fault(api="Fetch"))
+            fields = fetch_fields(12, "t", partition_max_bytes=1 << 22)
+            for correlation_id in range(fetches):
+                client.send_bytes(encode("fetch", 12, correlation_id, "raw", **fields))
+            served.wait()
+            for _ in range(20):
+                other.produce("t", plain_batch(b"x"))  # others are served
+            assert served.hits < 10  # what the sockets take, and one answer more
+        for correlation_id in range(fetches):
+            client.receive("fetch", 12, correlation_id)
+        assert served.hits == fetches
+
+
+def test_a_waiting_fetch_is_given_up_with_its_connection() -> None:
+    with Emulator(topics={"t": 1}) as emulator:
+        waiters = emulator._cluster.topics["t"].partitions[0].log.on_advance
+        with RawClient(emulator.bootstrap_servers) as client:
+            client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=2**31 - 1))
+            until(lambda: len(waiters) == 1)
+        until(lambda: not waiters)
+
+
+def test_what_a_client_began_is_finished_when_it_is_gone() -> None:
+    with Emulator(topics={"t": 1}) as emulator:
+        with RawClient(emulator.bootstrap_servers) as client:
+            client.send("produce", 12, **produce_fields(12, "t", plain_batch(b"1")))
+        until(lambda: emulator.log("t").log_end_offset == 1)
+
+
+def test_reasons_are_logged_with_peer_and_api(caplog: pytest.LogCaptureFixture) -> None:
+    with Emulator() as emulator, RawClient(emulator.bootstrap_servers) as client:
+        client.send_bytes(struct.pack(">ihhih", 10, 26, 99, 1, -1))
+        assert client.is_closed()
+    assert "node 0 closes the connection of 127.0.0.1 (client id None): end_txn v99 is not served" in caplog.text
+
+
+def test_a_flood_of_reasons_is_counted_instead_of_logged(caplog: pytest.LogCaptureFixture) -> None:
+    log = ClosingLog(logging.getLogger("flood"))
+    for place in range(LINES_PER_INTERVAL + 7):
+        log.say(100.0, f"reason {place}")
+    assert len(caplog.records) == LINES_PER_INTERVAL
+    log.say(100.0, "a bug", RuntimeError("never kept back"))
+    log.say(200.0, "later")
+    assert [record.getMessage() for record in caplog.records[LINES_PER_INTERVAL:]] == [
+        "a bug",
+        "7 more connections were closed for such reasons",
+        "later",
+    ]

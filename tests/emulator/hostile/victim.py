@@ -1,0 +1,97 @@
+"""An emulator that is attacked, and what must hold of it all the time."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+from types import TracebackType
+from typing import Self
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
+from tests.emulator.api.raw_client import RawClient
+
+_TIMEOUT_S = 10.0
+
+
+class Victim(logging.Handler):
+    """Collects what the broker logs and nobody expected."""
+
+    def __init__(self, config: BrokerConfig | None = None) -> None:
+        super().__init__(logging.WARNING)
+        self.bugs: list[str] = []
+        self.reasons: list[str] = []
+        self.emulator = Emulator(
+            config=config or BrokerConfig(transaction_state_log_num_partitions=3, offsets_topic_num_partitions=3),
+            clock=VirtualClock(),
+            topics={"t": 2, "x": 1},
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        (self.bugs if record.exc_info or record.levelno > logging.WARNING else self.reasons).append(text)
+
+    def __enter__(self) -> Self:
+        self.emulator.start()
+        self.bystander = RawClient(self.emulator.bootstrap_servers, "bystander")
+        self.bystander.init_producer_id("x")
+        for name in ("asyncio", "dualwrite"):
+            logging.getLogger(name).addHandler(self)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for name in ("asyncio", "dualwrite"):
+            logging.getLogger(name).removeHandler(self)
+        self.bystander.__exit__(exc_type, exc, traceback)
+        self.emulator.stop()
+
+    def attack(self, data: bytes) -> list[int]:
+        """Send `data` on a connection of its own; the correlation ids of what is answered before the broker closes it.
+
+        The sending half is shut down afterwards, so that nobody waits for an answer that never comes.
+        """
+        host, _, port = self.emulator.bootstrap_servers.rpartition(":")
+        received = b""
+        with socket.create_connection((host, int(port)), _TIMEOUT_S) as attacker:
+            try:
+                attacker.sendall(data)
+                attacker.shutdown(socket.SHUT_WR)
+                while chunk := attacker.recv(1 << 16):
+                    received += chunk
+            except ConnectionError:
+                pass
+        return list(_correlation_ids(received))
+
+    def check(self) -> None:
+        """Somebody else is answered, and no exception was logged."""
+        self.bystander.call("find_coordinator", 3, key="x", key_type=1)
+        assert not self.bugs, self.bugs[0]
+
+
+def _correlation_ids(received: bytes) -> list[int]:
+    ids, place = [], 0
+    while place + 8 <= len(received):
+        size, correlation_id = struct.unpack_from(">ii", received, place)
+        ids.append(correlation_id)
+        place += 4 + size
+    return ids
+
+
+def correlation_ids_sent(data: bytes) -> list[int]:
+    """Of the whole frames in `data`, as far as its sizes make sense."""
+    ids, place = [], 0
+    while place + 12 <= len(data):
+        (size,) = struct.unpack_from(">i", data, place)
+        if size < 8 or place + 4 + size > len(data):
+            break
+        ids.append(struct.unpack_from(">i", data, place + 8)[0])
+        place += 4 + size
+    return ids
+
+
+def is_subsequence(answered: list[int], sent: list[int]) -> bool:
+    """Whether everything answered was sent, in this order; acks=0 and waiting requests are not answered."""
+    remaining = iter(sent)
+    return all(correlation_id in remaining for correlation_id in answered)
