@@ -471,7 +471,7 @@ class TransactionManager:
                 self._forget_coordinator(api)
             return
         error = exception_for(api, error_code, _sentence(self.transactional_id, api, error_code, self._keep_prepared))
-        # What was prepared may be decided already, and must not be aborted because of an answer, or by close() (KIP-939).
+        # What was prepared may be decided already: no answer is a reason to abort it, and close() must not (KIP-939).
         may_abort = self.state is not ProducerState.ABORTING_TRANSACTION and self.prepared_txn_state.is_empty
         if what is ErrorClass.ABORTABLE and may_abort:
             self.fail_abortable(error)
