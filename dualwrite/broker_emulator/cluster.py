@@ -14,6 +14,7 @@ from dualwrite.broker_emulator.closing_log import ClosingLog
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
+from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.pause_points import PausePoints
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -168,7 +169,7 @@ class Cluster:
             topic,
             partition,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
-            message_max_bytes=config.message_max_bytes,
+            config=LogConfig(max_message_bytes=config.message_max_bytes),
         )
 
     def delete_topic(self, name: str) -> None:

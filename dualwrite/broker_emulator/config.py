@@ -24,6 +24,14 @@ class Profile(StrEnum):
     KAFKA_3_9 = "kafka-3.9"
 
 
+class Fsync(StrEnum):
+    """When the disk has what was acknowledged (`flusher.py` says what each of them promises)."""
+
+    ALWAYS = "always"
+    INTERVAL = "interval"
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Settings of every broker of one emulator; defaults are Kafka's unless a comment says why not."""
@@ -61,6 +69,22 @@ class BrokerConfig:
     transaction_partition_verification_enable: bool = True
     add_partitions_to_txn_retry_backoff_ms: int = 20
     add_partitions_to_txn_retry_backoff_max_ms: int = 100
+    memory_limit_bytes: int = 1 << 30
+    """Not a setting of Kafka: what all records may take that are kept in memory; beyond that, they are refused."""
+    fsync: Fsync = Fsync.INTERVAL
+    """Not a setting of Kafka: what an acknowledgement promises where there is a data directory."""
+    log_flush_interval_ms: int = 1_000  # Kafka: never, because of its replicas; goes with fsync=interval
+    log_segment_bytes: int = 64 << 20  # Kafka: 1 GiB; nothing is deleted or compacted before its segment is full
+    log_cleanup_policy: str = "delete"
+    log_retention_ms: int = 604_800_000
+    log_retention_bytes: int = -1
+    log_retention_check_interval_ms: int = 300_000
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_delete_retention_ms: int = 86_400_000
+    log_cleaner_min_cleanable_ratio: float = 0.5
+    log_cleaner_min_compaction_lag_ms: int = 0
+    transaction_state_log_segment_bytes: int = 256 << 10  # Kafka: 100 MiB; all of it is read at every change of leader
+    offsets_topic_segment_bytes: int = 256 << 10  # Kafka: 100 MiB; as above
 
     @classmethod
     def from_properties(cls, properties: dict[str, Any]) -> Self:

@@ -1,15 +1,18 @@
-"""One partition in memory: append, markers, high watermark and last stable offset, reads of both isolation levels."""
+"""One partition: append, markers, high watermark and last stable offset, reads of both isolation levels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.log.aborted_index import AbortedIndex, AbortedIndexEntry, AbortedTransaction
-from dualwrite.broker_emulator.log.batch_store import BatchStore
+from dualwrite.broker_emulator.log.aborted_index import AbortedTransaction
+from dualwrite.broker_emulator.log.cleaner import Cleaner
+from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
+from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.producer_state import (
     ProducerEntry,
     Rejection,
@@ -23,6 +26,7 @@ from dualwrite.broker_emulator.log.producer_state import (
     find_duplicate,
     is_open,
 )
+from dualwrite.broker_emulator.log.producer_states import ProducerStates
 from dualwrite.broker_emulator.log.record_batch import (
     NO_PRODUCER_ID,
     BatchHeader,
@@ -31,20 +35,27 @@ from dualwrite.broker_emulator.log.record_batch import (
     UnsupportedCompressionError,
     build_end_txn_marker,
     iter_records,
-    parse_end_txn_marker,
     parse_header,
     split_batches,
     stamp,
 )
-from dualwrite.broker_emulator.log.unstable_transactions import UnstableTransactions
+from dualwrite.broker_emulator.log.retention import retained_from
+from dualwrite.broker_emulator.log.segment import LogStorage, StorageError, StoredBatch
+from dualwrite.broker_emulator.log.segments import Segments
 from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard, Verifications
+
+logger = logging.getLogger(__name__)
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
 """KIP-734: the record with the largest timestamp."""
 
+HIGH_WATERMARK = -1
+"""What DeleteRecords calls the high watermark."""
+
 _NO_TIMESTAMP = -1
+_NO_LIMIT = 1 << 62
 _NOT_FOUND = (-1, -1)
 
 
@@ -105,29 +116,34 @@ class PartitionLog:
         *,
         leader_epoch: int = 0,
         producer_id_expiration_ms: int = 86_400_000,
-        message_max_bytes: int = 1048588,
+        config: LogConfig | None = None,
+        storage: LogStorage | None = None,
+        now_ms: int = 0,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.leader_epoch = leader_epoch
-        self.leader_epoch_start_offset = 0
         self.on_advance: list[Callable[[], None]] = []
+        self.config = config or LogConfig()
         self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._message_max_bytes = message_max_bytes
-        self._store = BatchStore()
-        self._producers: dict[int, ProducerEntry] = {}
+        self._states = ProducerStates(now_ms)
+        self._producers = self._states.entries
+        self._unstable = self._states.unstable
         self._verifications = Verifications()
-        self._unstable = UnstableTransactions()
-        self._aborted = AbortedIndex()
-        self._log_end_offset = 0
-        self._high_watermark = 0
-        self._last_stable_offset = 0
+        self._storage = storage or MemoryStorage(MemoryBudget(_NO_LIMIT))
+        self._segments = Segments(self._storage, self._states, self.config.segment_bytes)
+        self._cleaner = Cleaner(self._segments, self._storage)
+        self._log_end_offset = self._segments.log_end_offset
+        self._flushed_offset = self._log_end_offset
+        self._high_watermark = self._log_end_offset
+        self._last_stable_offset = self._states.stable_offset(self._log_end_offset)
         self._high_watermark_held = False
+        self.leader_epoch_start_offset = self._log_end_offset
 
     @property
     def log_start_offset(self) -> int:
-        """Offset of the first record kept: 0, because nothing is ever deleted here."""
-        return 0
+        """Offset of the first record kept."""
+        return self._segments.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
@@ -161,7 +177,7 @@ class PartitionLog:
     def _replicable(self, offset: int) -> int:
         if not self._high_watermark <= offset <= self._log_end_offset:
             raise ValueError(f"{offset} is not between {self._high_watermark} and {self._log_end_offset}")
-        batch = next(self._store.iterate(offset), None)
+        batch = next(self._segments.iterate(offset), None)
         if batch is not None and parse_header(batch).base_offset != offset:
             raise ValueError(f"{offset} is inside of a batch")
         return offset
@@ -185,38 +201,15 @@ class PartitionLog:
         lost_from = self._high_watermark
         if lost_from == self._log_end_offset:
             return
-        kept = [batch for batch in self._store.iterate(0) if parse_header(batch).base_offset < lost_from]
-        self._store = BatchStore()
-        self._producers = {}
-        self._unstable = UnstableTransactions()
-        self._aborted = AbortedIndex()
-        self._log_end_offset = 0
-        for batch in kept:
-            self._replay(batch, now_ms)
+        self._segments.truncate(lost_from)
+        self._states.clear()
+        self._states.replayed_ms = now_ms
+        for batch in self._segments.iterate(self.log_start_offset):
+            self._states.replay(parse_header(batch), batch, None)
+        self._log_end_offset = lost_from
+        self._flushed_offset = min(self._flushed_offset, lost_from)
         self._unstable.replicated_to(lost_from)
         self._advance()
-
-    def _replay(self, batch: bytes, now_ms: int) -> None:
-        """Store a batch that was accepted once, and learn from it what its append had taught."""
-        header = parse_header(batch)
-        self._log_end_offset = header.last_offset + 1
-        self._store.append(batch, self._log_end_offset, header.max_timestamp)
-        producer_id = header.producer_id
-        if producer_id == NO_PRODUCER_ID:
-            return
-        before = self._producers.get(producer_id)
-        if header.is_control:
-            marker = parse_end_txn_marker(next(iter_records(batch)))
-            if marker is None:
-                return
-            entry = after_marker(before, header.producer_epoch, marker.coordinator_epoch, header.max_timestamp)
-            if before is not None and before.has_open_transaction:
-                self._complete(producer_id, header.base_offset, marker.commit)
-        else:
-            entry = after_batch(before, header, header.base_offset, now_ms)
-            if entry.has_open_transaction:
-                self._unstable.begin(producer_id, entry.current_txn_first_offset)
-        self._producers[producer_id] = entry._replace(last_append_ms=now_ms)
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether this producer has a transaction open here with this very epoch (KAFKA-18575, KAFKA-18654)."""
@@ -271,7 +264,7 @@ class PartitionLog:
         entries: dict[int, ProducerEntry] = {}  # as they will be once everything is accepted
         base_offset = self._log_end_offset
         for header, _ in batches:
-            rejection = _check_batch(header, self._message_max_bytes, from_client)
+            rejection = _check_batch(header, self.config.max_message_bytes, from_client)
             if rejection is not None:
                 return _refused(rejection)
             producer_id = header.producer_id
@@ -286,28 +279,55 @@ class PartitionLog:
                     return _refused(rejection)
                 entries[producer_id] = after_batch(entry, header, base_offset, now_ms)
             base_offset += header.last_offset_delta + 1
+        if from_client:
+            rejection = self._check_storage(batches)
+            if rejection is not None:
+                return _refused(rejection)
         return self._store_accepted(batches, entries)
+
+    def _check_storage(self, batches: list[tuple[BatchHeader, memoryview]]) -> Rejection | None:
+        """Whether there is room for clients (coordinators always have some, so that transactions can end)."""
+        try:
+            self._storage.check_room()
+        except StorageError as error:
+            return Rejection(ErrorCode.kafka_storage_error, str(error))
+        if self.config.is_compacted and any(_has_record_without_key(batch) for _, batch in batches):
+            return Rejection(ErrorCode.invalid_record, "a record of a compacted topic needs a key")
+        return None
 
     def _store_accepted(
         self, batches: list[tuple[BatchHeader, memoryview]], entries: dict[int, ProducerEntry]
     ) -> AppendResult:
         base_offset = self._log_end_offset
-        for header, batch in batches:
-            self._store_batch(header, batch)
+        try:
+            self._store(batches)
+        except StorageError as error:
+            return _refused(Rejection(ErrorCode.kafka_storage_error, str(error)))
+        for header, _ in batches:
             if header.is_transactional:
                 self._verifications.end(header.producer_id)
         for producer_id, entry in entries.items():
             if entry.has_open_transaction:
                 self._unstable.begin(producer_id, entry.current_txn_first_offset)
             self._producers[producer_id] = entry
-        self._advance()
+        self._storage.appended(self._segments.active, self._flushed)
         return AppendResult(ErrorCode.none, base_offset, log_start_offset=self.log_start_offset)
 
-    def _store_batch(self, header: BatchHeader, batch: bytes | memoryview) -> None:
-        offset = self._log_end_offset
-        stored = stamp(batch, header, base_offset=offset, leader_epoch=self.leader_epoch)
-        self._log_end_offset = offset + header.last_offset_delta + 1
-        self._store.append(stored, self._log_end_offset, header.max_timestamp)
+    def _store(self, batches: Sequence[tuple[BatchHeader, bytes | memoryview]]) -> None:
+        """Write batches behind the last one: all of them or none. Raises StorageError."""
+        next_offset = self._log_end_offset
+        stored = []
+        for header, batch in batches:
+            data = stamp(batch, header, base_offset=next_offset, leader_epoch=self.leader_epoch)
+            next_offset += header.last_offset_delta + 1
+            stored.append(StoredBatch(data, next_offset, header.max_timestamp))
+        self._segments.append(stored)
+        self._log_end_offset = next_offset
+
+    def _flushed(self, offset: int) -> None:
+        """Everything below `offset` may be acknowledged and shown."""
+        self._flushed_offset = offset
+        self._advance()
 
     def append_marker(
         self,
@@ -319,7 +339,7 @@ class PartitionLog:
         transaction_version: int,
         now_ms: int,
     ) -> ErrorCode:
-        """End a producer's transaction here; the per-partition rows of WriteTxnMarkers (2.7): 0, 47 or 52."""
+        """End a producer's transaction here; the per-partition rows of WriteTxnMarkers (2.7): 0, 47, 52 or 56."""
         entry = self._producers.get(producer_id)
         rejection = check_marker(entry, producer_epoch, coordinator_epoch, transaction_version)
         if rejection is not None:
@@ -332,21 +352,17 @@ class PartitionLog:
             timestamp_ms=now_ms,
         )
         marker_offset = self._log_end_offset
-        self._store_batch(parse_header(marker), marker)
+        try:
+            self._store([(parse_header(marker), marker)])
+        except StorageError as error:
+            logger.error("no marker was written: %s", error)
+            return ErrorCode.kafka_storage_error
         self._verifications.end(producer_id)
         self._producers[producer_id] = after_marker(entry, producer_epoch, coordinator_epoch, now_ms)
         if entry is not None and entry.has_open_transaction:
-            self._complete(producer_id, marker_offset, commit)
-        self._advance()
+            self._states.complete(producer_id, marker_offset, commit, self._segments.active)
+        self._storage.appended(self._segments.active, self._flushed)
         return ErrorCode.none
-
-    def _complete(self, producer_id: int, marker_offset: int, commit: bool) -> None:
-        completed = self._unstable.complete(producer_id, marker_offset)
-        if commit:
-            return
-        first_open = self._unstable.first_open_offset()
-        last_stable_offset = marker_offset + 1 if first_open is None else first_open
-        self._aborted.add(AbortedIndexEntry(producer_id, completed.first_offset, marker_offset, last_stable_offset))
 
     def _advance(self, replicated_to: int | None = None) -> None:
         before = self._high_watermark, self._last_stable_offset
@@ -354,9 +370,9 @@ class PartitionLog:
             self._high_watermark = replicated_to
             self._unstable.replicated_to(replicated_to)
         elif not self._high_watermark_held:
-            self._high_watermark = self._log_end_offset
+            self._high_watermark = self._flushed_offset
             self._unstable.replicated_to(self._high_watermark)
-        self._last_stable_offset = self._unstable.last_stable_offset(self._high_watermark)
+        self._last_stable_offset = max(self._unstable.last_stable_offset(self._high_watermark), self.log_start_offset)
         if before != (self._high_watermark, self._last_stable_offset):
             for callback in tuple(self.on_advance):
                 callback()
@@ -370,13 +386,21 @@ class PartitionLog:
         if not self.log_start_offset <= fetch_offset <= self._log_end_offset:
             return ReadResult(ErrorCode.offset_out_of_range, b"", None, -1, -1, -1)
         limit = self._last_stable_offset if read_committed else self._high_watermark
-        records, next_offset = self._store.read(fetch_offset, limit, max_bytes, at_least_one)
+        try:
+            records, next_offset = self._segments.read(fetch_offset, limit, max_bytes, at_least_one)
+        except StorageError as error:
+            logger.error("%s", error)
+            return ReadResult(ErrorCode.kafka_storage_error, b"", None, -1, -1, -1)
         aborted = None
         if read_committed:
-            aborted = self._aborted.overlapping(fetch_offset, next_offset) if records else []
+            aborted = self._aborted(fetch_offset, next_offset) if records else []
         return ReadResult(
             ErrorCode.none, records, aborted, self._high_watermark, self._last_stable_offset, self.log_start_offset
         )
+
+    def _aborted(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+        entries = self._segments.aborted(fetch_offset, upper_bound)
+        return [AbortedTransaction(entry.producer_id, entry.first_offset) for entry in entries]
 
     def offset_for_timestamp(self, timestamp_ms: int, *, read_committed: bool) -> tuple[int, int]:
         """(offset, timestamp) as ListOffsets answers: the first record of `timestamp_ms` or later; (-1, -1) for none.
@@ -391,12 +415,12 @@ class PartitionLog:
         if timestamp_ms == EARLIEST_TIMESTAMP:
             return self.log_start_offset, _NO_TIMESTAMP
         by_max = timestamp_ms == MAX_TIMESTAMP
-        wanted = self._store.max_timestamp if by_max else timestamp_ms
-        batch = self._store.first_with_timestamp(wanted)
+        wanted = self._segments.max_timestamp if by_max else timestamp_ms
+        batch = self._segments.first_with_timestamp(wanted)
         if batch is None:
             return _NOT_FOUND
         found = _find_in_batch(batch, wanted, last_if_opaque=by_max)
-        return found if found[0] < limit else _NOT_FOUND
+        return found if self.log_start_offset <= found[0] < limit else _NOT_FOUND
 
     def producers(self) -> list[ProducerDescription]:
         """Every producer known here, with or without an open transaction (2.8)."""
@@ -414,7 +438,70 @@ class PartitionLog:
 
     def batches(self, from_offset: int = 0) -> Iterator[bytes]:
         """Every stored batch from the one that holds `from_offset`, for replay; control batches included."""
-        return self._store.iterate(from_offset)
+        return self._segments.iterate(max(from_offset, self.log_start_offset))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all stored batches."""
+        return self._segments.size_bytes
+
+    def configure(self, config: LogConfig) -> None:
+        """Go by other settings from now on."""
+        self.config = config
+        self._segments.segment_bytes = config.segment_bytes
+
+    def delete_records(self, before_offset: int) -> ErrorCode:
+        """Forget the records below `before_offset` (HIGH_WATERMARK: all that are replicated), as DeleteRecords does.
+
+        1 beyond the high watermark, 44 where the topic is compacted only, 56 where that cannot be written down.
+        """
+        if CleanupPolicy.DELETE not in self.config.cleanup_policy:
+            return ErrorCode.policy_violation
+        offset = self._high_watermark if before_offset == HIGH_WATERMARK else before_offset
+        if not 0 <= offset <= self._high_watermark:
+            return ErrorCode.offset_out_of_range
+        return self._move_start(offset) if offset > self.log_start_offset else ErrorCode.none
+
+    def _move_start(self, offset: int) -> ErrorCode:
+        try:
+            self._segments.move_start(offset)
+        except (StorageError, OSError) as error:
+            logger.error("%s-%d keeps its old records: %s", self.topic, self.partition, error)
+            return ErrorCode.kafka_storage_error
+        self._advance()
+        return ErrorCode.none
+
+    def delete_old_segments(self, now_ms: int) -> None:
+        """Forget segments that are too old or too much (`retention.ms`, `retention.bytes`).
+
+        Only what every consumer could read: everything in them is replicated and decided.
+        """
+        if CleanupPolicy.DELETE not in self.config.cleanup_policy:
+            return
+        start = retained_from(
+            [*self._segments.complete, self._segments.active], self.config, now_ms, self._last_stable_offset
+        )
+        if start > self.log_start_offset:
+            if start == self._log_end_offset:
+                self._segments.roll()
+            self._move_start(start)
+
+    def compact(self, now_ms: int) -> Iterator[None]:
+        """Keep only the newest record of each key (KIP-87's cleaner), in steps; a step takes some milliseconds.
+
+        The log may be used between the steps. What is replicated and decided and not in the newest segment is
+        compacted once enough of it is new. Raises StorageError.
+        """
+        if self.config.is_compacted:
+            yield from self._cleaner.clean(self.config, now_ms, self._last_stable_offset, self._producers)
+
+    def close(self) -> None:
+        """Keep everything for the next start; nothing may be appended any more. Raises StorageError."""
+        self._storage.close(self._segments.active)
+
+    def destroy(self) -> None:
+        """Forget everything: the topic was deleted."""
+        self._storage.destroy([*self._segments.complete, self._segments.active])
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers idle for producer.id.expiration.ms, never one with an open transaction (KAFKA-9144)."""
@@ -423,6 +510,14 @@ class PartitionLog:
             if not entry.has_open_transaction and entry.last_append_ms <= expired_before_ms:
                 del self._producers[producer_id]
         self._verifications.expire(now_ms, self._producer_id_expiration_ms)
+
+
+def _has_record_without_key(batch: memoryview) -> bool:
+    """Whether one is known: what only clients can decompress is taken as it is."""
+    try:
+        return any(record.key is None for record in iter_records(batch))
+    except (UnsupportedCompressionError, CorruptRecordError):
+        return False
 
 
 def _refused(rejection: Rejection) -> AppendResult:

@@ -35,6 +35,7 @@ _LENGTH_ENDS_AT = 12
 _COMPRESSION_MASK = 0x07
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
+_DELETE_HORIZON = 0x40
 _NO_COMPRESSION = 0
 _GZIP = 1
 
@@ -100,6 +101,14 @@ class BatchHeader(NamedTuple):
     def is_control(self) -> bool:
         """Whether the batch holds a marker instead of data."""
         return self.attributes & _CONTROL != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When compaction may remove the tombstones or the marker in it; None until it met them once (KIP-534).
+
+        It is kept in place of the base timestamp.
+        """
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
 
     @property
     def compression(self) -> int:
@@ -223,6 +232,31 @@ def _frame(
     return _STAMP.pack(0, length, -1) + _MAGIC_AND_CRC.pack(MAGIC, crc32c(checked)) + checked
 
 
+def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None) -> bytes:
+    """A stored batch with only some of its records, perhaps none, uncompressed; offsets and sequences stay.
+
+    `delete_horizon_ms` is set where one is given, and stays what it was otherwise.
+    """
+    attributes = header.attributes & ~_COMPRESSION_MASK
+    base_timestamp = header.base_timestamp
+    if delete_horizon_ms is not None:
+        attributes |= _DELETE_HORIZON
+        base_timestamp = delete_horizon_ms
+    checked = _AFTER_CRC.pack(
+        attributes,
+        header.last_offset_delta,
+        base_timestamp,
+        max((record.timestamp for record in records), default=-1),
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        len(records),
+    ) + b"".join(_encode_again(record, header.base_offset, base_timestamp) for record in records)
+    length = _CHECKED_FROM - _LENGTH_ENDS_AT + len(checked)
+    stamp = _STAMP.pack(header.base_offset, length, header.leader_epoch)
+    return stamp + _MAGIC_AND_CRC.pack(MAGIC, crc32c(checked)) + checked
+
+
 def build_end_txn_marker(
     *, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, timestamp_ms: int
 ) -> bytes:
@@ -280,6 +314,20 @@ def _uncompressed(header: BatchHeader, body: bytes) -> bytes:
 
 def _encode_record(index: int, key: bytes | None, value: bytes | None) -> bytes:
     body = b"\x00\x00" + _encode_varint(index) + _encode_bytes(key) + _encode_bytes(value) + b"\x00"
+    return _encode_varint(len(body)) + body
+
+
+def _encode_again(record: Record, base_offset: int, base_timestamp: int) -> bytes:
+    headers = (_encode_bytes(header.key.encode()) + _encode_bytes(header.value) for header in record.headers)
+    body = (
+        b"\x00"
+        + _encode_varint(record.timestamp - base_timestamp)
+        + _encode_varint(record.offset - base_offset)
+        + _encode_bytes(record.key)
+        + _encode_bytes(record.value)
+        + _encode_varint(len(record.headers))
+        + b"".join(headers)
+    )
     return _encode_varint(len(body)) + body
 
 

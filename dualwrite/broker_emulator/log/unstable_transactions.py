@@ -27,6 +27,11 @@ class UnstableTransactions:
         self._open: dict[int, int] = {}  # producer id -> first offset; offsets only rise, so the first is the lowest
         self._unreplicated: list[CompletedTransaction] = []  # in the order of their markers
 
+    def clear(self) -> None:
+        """Forget all transactions."""
+        self._open.clear()
+        self._unreplicated.clear()
+
     def begin(self, producer_id: int, first_offset: int) -> None:
         """A transaction got a batch; `first_offset` is that of its first one, and repeating it changes nothing."""
         self._open[producer_id] = first_offset

@@ -7,6 +7,11 @@ import pytest
 from dualwrite.broker_emulator.log.aborted_index import AbortedIndex, AbortedIndexEntry
 
 
+def overlapping(index: AbortedIndex, fetch_offset: int, upper_bound: int) -> list[tuple[int, int]]:
+    found, _ = index.search(fetch_offset, upper_bound)
+    return [(entry.producer_id, entry.first_offset) for entry in found]
+
+
 def index_of(*entries: tuple[int, int, int, int]) -> AbortedIndex:
     index = AbortedIndex()
     for entry in entries:
@@ -35,7 +40,7 @@ INDEX = index_of((1, 0, 10, 5), (3, 12, 15, 5), (2, 5, 20, 21), (1, 30, 40, 41))
     ],
 )
 def test_what_overlaps_a_range(fetch_offset: int, upper_bound: int, expected: list[tuple[int, int]]) -> None:
-    assert INDEX.overlapping(fetch_offset, upper_bound) == expected
+    assert overlapping(INDEX, fetch_offset, upper_bound) == expected
 
 
 def test_markers_only_come_in_order() -> None:
@@ -45,5 +50,5 @@ def test_markers_only_come_in_order() -> None:
 
 def test_the_search_ends_where_nothing_below_the_bound_was_open() -> None:
     index = index_of((1, 0, 1, 2), (2, 0, 9, 10))  # the second contradicts the first: it cannot come from a log
-    assert index.overlapping(0, 2) == [(1, 0)]
-    assert index.overlapping(0, 3) == [(1, 0), (2, 0)]
+    assert overlapping(index, 0, 2) == [(1, 0)]
+    assert overlapping(index, 0, 3) == [(1, 0), (2, 0)]

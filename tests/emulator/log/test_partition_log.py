@@ -10,6 +10,7 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.aborted_index import AbortedTransaction
+from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin, AppendResult, PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header, split_batches
 from dualwrite.broker_emulator.log.verification import VerificationGuard
@@ -142,7 +143,7 @@ IDEMPOTENT = batch(producer_id=PID, producer_epoch=0, base_sequence=0)
     ],
 )
 def test_bad_batches_are_answered_and_leave_nothing(records: bytes, error: ErrorCode) -> None:
-    log = PartitionLog("orders", 0, message_max_bytes=2000)
+    log = PartitionLog("orders", 0, config=LogConfig(max_message_bytes=2000))
     result = append(log, records)
     assert (result.error, result.base_offset) == (error, -1)
     assert result.error_message

@@ -1,0 +1,42 @@
+"""Files that are kept open, and not more of them than a process may have."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+DEFAULT_LIMIT = 256
+
+
+class OpenFiles:
+    """Descriptors by path; the one that was not used for the longest time is closed for a new one."""
+
+    __slots__ = ("_descriptors", "_limit")
+
+    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+        self._descriptors: OrderedDict[Path, int] = OrderedDict()
+        self._limit = limit
+
+    def get(self, path: Path) -> int:
+        """A descriptor for reading and writing; the file is created where there is none. Raises OSError."""
+        descriptor = self._descriptors.get(path)
+        if descriptor is not None:
+            self._descriptors.move_to_end(path)
+            return descriptor
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptors[path] = descriptor
+        if len(self._descriptors) > self._limit:
+            os.close(self._descriptors.popitem(last=False)[1])
+        return descriptor
+
+    def close(self, path: Path) -> None:
+        """Close a file; harmless when it is not open."""
+        descriptor = self._descriptors.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close_all(self) -> None:
+        """Close every file."""
+        for path in list(self._descriptors):
+            self.close(path)

@@ -1,0 +1,92 @@
+"""What the end of a segment's file means after the process that wrote it was killed. Pure.
+
+A batch that was being written when its writer died is cut short, or holds zeros or leftovers where the disk had not
+got it yet; behind it there is nothing. So whatever does not check out at the very end was never acknowledged and is
+cut off. Where an intact batch follows, something else has happened, and cutting there would lose what was
+acknowledged: that is damage, and nobody but the owner of the data can decide what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from dualwrite.broker_emulator.log.record_batch import HEADER_BYTES, BatchHeader, CorruptRecordError, parse_header
+
+_MAGIC_AT = 16
+_MAGIC = b"\x02"
+_CHECKED_FROM = 21
+_LENGTH_ENDS_AT = 12
+
+
+class Damage(NamedTuple):
+    """The first position at which there is no intact batch."""
+
+    position: int
+    problem: str
+    intact_after: int | None
+    """Position of an intact batch behind it; None where everything up to the end is a write cut short."""
+
+    def moved_by(self, distance: int) -> Damage:
+        """The same damage, with positions counted from `distance` earlier."""
+        intact_after = None if self.intact_after is None else self.intact_after + distance
+        return Damage(self.position + distance, self.problem, intact_after)
+
+
+def scan(
+    data: memoryview, position: int, next_offset: int, accept: Callable[[BatchHeader, memoryview], None]
+) -> Damage | None:
+    """Hand every intact batch of `data` from `position` on to `accept`; what is wrong where one is not intact.
+
+    `next_offset` is the lowest offset that the first batch may have.
+    """
+    end = len(data)
+    while position < end:
+        try:
+            header, batch = _intact_batch(data, position, next_offset)
+        except CorruptRecordError as error:
+            return Damage(position, str(error), _find_intact(data, position + 1, next_offset))
+        accept(header, batch)
+        position += header.size_bytes
+        next_offset = header.last_offset + 1
+    return None
+
+
+def _intact_batch(data: memoryview, position: int, next_offset: int) -> tuple[BatchHeader, memoryview]:
+    header = parse_header(data, position)
+    size = header.size_bytes
+    if size < HEADER_BYTES:
+        raise CorruptRecordError(f"a batch of {size} bytes cannot hold its own header")
+    batch = data[position : position + size]
+    if len(batch) < size:
+        raise CorruptRecordError(f"a batch of {size} bytes is cut off after {len(batch)}")
+    if crc32c(batch[_CHECKED_FROM:]) != header.crc:
+        raise CorruptRecordError("the CRC of a batch does not match its contents")
+    if header.base_offset < next_offset or header.last_offset_delta < 0:
+        raise CorruptRecordError(f"a batch at offset {header.base_offset} where {next_offset} is next")
+    return header, batch
+
+
+def _find_intact(data: memoryview, position: int, next_offset: int) -> int | None:
+    """Position of the first intact batch that begins at `position` or later, at whatever byte that is."""
+    contents = bytes(data[position:])
+    magic_at = contents.find(_MAGIC, _MAGIC_AT)
+    while magic_at >= 0:
+        start = position + magic_at - _MAGIC_AT
+        if _is_intact(data, start, next_offset):
+            return start
+        magic_at = contents.find(_MAGIC, magic_at + 1)
+    return None
+
+
+def _is_intact(data: memoryview, position: int, next_offset: int) -> bool:
+    size = int.from_bytes(data[position + 8 : position + _LENGTH_ENDS_AT], "big", signed=True) + _LENGTH_ENDS_AT
+    if not HEADER_BYTES <= size <= len(data) - position:
+        return False
+    try:
+        _intact_batch(data, position, next_offset)
+    except CorruptRecordError:
+        return False
+    return True
