@@ -3,9 +3,9 @@
 * v4 -1 for the default number of partitions and replicas (KIP-464); v5 flexible, answers what was created
   (KIP-525); v7 topic ids.
 * Taken name 36; name that is not legal 17; no partitions 37; more replicas than nodes (or none) 38; both an
-  assignment and counts 42; a name given twice 42.
-* There is one replica of everything, on the leader, whatever was asked for; assignments only say how many
-  partitions. Configs are kept, not obeyed.
+  assignment and counts 42; a name given twice 42; an assignment that leaves out a partition, repeats a node or
+  names one that is not there 39.
+* Replicas say which nodes can lead: the default is all of them. Configs are kept, not obeyed.
 * More than 10,000 partitions in one request 44 for all of it, as from Kafka's controller.
 * ValidateOnly answers as if and creates nothing.
 """
@@ -35,12 +35,17 @@ def _create(call: Call, requested: Any, is_repeated: bool) -> Any:
     error, message = (ErrorCode.invalid_request, "named twice") if is_repeated else _check(call, requested)
     if error is not ErrorCode.none:
         return _row(call, requested, error, message)
-    partitions = _partition_count(call, requested)
+    partitions, replicas = _partition_count(call, requested), _replication_factor(call, requested)
     if call.request.validate_only:
-        return _row(call, requested, ErrorCode.none, None, partitions=partitions)
-    configs = {config.name: config.value for config in requested.configs}
-    topic = call.cluster.create_topic(requested.name, partitions, configs=configs)
-    return _row(call, requested, ErrorCode.none, None, topic=topic, partitions=partitions)
+        return _row(call, requested, ErrorCode.none, None, partitions=partitions, replicas=replicas)
+    topic = call.cluster.create_topic(
+        requested.name,
+        partitions,
+        configs={config.name: config.value for config in requested.configs},
+        replication_factor=replicas,
+        assignments=_assignments(requested) or None,
+    )
+    return _row(call, requested, ErrorCode.none, None, topic=topic, partitions=partitions, replicas=replicas)
 
 
 def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
@@ -55,7 +60,33 @@ def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
         return ErrorCode.invalid_partitions, f"{partitions} partitions"
     if replicas == 0 or replicas < -1 or replicas > len(call.cluster.nodes):
         return ErrorCode.invalid_replication_factor, f"{replicas} replicas on {len(call.cluster.nodes)} nodes"
+    return _check_assignments(call, requested)
+
+
+def _check_assignments(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
+    nodes = call.cluster.nodes
+    indexes = sorted(assignment.partition_index for assignment in requested.assignments)
+    if indexes != list(range(len(indexes))):
+        return ErrorCode.invalid_replica_assignment, f"partitions {indexes}"
+    for replicas in _assignments(requested):
+        if not replicas or len(set(replicas)) < len(replicas) or not nodes.keys() >= set(replicas):
+            return ErrorCode.invalid_replica_assignment, f"replicas {replicas} on nodes {sorted(nodes)}"
     return ErrorCode.none, None
+
+
+def _assignments(requested: Any) -> list[tuple[int, ...]]:
+    """The nodes of each partition, where they are given."""
+    given = sorted(requested.assignments, key=lambda assignment: assignment.partition_index)
+    return [tuple(assignment.broker_ids) for assignment in given]
+
+
+def _replication_factor(call: Call, requested: Any) -> int:
+    if requested.assignments:
+        return len(requested.assignments[0].broker_ids)
+    if requested.replication_factor == -1:
+        return len(call.cluster.nodes)
+    replicas: int = requested.replication_factor
+    return replicas
 
 
 def _partition_count(call: Call, requested: Any) -> int:
@@ -75,6 +106,7 @@ def _row(
     *,
     topic: Topic | None = None,
     partitions: int = -1,
+    replicas: int = -1,
 ) -> Any:
     return call.new.CreatableTopicResult(
         name=requested.name,
@@ -82,7 +114,7 @@ def _row(
         error_code=error,
         error_message=message,
         num_partitions=partitions,
-        replication_factor=1 if error is ErrorCode.none else -1,
+        replication_factor=replicas,
         configs=() if error is ErrorCode.none else None,
     )
 

@@ -1,0 +1,290 @@
+"""What clients see when nodes stop, crash and start, and when leaders move."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator, Fault, PausePoint
+from dualwrite.broker_emulator.cluster import NO_LEADER, elect
+from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore
+from tests.emulator.api.raw_client import (
+    RawClient,
+    batch_of,
+    fetch_fields,
+    milliseconds,
+    plain_batch,
+    produce_fields,
+    request_parts,
+)
+from tests.emulator.nodes.conftest import NODES, Connect
+
+
+def metadata(client: RawClient, *topics: str) -> Any:
+    parts = request_parts("metadata", 12)
+    requested = tuple(parts.MetadataRequestTopic(name=topic, topic_id=None) for topic in topics)
+    return client.call("metadata", 12, topics=requested, include_topic_authorized_operations=False)
+
+
+def others(node_id: int) -> list[int]:
+    return [other for other in range(NODES) if other != node_id]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "living", "leader"),
+    [
+        ([0, 1, 2], [0, 1, 2], 0),
+        ([2, 0, 1], [0, 1], 0),
+        ([2, 1, 0], [0, 1], 1),
+        ([1], [0, 2], NO_LEADER),
+        ([0, 1], [], NO_LEADER),
+    ],
+)
+def test_the_first_living_replica_is_elected(replicas: list[int], living: list[int], leader: int) -> None:
+    assert elect(replicas, living) == leader
+
+
+def test_leaders_are_spread(emulator: Emulator) -> None:
+    assert sorted(emulator.log("many", index).leader_id for index in range(6)) == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("end", ["stop_node", "crash_node"])
+def test_metadata_follows_a_node_that_goes_and_comes(emulator: Emulator, connect: Connect, end: str) -> None:
+    gone = emulator.log("t").leader_id
+    getattr(emulator, end)(gone)
+    assert emulator.living_nodes == others(gone)
+    answer = metadata(connect(others(gone)[0]), "t", "many")
+    assert sorted(broker.node_id for broker in answer.brokers) == others(gone)
+    assert answer.controller_id == others(gone)[0]
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            assert partition.error_code == 0
+            assert partition.leader_id in others(gone)
+            assert sorted(partition.replica_nodes) == [0, 1, 2]
+            assert sorted(partition.isr_nodes) == others(gone)
+            assert partition.offline_replicas == (gone,)
+    emulator.start_node(gone)
+    answer = metadata(connect(gone), "t")
+    assert len(answer.brokers) == NODES
+    (partition,) = answer.topics[0].partitions
+    assert (partition.leader_id in others(gone), partition.leader_epoch, partition.offline_replicas) == (True, 1, ())
+
+
+@pytest.mark.parametrize("end", ["stop_node", "crash_node"])
+def test_a_node_that_is_gone_does_not_answer(emulator: Emulator, connect: Connect, end: str) -> None:
+    client = connect(1)
+    assert metadata(client, "t").controller_id == 0
+    getattr(emulator, end)(1)
+    assert client.is_closed()
+    with pytest.raises(ConnectionRefusedError):
+        connect(1)
+    for again in ("stop_node", "crash_node"):
+        with pytest.raises(ValueError, match="node 1 does not run"):
+            getattr(emulator, again)(1)
+    emulator.start_node(1)
+    assert metadata(connect(1), "t").controller_id == 0
+    with pytest.raises(ValueError, match="runs already"):
+        emulator.start_node(1)
+    with pytest.raises(ValueError, match="no node 7"):
+        emulator.start_node(7)
+
+
+def test_the_port_of_a_dead_node_stays_its_own(emulator: Emulator) -> None:
+    host, _, port = emulator.bootstrap_servers.split(",")[1].rpartition(":")
+    emulator.crash_node(1)
+    with socket.socket() as other, pytest.raises(OSError):
+        other.bind((host, int(port)))
+
+
+def test_acknowledged_records_survive_a_crash(emulator: Emulator, connect: Connect) -> None:
+    leader = emulator.log("t").leader_id
+    assert connect(leader).produce("t", plain_batch(b"1", b"2"), acks=-1).error_code == 0
+    emulator.crash_node(leader)
+    client = connect(emulator.log("t").leader_id)
+    assert client.fetch("t").high_watermark == 2
+    assert client.produce("t", plain_batch(b"3")).base_offset == 2
+    assert [batch[12:16] for batch in emulator.log("t").batches] == [b"\0\0\0\0", b"\0\0\0\1"]  # leader epochs
+
+
+def test_every_node_down_and_up_again(emulator: Emulator, connect: Connect) -> None:
+    connect(emulator.log("t").leader_id).produce("t", plain_batch(b"1"))
+    for node_id in range(NODES):
+        emulator.crash_node(node_id)
+    assert emulator.log("t").leader_id == NO_LEADER
+    assert emulator.living_nodes == []
+    assert emulator.coordinator(transactional_id="x") == NO_LEADER
+    emulator.start_node(2)
+    assert connect(2).fetch("t").high_watermark == 1
+    assert connect(2).init_producer_id("x").error_code == 0
+
+
+def test_a_partition_without_a_living_replica(emulator: Emulator, connect: Connect) -> None:
+    parts = request_parts("create_topics", 7)
+    assignment = (parts.CreatableReplicaAssignment(partition_index=0, broker_ids=(1,)),)
+    topic = parts.CreatableTopic(
+        name="single", num_partitions=-1, replication_factor=-1, assignments=assignment, configs=()
+    )
+    created = connect(0).call("create_topics", 7, topics=(topic,), timeout=milliseconds(1000), validate_only=False)
+    assert (created.topics[0].error_code, created.topics[0].replication_factor) == (0, 1)
+    assert connect(1).produce("single", plain_batch(b"1")).error_code == 0
+    with pytest.raises(ValueError, match="no copy"):
+        emulator.move_leader("single", 0, 0)
+    emulator.crash_node(1)
+    (partition,) = metadata(connect(0), "single").topics[0].partitions
+    assert (partition.error_code, partition.leader_id, partition.isr_nodes) == (5, -1, ())
+    assert connect(0).produce("single", plain_batch(b"1")).error_code == 6
+    emulator.start_node(1)
+    (partition,) = metadata(connect(0), "single").topics[0].partitions
+    assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, 1, 2)
+    assert connect(1).fetch("single").high_watermark == 1
+
+
+def test_moving_a_leader(emulator: Emulator, connect: Connect) -> None:
+    old = emulator.log("t").leader_id
+    new = others(old)[0]
+    emulator.move_leader("t", 0, new)
+    emulator.move_leader("t", 0, new)
+    assert (emulator.log("t").leader_id, emulator.log("t").leader_epoch) == (new, 1)
+    assert connect(old).produce("t", plain_batch(b"1")).error_code == 6
+    assert connect(new).produce("t", plain_batch(b"1")).error_code == 0
+    assert connect(old).fetch("t").error_code == 6
+    assert connect(new).fetch("t", current_leader_epoch=0).error_code == 74
+    assert connect(new).fetch("t", current_leader_epoch=2).error_code == 75
+    with pytest.raises(KeyError):
+        emulator.move_leader("t", 1, new)
+    emulator.crash_node(old)
+    with pytest.raises(ValueError, match="does not run"):
+        emulator.move_leader("t", 0, old)
+
+
+def test_answers_of_others_than_the_leader_name_it(emulator: Emulator, connect: Connect) -> None:
+    leader = emulator.log("t").leader_id
+    stranger = connect(others(leader)[0])
+    address = emulator.bootstrap_servers.split(",")[leader].rpartition(":")
+    topic_id = stranger.topic_id("t")
+    for version in (10, 12, 13):
+        topic = topic_id if version == 13 else "t"
+        answer = stranger.call("produce", version, **produce_fields(version, topic, plain_batch(b"1")))
+        (partition,) = answer.responses[0].partition_responses
+        (endpoint,) = answer.node_endpoints
+        assert (partition.error_code, partition.current_leader.leader_id, partition.current_leader.leader_epoch) == (
+            6,
+            leader,
+            0,
+        )
+        assert (endpoint.node_id, endpoint.host, endpoint.port) == (leader, address[0], int(address[2]))
+    answer = stranger.call("fetch", 16, **fetch_fields(16, topic_id))
+    (partition,) = answer.responses[0].partitions
+    assert (partition.error_code, partition.current_leader.leader_id) == (6, leader)
+    assert [endpoint.node_id for endpoint in answer.node_endpoints] == [leader]
+    answer = connect(leader).call("fetch", 16, **fetch_fields(16, topic_id))
+    assert answer.node_endpoints == ()
+    assert answer.responses[0].partitions[0].current_leader.leader_id == -1
+
+
+def test_a_long_poll_ends_with_the_leadership(emulator: Emulator, connect: Connect) -> None:
+    leader = emulator.log("t").leader_id
+    client = connect(leader)
+    asked = client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=60_000))
+    assert client.is_silent()
+    emulator.move_leader("t", 0, others(leader)[0])
+    answer = client.receive("fetch", 12, asked)
+    assert answer.responses[0].partitions[0].error_code == 6
+
+
+def test_an_append_of_the_old_leader_is_fenced(emulator: Emulator, connect: Connect) -> None:
+    leader = emulator.log("t").leader_id
+    producer = connect(emulator.coordinator(transactional_id="x")).init_producer_id("x")
+    client = connect(leader)
+    held = emulator.hold(PausePoint.AFTER_VERIFICATION)
+    asked = client.send("produce", 12, **produce_fields(12, "t", batch_of(producer, b"1"), "x"))
+    held.wait_reached()
+    emulator.move_leader("t", 0, others(leader)[0])
+    emulator.move_leader("t", 0, leader)  # even where it leads again: it is another term
+    held.release()
+    answer = client.receive("produce", 12, asked)
+    assert answer.responses[0].partition_responses[0].error_code == 6
+    assert emulator.log("t").log_end_offset == 0
+    assert client.produce("t", batch_of(producer, b"1"), transactional_id="x").error_code == 0
+
+
+def test_a_crash_ends_what_is_in_work(emulator: Emulator, connect: Connect) -> None:
+    """The node dies between the coordinator's yes and its append: the client knows nothing and the log has nothing."""
+    leader = emulator.log("t").leader_id
+    coordinator = others(leader)[0]
+    emulator.move_coordinator(coordinator, transactional_id="x")
+    producer = connect(coordinator).init_producer_id("x")
+    client = connect(leader)
+    held = emulator.hold(PausePoint.AFTER_VERIFICATION)
+    client.send("produce", 12, **produce_fields(12, "t", batch_of(producer, b"1"), "x"))
+    held.wait_reached()
+    emulator.crash_node(leader)
+    held.release()
+    assert client.is_closed()
+    assert emulator.log("t").log_end_offset == 0
+    assert emulator.transactions()[0].state == "Ongoing"
+    assert connect(coordinator).end_txn("x", producer, commit=False).error_code == 0
+
+
+def test_a_coordinator_goes_on_when_the_asking_node_dies(emulator: Emulator, connect: Connect) -> None:
+    leader = emulator.log("t").leader_id
+    coordinator = others(leader)[0]
+    emulator.move_coordinator(coordinator, transactional_id="x")
+    producer = connect(coordinator).init_producer_id("x")
+    held = emulator.hold(PausePoint.BEFORE_STATE_APPEND)
+    connect(leader).send("produce", 12, **produce_fields(12, "t", batch_of(producer, b"1"), "x"))
+    held.wait_reached()
+    emulator.crash_node(leader)
+    done = emulator.hold(PausePoint.AFTER_STATE_APPEND)
+    held.release()
+    done.wait_reached()
+    done.release()
+    assert connect(coordinator).end_txn("x", producer, commit=True).error_code == 0
+
+
+def test_a_leader_whose_coordinator_dies_asks_for_patience(emulator: Emulator, connect: Connect) -> None:
+    leader = emulator.log("t").leader_id
+    coordinator = others(leader)[0]
+    emulator.move_coordinator(coordinator, transactional_id="x")
+    producer = connect(coordinator).init_producer_id("x")
+    client = connect(leader)
+    held = emulator.hold(PausePoint.BEFORE_STATE_APPEND)
+    asked = client.send("produce", 12, **produce_fields(12, "t", batch_of(producer, b"1"), "x"))
+    held.wait_reached()
+    emulator.crash_node(coordinator)
+    held.release()
+    answer = client.receive("produce", 12, asked)
+    assert answer.responses[0].partition_responses[0].error_code == 19
+    assert client.produce("t", batch_of(producer, b"1"), transactional_id="x").error_code == 0
+
+
+@pytest.mark.parametrize(("action", "records"), [(CrashBefore(), 0), (CrashAfter(), 1)])
+def test_a_fault_crashes_the_node(emulator: Emulator, connect: Connect, action: Any, records: int) -> None:
+    leader = emulator.log("t").leader_id
+    client = connect(leader)
+    fault = emulator.faults.add(Fault(api="Produce", action=action))
+    client.send("produce", 12, **produce_fields(12, "t", plain_batch(b"1")))
+    fault.wait()
+    assert client.is_closed()
+    assert emulator.living_nodes == others(leader)
+    assert emulator.log("t").log_end_offset == records
+
+
+def test_a_node_gets_new_producer_ids_with_each_life(emulator: Emulator, connect: Connect) -> None:
+    ids = {node_id: connect(node_id).init_producer_id(None).producer_id for node_id in range(NODES)}
+    assert len({producer_id // 1000 for producer_id in ids.values()}) == NODES
+    emulator.crash_node(1)
+    emulator.start_node(1)
+    assert connect(1).init_producer_id(None).producer_id == max(ids.values()) + 1000 - max(ids.values()) % 1000
+
+
+def test_topics_are_made_while_a_node_is_down(emulator: Emulator, connect: Connect) -> None:
+    emulator.crash_node(2)
+    emulator.create_topic("new", 4)
+    assert {emulator.log("new", index).leader_id for index in range(4)} == {0, 1}
+    emulator.start_node(2)
+    emulator.crash_node(0)
+    emulator.crash_node(1)
+    assert {emulator.log("new", index).leader_id for index in range(4)} == {2}
