@@ -4,12 +4,14 @@ Makes partitions part of a transaction.
 
 * v0-3: one transaction, from clients. Unknown and internal topics are 3 and 29; if there is one, nothing is
   added at all and the others answer 55. v2 may answer 90 (below, it goes out as 47); v3 flexible.
-* v4-5: many transactions, from brokers (KIP-890); each adds, or with VerifyOnly only asks. v5 may answer 120.
+* v4-5: many transactions, from brokers (KIP-890); each adds, or with VerifyOnly only asks. v5 may answer 120. All
+  are worked on at once, and answered together.
 * v0-3 is recorded as a TV0 transaction, v4+ as TV2.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,8 +27,12 @@ _Errors = Mapping[TopicPartition, ErrorCode]
 
 async def handle(call: Call) -> Any:
     if call.version >= _MANY_TRANSACTIONS_VERSION:
-        results = [(transaction, await _transaction(call, transaction)) for transaction in call.request.transactions]
-        return _many(call, results, ErrorCode.none)
+        transactions = call.request.transactions
+        if len(transactions) == 1:
+            answers = [await _transaction(call, transactions[0])]
+        else:  # one that waits for its record to be replicated must not hold up the others
+            answers = await asyncio.gather(*(_transaction(call, transaction) for transaction in transactions))
+        return _many(call, list(zip(transactions, answers, strict=True)), ErrorCode.none)
     request = call.request
     errors = await _add(
         call,

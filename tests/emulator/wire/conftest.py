@@ -1,0 +1,45 @@
+"""Every test here runs in each profile, unless `@pytest.mark.profiles(...)` says in which; one emulator per test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
+from tests.emulator.wire.world import ALL, World
+from tests.interop.wire import Wire
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "profile" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("profiles")
+        chosen = sorted(ALL if marker is None else marker.args)
+        metafunc.parametrize("profile", chosen, ids=[str(profile) for profile in chosen])
+
+
+@pytest.fixture
+def settings() -> dict[str, object]:
+    """Override for other broker settings."""
+    return {}
+
+
+@pytest.fixture
+def world(profile: Profile, settings: dict[str, object]) -> Iterator[World]:
+    config = BrokerConfig(
+        **{
+            "profile": profile,
+            "unstable_api_versions_enable": True,
+            "transaction_state_log_num_partitions": 5,
+            "offsets_topic_num_partitions": 5,
+            **settings,
+        }
+    )
+    with Emulator(config=config, clock=VirtualClock(), topics={"t": 1, "many": 3}) as emulator:
+        with Wire(emulator.bootstrap_servers) as wire:
+            yield World(emulator, wire, profile)
+
+
+@pytest.fixture
+def wire(world: World) -> Wire:
+    return world.wire

@@ -1,0 +1,264 @@
+"""AddPartitionsToTxn and AddOffsetsToTxn, row by row (KIP-98, KIP-890)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dualwrite.broker_emulator import PausePoint
+from tests.emulator.wire.world import COMMIT, KAFKA_3_9, TV2, World
+from tests.interop.wire import Code, Identity, Wire
+
+rule = pytest.mark.rule
+NONE, CT, PF, IPM = (
+    Code.NONE,
+    Code.CONCURRENT_TRANSACTIONS,
+    Code.PRODUCER_FENCED,
+    Code.INVALID_PRODUCER_ID_MAPPING,
+)
+
+
+@rule("AddPartitionsToTxn v0-3 / unknown partitions are 3, the others 55, and nothing is added")
+@rule("AddPartitionsToTxn v0-3 / an internal topic is 29, the others 55")
+def test_one_bad_partition(wire: Wire) -> None:
+    identity = wire.init_ok("x")
+    for version in range(4):
+        assert wire.add("x", identity, ("t", 0), ("t", 9), ("nope", 0), version=version) == [
+            Code.OPERATION_NOT_ATTEMPTED,
+            Code.UNKNOWN_TOPIC_OR_PARTITION,
+            Code.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        assert wire.add("x", identity, ("t", 0), ("__consumer_offsets", 0), version=version) == [
+            Code.OPERATION_NOT_ATTEMPTED,
+            29,
+        ]
+    assert wire.describe("x").state == "Empty"
+
+
+@rule("AddPartitionsToTxn v0-3 / nothing asked for, nothing answered")
+def test_nothing(wire: Wire) -> None:
+    identity = wire.init_ok("x")
+    for version in range(4):
+        assert wire.add("x", identity, version=version) == []
+    assert wire.describe("x").state == "Empty"
+
+
+@rule("AddPartitionsToTxn / an empty transactional id is 42")
+@rule("AddPartitionsToTxn / an unknown id is 49")
+@rule("AddPartitionsToTxn / another producer id is 49")
+@rule("AddPartitionsToTxn / another epoch is 90, in either direction")
+@rule("AddPartitionsToTxn / 90 goes out as 47 below v2")
+def test_identity(wire: Wire) -> None:
+    wire.init_ok("x")
+    identity = wire.init_ok("x")
+    for version in range(4):
+        assert wire.add("", identity, ("t", 0), version=version) == [Code.INVALID_REQUEST]
+        assert wire.add("nobody", identity, ("t", 0), version=version) == [IPM]
+        stranger = Identity(identity.producer_id + 1, identity.producer_epoch)
+        assert wire.add("x", stranger, ("t", 0), version=version) == [IPM]
+        fenced = Code.INVALID_PRODUCER_EPOCH if version < 2 else PF
+        for by in (-1, 1):
+            assert wire.add("x", identity.bumped(by), ("t", 0), version=version) == [fenced]
+
+
+@pytest.mark.parametrize("before", ["Empty", "CompleteCommit", "CompleteAbort"])
+@rule("AddPartitionsToTxn / Empty or Complete / the transaction is open, its start is now")
+@rule("AddPartitionsToTxn / Ongoing / partitions join, the start stays")
+def test_open(world: World, before: str) -> None:
+    wire = world.wire
+    identity = wire.init_ok("x")
+    if before != "Empty":
+        assert world.write("x", identity).error == NONE
+        identity = world.end("x", identity, commit=before == "CompleteCommit")
+    world.emulator.advance_clock(1000)
+    opened_at_ms = world.emulator.clock.now_ms()
+    assert wire.add("x", identity, ("t", 0)) == [NONE]
+    world.emulator.advance_clock(1000)
+    assert wire.add("x", identity, ("many", 2), ("many", 0)) == [NONE, NONE]
+    described = wire.describe("x")
+    assert (described.state, described.topics, described.identity) == ("Ongoing", {"t": [0], "many": [0, 2]}, identity)
+    assert world.metadata().start_timestamp_ms == opened_at_ms
+
+
+@rule("AddPartitionsToTxn / Ongoing / what is in it already is NONE without a record in the log")
+def test_subset_writes_nothing(world: World) -> None:
+    wire = world.wire
+    identity = wire.init_ok("x")
+    assert wire.add("x", identity, ("many", 0), ("many", 1)) == [NONE, NONE]
+    before = state_log_length(world)
+    assert wire.add("x", identity, ("many", 1)) == [NONE]
+    assert wire.add("x", identity, ("many", 0), ("many", 1)) == [NONE, NONE]
+    assert state_log_length(world) == before
+    assert wire.add("x", identity, ("many", 1), ("many", 2)) == [NONE, NONE]
+    assert state_log_length(world) == before + 1
+
+
+def state_log_length(world: World) -> int:
+    return sum(world.wire.list_offsets("__transaction_state", partition=index) for index in range(5))
+
+
+@pytest.mark.parametrize("decided", [True, False])
+@rule("AddPartitionsToTxn / while the markers are written / 51")
+def test_while_markers_are_written(world: World, decided: bool) -> None:
+    identity = world.open(old=True)
+    held = world.hold(PausePoint.BEFORE_MARKER)
+    assert world.wire.end("x", identity, commit=decided, version=4).error == NONE
+    for partition in (("t", 0), ("many", 0)):
+        assert world.wire.add("x", identity, partition) == [CT]
+    held.release()
+
+
+@pytest.mark.profiles(*TV2)
+@rule("AddPartitionsToTxn / a pending transition is looked at before the producer (KAFKA-18660)")
+def test_pending_first(world: World) -> None:
+    identity = world.open(old=True)
+    held = world.hold(PausePoint.BEFORE_MARKER)
+    assert world.wire.end("x", identity, commit=COMMIT, version=4).error == NONE
+    assert world.wire.add("x", identity.bumped(), ("t", 0)) == [CT]
+    assert world.wire.add("x", Identity(identity.producer_id + 1, 0), ("t", 0)) == [CT]
+    held.release()
+
+
+@pytest.mark.profiles(KAFKA_3_9)
+@rule("AddPartitionsToTxn / the producer is looked at before a pending transition (3.x)")
+def test_producer_first(world: World) -> None:
+    identity = world.open(old=True)
+    held = world.hold(PausePoint.BEFORE_MARKER)
+    assert world.wire.end("x", identity, commit=COMMIT, version=4).error == NONE
+    assert world.wire.add("x", identity.bumped(), ("t", 0)) == [PF]
+    assert world.wire.add("x", Identity(identity.producer_id + 1, 0), ("t", 0)) == [IPM]
+    held.release()
+
+
+# -- v4 and later: from brokers
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@rule("AddPartitionsToTxn v4+ / many transactions in one request, each answered by itself, in the order asked")
+def test_batch(world: World, version: int) -> None:
+    first, second = world.wire.init_ok("a"), world.wire.init_ok("b")
+    assert world.wire.add("b", second, ("many", 1)) == [NONE]
+    answers = world.add_many(
+        ("b", second, True, [("many", 1), ("many", 0)]),
+        ("a", first, False, [("t", 0), ("many", 2)]),
+        ("nobody", first, True, [("t", 0)]),
+        version=version,
+    )
+    assert list(answers) == ["b", "a", "nobody"]
+    assert answers == {
+        "b": {("many", 1): NONE, ("many", 0): Code.TRANSACTION_ABORTABLE},
+        "a": {("t", 0): NONE, ("many", 2): NONE},
+        "nobody": {("t", 0): IPM},
+    }
+    assert world.wire.describe("a").topics == {"t": [0], "many": [2]}
+    assert world.wire.describe("b").topics == {"many": [1]}
+
+
+@rule("AddPartitionsToTxn v4+ / one transaction that waits holds up no other")
+def test_batch_waits_for_each_by_itself(world: World) -> None:
+    first, second = world.wire.init_ok("a"), world.wire.init_ok("b")
+    held = world.hold(PausePoint.BEFORE_STATE_APPEND, transactional_id="a")
+    done = world.hold(PausePoint.AFTER_STATE_APPEND, transactional_id="b")
+    with world.connect() as other:
+        asked = World(world.emulator, other, world.profile)
+        answers: list[object] = []
+        asking = threading.Thread(
+            target=lambda: answers.append(
+                asked.add_many(("a", first, False, [("t", 0)]), ("b", second, False, [("t", 0)]))
+            )
+        )
+        asking.start()
+        held.wait_reached()
+        done.wait_reached()
+        done.release()
+        held.release()
+        asking.join()
+    assert answers == [{"a": {("t", 0): NONE}, "b": {("t", 0): NONE}}]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@rule("AddPartitionsToTxn v4+ / existence is checked for adds: 3, and 55 for the others")
+@rule("AddPartitionsToTxn v4+ / internal topics can be added")
+def test_broker_adds(world: World, version: int) -> None:
+    identity = world.wire.init_ok("x")
+    answers = world.add_many(("x", identity, False, [("t", 0), ("t", 9)]), version=version)
+    assert answers["x"] == {("t", 0): Code.OPERATION_NOT_ATTEMPTED, ("t", 9): Code.UNKNOWN_TOPIC_OR_PARTITION}
+    assert world.wire.describe("x").state == "Empty"
+    answers = world.add_many(("x", identity, False, [("__consumer_offsets", 0)]), version=version)
+    assert answers["x"] == {("__consumer_offsets", 0): NONE}
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@rule("AddPartitionsToTxn verify-only / an unknown id or another producer id is 49")
+@rule("AddPartitionsToTxn verify-only / another epoch is 90")
+@rule("AddPartitionsToTxn verify-only / a partition of the transaction is NONE, any other 120")
+@rule("AddPartitionsToTxn verify-only / an empty transactional id is 42")
+@rule("AddPartitionsToTxn verify-only / adds nothing")
+def test_verify_only(world: World, version: int) -> None:
+    world.wire.init_ok("x")
+    identity = world.wire.init_ok("x")
+
+    def verify(who: Identity, *partitions: tuple[str, int], name: str = "x") -> list[Code | int]:
+        return list(world.add_many((name, who, True, partitions), version=version)[name].values())
+
+    assert verify(identity, ("t", 0)) == [Code.TRANSACTION_ABORTABLE]
+    assert world.wire.describe("x").state == "Empty"
+    assert world.wire.add("x", identity, ("t", 0)) == [NONE]
+    assert verify(identity, ("t", 0), ("many", 0), ("nope", 3)) == [NONE] + [Code.TRANSACTION_ABORTABLE] * 2
+    assert verify(identity, ("t", 0), name="nobody") == [IPM]
+    assert verify(identity, ("t", 0), name="") == [Code.INVALID_REQUEST]
+    assert verify(Identity(identity.producer_id + 1, 0), ("t", 0)) == [IPM]
+    assert verify(identity.bumped(), ("t", 0)) == [PF]
+    assert verify(identity.bumped(-1), ("t", 0)) == [PF]
+
+
+@rule("AddPartitionsToTxn verify-only / while the markers are written / 51")
+@rule("AddPartitionsToTxn verify-only / does not mind another pending transition (KAFKA-14904)")
+def test_verify_only_and_pending(world: World) -> None:
+    identity = world.wire.init_ok("x")
+    assert world.wire.add("x", identity, ("t", 0)) == [NONE]
+    held = world.hold(PausePoint.BEFORE_PREPARE_APPEND)
+    with world.connect() as other:
+        end = World(world.emulator, other, world.profile)
+        ending = threading.Thread(target=lambda: end.wire.end("x", identity, commit=COMMIT, version=4))
+        ending.start()
+        held.wait_reached()
+        # pending, but not in the log yet: adds wait, verification looks at what is
+        assert world.wire.add("x", identity, ("many", 0)) == [CT]
+        assert world.wire.add_broker("x", identity, ("t", 0), verify_only=True) == NONE
+        markers = world.hold(PausePoint.BEFORE_MARKER)
+        held.release()
+        ending.join()
+    markers.wait_reached()
+    assert world.wire.add_broker("x", identity, ("t", 0), verify_only=True) == CT
+    markers.release()
+
+
+@pytest.mark.profiles(*TV2)
+@rule("AddPartitionsToTxn / v0-3 and AddOffsetsToTxn are recorded as version 0, brokers' adds as version 2")
+def test_recorded_version(world: World) -> None:
+    identity = world.wire.init_ok("x")
+    assert world.wire.add("x", identity, ("t", 0)) == [NONE]
+    assert world.metadata().client_transaction_version == 0
+    assert world.add_many(("x", identity, False, [("many", 0)]))["x"] == {("many", 0): NONE}
+    assert world.metadata().client_transaction_version == 2
+    assert world.wire.add_offsets("x", identity, "g") == NONE
+    assert world.metadata().client_transaction_version == 0
+
+
+# -- AddOffsetsToTxn
+
+
+@rule("AddOffsetsToTxn / adds the group's partition of __consumer_offsets, once")
+@rule("AddOffsetsToTxn / the codes of AddPartitionsToTxn, 90 as 47 below v2")
+def test_add_offsets(world: World) -> None:
+    identity = world.wire.init_ok("x")
+    for version in range(5):
+        assert world.wire.add_offsets("x", identity, "g", version=version) == NONE
+        fenced = Code.INVALID_PRODUCER_EPOCH if version < 2 else PF
+        assert world.wire.add_offsets("x", identity.bumped(), "g", version=version) == fenced
+        assert world.wire.add_offsets("nobody", identity, "g", version=version) == IPM
+        assert world.wire.add_offsets("", identity, "g", version=version) == Code.INVALID_REQUEST
+    (partitions,) = world.wire.describe("x").topics.values()
+    assert len(partitions) == 1

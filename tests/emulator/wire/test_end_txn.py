@@ -1,0 +1,358 @@
+"""EndTxn, cell by cell of its tables (KIP-98, KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dualwrite.broker_emulator import PausePoint
+from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, KAFKA_4_3, KIP_939, LAST, TV2, World
+from tests.interop.wire import NOBODY, Code, End, Identity, Wire
+
+rule = pytest.mark.rule
+tv2 = pytest.mark.profiles(*TV2)
+
+NONE, ITS, CT, PF, IPM = (
+    Code.NONE,
+    Code.INVALID_TXN_STATE,
+    Code.CONCURRENT_TRANSACTIONS,
+    Code.PRODUCER_FENCED,
+    Code.INVALID_PRODUCER_ID_MAPPING,
+)
+
+
+def empty(world: World, old: bool) -> Identity:
+    world.wire.init_ok("x")
+    return world.wire.init_ok("x")
+
+
+def ongoing(world: World, old: bool) -> Identity:
+    world.wire.init_ok("x")
+    return world.open(old=old)
+
+
+def complete_commit(world: World, old: bool) -> Identity:
+    return world.end("x", ongoing(world, old), commit=COMMIT, old=old)
+
+
+def complete_abort(world: World, old: bool) -> Identity:
+    return world.end("x", ongoing(world, old), commit=ABORT, old=old)
+
+
+STATES: dict[str, Callable[[World, bool], Identity]] = {
+    "Empty": empty,
+    "Ongoing": ongoing,
+    "CompleteCommit": complete_commit,
+    "CompleteAbort": complete_abort,
+}
+
+
+@pytest.mark.parametrize("id_", [None, ""])
+@rule("EndTxn / an empty transactional id is 42")
+def test_no_transactional_id(wire: Wire, id_: str | None) -> None:
+    for version in (0, 4):
+        assert wire.end(id_ or "", Identity(1, 0), commit=COMMIT, version=version).error == Code.INVALID_REQUEST
+
+
+@rule("EndTxn / an unknown transactional id is 49")
+def test_unknown_transactional_id(world: World) -> None:
+    for version in range(6 if world.has_tv2 else 5):
+        assert world.wire.end("x", Identity(1, 0), commit=COMMIT, version=version) == End(IPM)
+
+
+# -- v0-4
+
+V0_TABLE = [
+    ("Empty", COMMIT, ITS),
+    ("Empty", ABORT, ITS),
+    ("Ongoing", COMMIT, NONE),
+    ("Ongoing", ABORT, NONE),
+    ("CompleteCommit", COMMIT, NONE),
+    ("CompleteCommit", ABORT, ITS),
+    ("CompleteAbort", COMMIT, ITS),
+    ("CompleteAbort", ABORT, NONE),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "commit", "expected"),
+    [pytest.param(*row, marks=rule(f"EndTxn v0-4 / {row[0]} / {'commit' if row[1] else 'abort'}")) for row in V0_TABLE],
+)
+def test_v0_table(world: World, state: str, commit: bool, expected: Code) -> None:
+    identity = STATES[state](world, True)
+    for version in range(5):
+        if state == "Ongoing":
+            identity = world.open(old=True) if version else identity
+        assert world.wire.describe("x").state == state
+        assert world.wire.end("x", identity, commit=commit, version=version) == End(expected)
+        settled = world.wire.wait_until_settled("x")
+        # no bump, whatever happened
+        assert settled.identity == identity
+
+
+@pytest.mark.parametrize(("decided", "state"), [(COMMIT, "PrepareCommit"), (ABORT, "PrepareAbort")])
+@pytest.mark.parametrize("commit", [COMMIT, ABORT])
+@rule("EndTxn v0-4 / while the markers are written / 51")
+def test_v0_while_markers_are_written(world: World, decided: bool, state: str, commit: bool) -> None:
+    identity = world.open(old=True)
+    held = world.hold(PausePoint.BEFORE_MARKER)
+    assert world.wire.end("x", identity, commit=decided, version=4).error == NONE
+    assert world.wire.describe("x").state == state
+    assert world.wire.end("x", identity, commit=commit, version=4).error == CT
+    held.release()
+    world.wire.wait_until_settled("x")
+
+
+@rule("EndTxn v0-4 / producer id, then epoch, then the pending transition is looked at")
+def test_v0_order_of_checks(world: World) -> None:
+    identity = world.open(old=True)
+    held = world.hold(PausePoint.BEFORE_MARKER)
+    assert world.wire.end("x", identity, commit=COMMIT, version=4).error == NONE
+    for version, fenced in ((0, Code.INVALID_PRODUCER_EPOCH), (2, PF), (4, PF)):
+        assert world.wire.end("x", identity.bumped(), commit=COMMIT, version=version).error == fenced
+        stranger = Identity(identity.producer_id + 1, identity.producer_epoch)
+        assert world.wire.end("x", stranger, commit=COMMIT, version=version).error == IPM
+    held.release()
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("by", [-1, 1])
+@rule("EndTxn v0-4 / another epoch is 90, in either direction")
+@rule("EndTxn / 90 goes out as 47 below v2")
+def test_v0_other_epochs(world: World, state: str, by: int) -> None:
+    identity = STATES[state](world, True)
+    for version in range(5):
+        fenced = Code.INVALID_PRODUCER_EPOCH if version < 2 else PF
+        for commit in (COMMIT, ABORT):
+            assert world.wire.end("x", identity.bumped(by), commit=commit, version=version) == End(fenced)
+
+
+@pytest.mark.parametrize("state", STATES)
+@rule("EndTxn v0-4 / another producer id is 49")
+def test_v0_other_producers(world: World, state: str) -> None:
+    identity = STATES[state](world, True)
+    stranger = Identity(identity.producer_id + 1, identity.producer_epoch)
+    assert world.wire.end("x", stranger, commit=COMMIT, version=4) == End(IPM)
+    assert world.wire.end("x", NOBODY, commit=ABORT, version=4) == End(IPM)
+
+
+@tv2
+@rule("EndTxn v0-4 / ends by the old rules what Produce v12 opened")
+def test_v4_ends_what_v12_opened(world: World) -> None:
+    identity = world.open()
+    assert world.wire.end_settled("x", identity, commit=COMMIT, version=4) == End(NONE)
+    assert world.wire.describe("x").identity == identity
+    assert world.wire.fetch("t").batches[-1].identity == identity
+
+
+@rule("EndTxn v0-4 / a retry from another connection without initialisation is answered NONE")
+def test_v4_replay_from_a_fresh_connection(world: World) -> None:
+    identity = world.open(old=True)
+    world.wire.close()
+    with world.connect() as other:
+        assert other.end_settled("x", identity, commit=COMMIT, version=4) == End(NONE)
+        assert other.end("x", identity, commit=COMMIT, version=4) == End(NONE)
+
+
+# -- v5: current is the id's pair, retry is the one before
+
+BUMPED = "bumped"
+V5_TABLE = [
+    ("Empty", ABORT, "retry", PF),
+    ("Empty", ABORT, "current", BUMPED),
+    ("Empty", COMMIT, "retry", PF),
+    ("Empty", COMMIT, "current", ITS),
+    ("Ongoing", ABORT, "retry", PF),
+    ("Ongoing", ABORT, "current", BUMPED),
+    ("Ongoing", COMMIT, "retry", PF),
+    ("Ongoing", COMMIT, "current", BUMPED),
+    ("CompleteCommit", ABORT, "retry", ITS),
+    ("CompleteCommit", ABORT, "current", BUMPED),
+    ("CompleteCommit", COMMIT, "retry", NONE),
+    ("CompleteCommit", COMMIT, "current", ITS),
+    ("CompleteAbort", ABORT, "retry", NONE),
+    ("CompleteAbort", ABORT, "current", BUMPED),
+    ("CompleteAbort", COMMIT, "current", ITS),
+]
+
+
+@tv2
+@pytest.mark.parametrize(
+    ("state", "commit", "who", "expected"),
+    [
+        pytest.param(*row, marks=rule(f"EndTxn v5 / {row[0]} / {'commit' if row[1] else 'abort'} / {row[2]}"))
+        for row in V5_TABLE
+    ],
+)
+def test_v5_table(world: World, state: str, commit: bool, who: str, expected: Code | str) -> None:
+    current = STATES[state](world, False)
+    asked = current if who == "current" else current.bumped(-1)
+    answer = world.wire.end("x", asked, commit=commit)
+    if expected == BUMPED:
+        assert answer == End(NONE, current.bumped())
+        settled = world.wire.wait_until_settled("x")
+        assert settled.state == ("CompleteCommit" if commit else "CompleteAbort")
+        assert (settled.identity, settled.topics) == (current.bumped(), {})
+    elif expected == NONE:
+        assert answer == End(NONE, current)  # the answer that got lost, again
+        assert world.wire.describe("x").state == state
+    else:
+        assert answer == End(Code(int(expected)))
+        assert world.wire.describe("x").identity == current
+
+
+@pytest.mark.profiles(KIP_939)
+@rule("EndTxn v5 / CompleteAbort / commit / retry: 90")
+def test_v5_late_commit_by_the_kips(world: World) -> None:
+    """KAFKA-20785: the client has to learn that it was fenced, not that it is wrong."""
+    current = complete_abort(world, False)
+    assert world.wire.end("x", current.bumped(-1), commit=COMMIT) == End(PF)
+
+
+@pytest.mark.profiles(KIP_939)
+@rule("EndTxn v5 / a retry is one of the pair that ended the transaction, no other")
+def test_v5_retry_by_the_kips(world: World) -> None:
+    current = complete_commit(world, True)
+    assert world.wire.end("x", current.bumped(-1), commit=COMMIT) == End(PF)
+
+
+@pytest.mark.profiles(KAFKA_4_3)
+@rule("EndTxn v5 / a retry is told by its epoch alone, in releases")
+def test_v5_retry_in_releases(world: World) -> None:
+    """Seen in 4.3.1: the epoch before, which a v4 request did not end anything with."""
+    current = complete_commit(world, True)
+    assert world.wire.end("x", current.bumped(-1), commit=COMMIT) == End(NONE, current)
+    assert world.wire.end("x", current.bumped(-1), commit=ABORT) == End(ITS)
+
+
+@pytest.mark.profiles(KAFKA_4_3)
+@rule("EndTxn v5 / CompleteAbort / commit / retry: 48")
+def test_v5_late_commit_in_releases(world: World) -> None:
+    current = complete_abort(world, False)
+    assert world.wire.end("x", current.bumped(-1), commit=COMMIT) == End(ITS)
+
+
+@tv2
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("by", [-2, 1, 7])
+@rule("EndTxn v5 / any other epoch is 90")
+def test_v5_other_epochs(world: World, state: str, by: int) -> None:
+    world.wire.init_ok("x")
+    world.wire.init_ok("x")
+    current = STATES[state](world, False)
+    for commit in (COMMIT, ABORT):
+        assert world.wire.end("x", current.bumped(by), commit=commit) == End(PF)
+
+
+@tv2
+@rule("EndTxn v5 / another producer id is 49")
+def test_v5_other_producers(world: World) -> None:
+    identity = world.open()
+    assert world.wire.end("x", Identity(identity.producer_id + 1, 0), commit=COMMIT) == End(IPM)
+    assert world.wire.end("x", NOBODY, commit=COMMIT) == End(IPM)
+
+
+@tv2
+@pytest.mark.parametrize("decided", [COMMIT, ABORT])
+@pytest.mark.parametrize("commit", [COMMIT, ABORT])
+@rule("EndTxn v5 / while the markers are written / 51, before any look at the pair (KAFKA-18464, KAFKA-18660)")
+def test_v5_while_markers_are_written(world: World, decided: bool, commit: bool) -> None:
+    identity = world.open()
+    held = world.hold(PausePoint.BEFORE_MARKER)
+    answer = world.wire.end("x", identity, commit=decided)
+    assert answer == End(NONE, identity.bumped())
+    for asked in (identity, answer.identity, identity.bumped(9), Identity(identity.producer_id + 1, 0)):
+        assert world.wire.end("x", asked, commit=commit) == End(CT)
+    held.release()
+    world.wire.wait_until_settled("x")
+
+
+@rule("EndTxn / is answered once the decision is in the log, before the markers")
+@rule("EndTxn / the next add is 51 until Complete is in the log")
+def test_answer_before_the_markers(world: World) -> None:
+    identity = world.open()
+    held = world.hold(PausePoint.BEFORE_MARKER)
+    version = 5 if world.has_tv2 else 4
+    answer = world.wire.end("x", identity, commit=COMMIT, version=version)
+    assert answer.error == NONE
+    held.wait_reached()
+    assert len(world.wire.fetch("t").batches) == 1
+    following = answer.identity if world.has_tv2 else identity
+    assert world.wire.add("x", following, ("many", 0)) == [CT]
+    held.release()
+    world.wire.wait_until_settled("x")
+    assert world.wire.add("x", following, ("many", 0)) == [NONE]
+
+
+@tv2
+@rule("EndTxn v5 / an abort of nothing has a start time, no partitions and one bump")
+def test_v5_abort_of_nothing(world: World) -> None:
+    identity = world.wire.init_ok("x")
+    assert world.wire.end_settled("x", identity, commit=ABORT) == End(NONE, identity.bumped())
+    described = world.wire.describe("x")
+    assert (described.state, described.started, described.topics) == ("CompleteAbort", True, {})
+
+
+@tv2
+@rule("EndTxn v5 / the version of the request decides, not that of the requests before")
+def test_v5_ends_what_an_old_client_opened(world: World) -> None:
+    identity = world.open(old=True)
+    assert world.wire.end_settled("x", identity, commit=COMMIT, version=5) == End(NONE, identity.bumped())
+    assert world.wire.fetch("t").batches[-1].identity == identity.bumped()
+
+
+# -- at the epoch limit
+
+
+@tv2
+@rule("Epoch limit / EndTxn v5 at 32766 / a fresh producer id, markers at 32767")
+@rule("Epoch limit / EndTxn v5 retry after the rotation / NONE with the new pair")
+@rule("Epoch limit / EndTxn v5 of another epoch after the rotation / 49")
+@rule("Epoch limit / EndTxn v5 retry while the markers are written / 51")
+@rule("Epoch limit / EndTxn v5 retry of an abort after a commit / 48")
+def test_v5_at_the_limit(world: World) -> None:
+    last = world.at_epoch(LAST)
+    assert world.write("x", last).error == NONE
+    held = world.hold(PausePoint.BEFORE_MARKER)
+    answer = world.wire.end("x", last, commit=COMMIT)
+    assert (answer.error, answer.identity.producer_epoch) == (NONE, 0)
+    assert answer.identity.producer_id != last.producer_id
+    assert world.wire.describe("x").identity == last.bumped()
+    assert world.wire.end("x", last, commit=COMMIT) == End(CT)
+    held.release()
+    settled = world.wire.wait_until_settled("x")
+    assert settled.identity == answer.identity
+    assert world.wire.fetch("t").batches[-1].identity == last.bumped()
+    assert world.wire.end("x", last, commit=COMMIT) == answer
+    assert world.wire.end("x", last, commit=ABORT) == End(ITS)
+    assert world.wire.end("x", last.bumped(-1), commit=COMMIT) == End(IPM)
+    # the next transaction makes the overflow retry impossible
+    assert world.write("x", answer.identity).error == NONE
+    assert world.wire.end("x", last, commit=COMMIT).error == IPM
+
+
+@tv2
+@rule("Epoch limit / EndTxn v5 commit retry after an abort / 90 or 48 as without a rotation")
+def test_v5_late_commit_at_the_limit(world: World) -> None:
+    last = world.at_epoch(LAST)
+    assert world.write("x", last).error == NONE
+    answer = world.wire.end_settled("x", last, commit=ABORT)
+    assert answer.identity.producer_epoch == 0
+    assert world.wire.end("x", last, commit=COMMIT) == End(PF if world.profile is KIP_939 else ITS)
+
+
+@rule("Epoch limit / EndTxn v0-4 at 32766 / no bump, the pair stays")
+def test_v4_at_the_limit(world: World) -> None:
+    last = world.at_epoch(LAST)
+    for sequence in range(2):
+        assert world.write("x", last, sequence=sequence, old=True).error == NONE
+        assert world.wire.end_settled("x", last, commit=COMMIT, version=4) == End(NONE)
+        assert world.wire.describe("x").identity == last
+
+
+@pytest.mark.profiles(KAFKA_3_9)
+@rule("EndTxn / v5 is not served before transaction version 2")
+def test_no_v5_in_3_9(world: World) -> None:
+    offered = {api.api_key: api.max_version for api in world.wire.api_versions().api_keys}
+    assert offered[26] == 4

@@ -1,0 +1,192 @@
+"""What the tests at the wire ask with: one emulator in one profile, one connection, and time that stands still.
+
+The connection is the interop tests' own client, on kafka-python's codec: the emulator's codec checks nothing of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kafka.protocol.admin.cluster import UpdateFeaturesRequest
+from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, WriteTxnMarkersRequest
+
+from dualwrite.broker_emulator import Emulator, HeldPoint, PausePoint, Profile
+from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
+from tests.interop.wire import Code, Described, Identity, Produced, Wire, code_of, wait_for
+
+ALL = frozenset(Profile)
+KIP_939, KAFKA_4_3, KAFKA_3_9 = Profile.KIP_939, Profile.KAFKA_4_3, Profile.KAFKA_3_9
+TV2 = frozenset({KIP_939, KAFKA_4_3})
+"""The profiles that have transaction version 2."""
+
+COMMIT, ABORT = True, False
+LAST = 32766
+"""The last epoch that a transaction can be opened with."""
+
+
+@dataclass(slots=True, eq=False)
+class World:
+    """One running emulator with topics "t" (1 partition) and "many" (3), and a client in the profile's newest style."""
+
+    emulator: Emulator
+    wire: Wire
+    profile: Profile
+
+    @property
+    def has_tv2(self) -> bool:
+        return self.profile in TV2
+
+    # -- transactions in the newest style of the profile, or in that of old clients
+
+    def write(
+        self,
+        transactional_id: str,
+        identity: Identity,
+        topic: str = "t",
+        sequence: int = 0,
+        *,
+        partition: int = 0,
+        old: bool = False,
+    ) -> Produced:
+        """Write one record in a transaction; an old client adds the partition first."""
+        old = old or not self.has_tv2
+        if old:
+            (added,) = self.wire.add(transactional_id, identity, (topic, partition))
+            if added != Code.NONE:
+                return Produced(added, -1)
+        version = 11 if old else 12
+        return self.wire.produce(transactional_id, identity, topic, sequence, partition=partition, version=version)
+
+    def open(self, transactional_id: str = "x", *, old: bool = False, timeout_ms: int = 60_000) -> Identity:
+        """Initialise and write a record to "t"; gives the identity of the open transaction."""
+        identity = self.wire.init_ok(transactional_id, timeout_ms=timeout_ms)
+        assert self.write(transactional_id, identity, old=old).error == Code.NONE
+        return identity
+
+    def end(self, transactional_id: str, identity: Identity, *, commit: bool, old: bool = False) -> Identity:
+        """End the transaction and wait for its markers; gives the identity of the next one."""
+        version = 4 if old or not self.has_tv2 else 5
+        answer = self.wire.end_settled(transactional_id, identity, commit=commit, version=version)
+        assert answer.error == Code.NONE
+        return answer.identity if version == 5 else identity
+
+    def at_epoch(self, epoch: int, transactional_id: str = "x", *, timeout_ms: int = 60_000) -> Identity:
+        """An initialised identity at this epoch, without the thousands of initialisations that it takes."""
+        self.wire.init_ok(transactional_id, timeout_ms=timeout_ms)
+        self.change(transactional_id, producer_epoch=epoch)
+        return self.wire.describe(transactional_id).identity
+
+    def change(self, transactional_id: str, **changes: Any) -> None:
+        """Change what the coordinator remembers of an id."""
+
+        def apply() -> None:
+            for node in self.emulator._cluster.nodes.values():
+                for owned in node.transactions._partitions.values():
+                    if transactional_id in owned.ids:
+                        owned.ids[transactional_id] = replace(owned.ids[transactional_id], **changes)
+
+        self.emulator._call(apply)
+
+    def metadata(self, transactional_id: str = "x") -> TransactionMetadata:
+        """What the coordinator remembers of an id."""
+
+        def find() -> TransactionMetadata:
+            return next(
+                owned.ids[transactional_id]
+                for node in self.emulator._cluster.nodes.values()
+                for owned in node.transactions._partitions.values()
+                if transactional_id in owned.ids
+            )
+
+        return self.emulator._call(find)
+
+    def time_out(self, transactional_id: str = "x") -> Described:
+        """Let time pass until the server aborts the transaction."""
+        self.emulator.advance_clock(70_000)
+        return wait_for(
+            lambda: self.wire.describe(transactional_id), lambda described: described.state == "CompleteAbort"
+        )
+
+    def hold(self, point: PausePoint, **context: Any) -> HeldPoint:
+        """Hold a pause point for contexts with these values."""
+        return self.emulator.hold(point, lambda met: met.items() >= context.items())
+
+    def connect(self) -> Wire:
+        """One more connection; the caller closes it."""
+        return Wire(self.emulator.bootstrap_servers)
+
+    # -- requests that only brokers and operators send
+
+    def add_many(
+        self, *transactions: tuple[str, Identity, bool, Sequence[tuple[str, int]]], version: int = 5
+    ) -> dict[str, dict[tuple[str, int], Code | int]]:
+        """AddPartitionsToTxn v4+ of (id, identity, verify only, partitions): codes by id and partition."""
+        kind = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+        asked = [
+            kind(
+                transactional_id=name,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                verify_only=verify_only,
+                topics=[kind.AddPartitionsToTxnTopic(name=topic, partitions=[index]) for topic, index in partitions],
+            )
+            for name, identity, verify_only, partitions in transactions
+        ]
+        answer = self.wire.call(AddPartitionsToTxnRequest(version=version, transactions=asked))
+        assert answer.error_code == 0
+        return {
+            result.transactional_id: {
+                (topic.name, row.partition_index): code_of(row.partition_error_code)
+                for topic in result.topic_results
+                for row in topic.results_by_partition
+            }
+            for result in answer.results_by_transaction
+        }
+
+    def write_marker(
+        self,
+        identity: Identity,
+        topic: str = "t",
+        *,
+        commit: bool = ABORT,
+        coordinator_epoch: int = 0,
+        partition: int = 0,
+        transaction_version: int | None = None,
+    ) -> Code | int:
+        """WriteTxnMarkers v2 with this transaction version, or v1 without."""
+        kind = WriteTxnMarkersRequest.WritableTxnMarker
+        extra = {} if transaction_version is None else {"transaction_version": transaction_version}
+        marker = kind(
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            transaction_result=commit,
+            topics=[kind.WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+            coordinator_epoch=coordinator_epoch,
+            **extra,
+        )
+        version = 1 if transaction_version is None else 2
+        answer = self.wire.call(WriteTxnMarkersRequest(version=version, markers=[marker]))
+        return code_of(answer.markers[0].topics[0].partitions[0].error_code)
+
+    def update_features(
+        self, *updates: tuple[str, int, int], version: int = 2, validate_only: bool = False
+    ) -> tuple[int, list[tuple[str, int]]]:
+        """UpdateFeatures of (feature, level, upgrade type): top-level error, and feature errors below v2."""
+        kind = UpdateFeaturesRequest.FeatureUpdateKey
+        rows = []
+        for feature, level, upgrade_type in updates:
+            how = {"upgrade_type": upgrade_type} if version else {"allow_downgrade": upgrade_type > 1}
+            rows.append(kind(feature=feature, max_version_level=level, **how))
+        extra = {"validate_only": validate_only} if version else {}
+        request = UpdateFeaturesRequest(version=version, timeout_ms=10_000, feature_updates=rows, **extra)
+        answer = self.wire.call(request)
+        results = answer.results if version < 2 else []
+        return answer.error_code, [(row.feature, row.error_code) for row in results]
+
+    def finalized(self) -> tuple[int, int]:
+        """The finalized level of transaction.version (0: not finalized), and the epoch of the finalized features."""
+        answer = self.wire.api_versions()
+        levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+        return levels.get("transaction.version", 0), answer.finalized_features_epoch
