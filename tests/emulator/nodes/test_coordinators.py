@@ -1,0 +1,347 @@
+"""Coordinators that move and die: who answers what, and whose markers count (3.9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator, PausePoint
+from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, parse_header
+from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, request_parts
+from tests.emulator.nodes.conftest import NODES, Connect, wait_until
+
+ENDS = ["crash_node", "stop_node", "move"]
+
+
+def others(node_id: int) -> list[int]:
+    return [other for other in range(NODES) if other != node_id]
+
+
+def replace_coordinator(emulator: Emulator, end: str, transactional_id: str = "x") -> None:
+    coordinator = emulator.coordinator(transactional_id=transactional_id)
+    if end == "move":
+        emulator.move_coordinator(others(coordinator)[0], transactional_id=transactional_id)
+    else:
+        getattr(emulator, end)(coordinator)
+
+
+def find(client: RawClient, key: str, key_type: int) -> Any:
+    return client.call("find_coordinator", 4, key_type=key_type, coordinator_keys=(key,)).coordinators[0]
+
+
+def coordinator_client(emulator: Emulator, connect: Connect, transactional_id: str = "x") -> RawClient:
+    return connect(emulator.coordinator(transactional_id=transactional_id))
+
+
+def markers(emulator: Emulator, topic: str = "t", partition: int = 0) -> list[tuple[bool, int, int]]:
+    """Every marker of a partition: whether it commits, its producer epoch and its coordinator epoch."""
+    found = []
+    for batch in emulator.log(topic, partition).batches:
+        header = parse_header(batch)
+        if header.is_control:
+            marker = parse_end_txn_marker(next(iter(iter_records(batch))))
+            assert marker is not None
+            found.append((marker.commit, header.producer_epoch, marker.coordinator_epoch))
+    return found
+
+
+def state(emulator: Emulator, transactional_id: str = "x") -> str:
+    return next(row.state for row in emulator.transactions() if row.transactional_id == transactional_id)
+
+
+def away_from(emulator: Emulator, topic: str = "t", transactional_id: str = "x") -> None:
+    """Let the topic be led by another node than the one that coordinates the id, so that one can die alone."""
+    emulator.move_leader(topic, 0, others(emulator.coordinator(transactional_id=transactional_id))[0])
+
+
+@pytest.fixture
+def open_transaction(emulator: Emulator, connect: Connect) -> Any:
+    """The producer of a transaction with one record in `t`, whose leader is not its coordinator."""
+    away_from(emulator)
+    producer = coordinator_client(emulator, connect).init_producer_id("x")
+    leader = connect(emulator.log("t").leader_id)
+    assert leader.produce("t", batch_of(producer, b"1"), transactional_id="x").error_code == 0
+    return producer
+
+
+def test_everybody_knows_the_coordinators(emulator: Emulator, connect: Connect) -> None:
+    for node_id in range(NODES):
+        assert find(connect(node_id), "x", 1).node_id == emulator.coordinator(transactional_id="x")
+        assert find(connect(node_id), "g", 0).node_id == emulator.coordinator(group="g")
+    with pytest.raises(ValueError):
+        emulator.coordinator()
+    with pytest.raises(ValueError):
+        emulator.coordinator(transactional_id="x", group="g")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_another_coordinator_knows_everything(
+    emulator: Emulator, connect: Connect, open_transaction: Any, end: str
+) -> None:
+    before = emulator.coordinator(transactional_id="x")
+    replace_coordinator(emulator, end)
+    after = emulator.coordinator(transactional_id="x")
+    assert after != before
+    survivor = connect(after)
+    assert find(survivor, "x", 1).node_id == after
+    if end == "move":
+        assert connect(before).end_txn("x", open_transaction, commit=True).error_code == 16
+        assert connect(before).init_producer_id("x").error_code == 16
+    assert state(emulator) == "Ongoing"
+    assert survivor.end_txn("x", open_transaction, commit=True).error_code == 0
+    wait_until(lambda: state(emulator) == "CompleteCommit")
+    assert markers(emulator) == [(True, open_transaction.producer_epoch + 1, 1)]
+
+
+def test_requests_while_a_coordinator_loads(emulator: Emulator, connect: Connect, open_transaction: Any) -> None:
+    held = emulator.hold(PausePoint.BEFORE_LOAD, lambda context: context["topic"] == "__transaction_state")
+    replace_coordinator(emulator, "crash_node")
+    held.wait_reached()
+    client = coordinator_client(emulator, connect)
+    assert client.init_producer_id("x").error_code == 14
+    assert client.end_txn("x", open_transaction, commit=True).error_code == 14
+    listed = client.call("list_transactions", 1, state_filters=(), producer_id_filters=(), duration_filter=-1)
+    assert listed.error_code == 14
+    leader = connect(emulator.log("t").leader_id)
+    second = batch_of(open_transaction, b"2", sequence=1)
+    assert leader.produce("t", second, transactional_id="x").error_code == 0  # open there: nobody has to be asked
+    elsewhere = connect(emulator.log("many", 0).leader_id)
+    first = batch_of(open_transaction, b"3")
+    assert elsewhere.produce("many", first, transactional_id="x").error_code == 19
+    held.release()
+    wait_until(lambda: client.end_txn("x", open_transaction, commit=True).error_code != 14)
+    wait_until(lambda: state(emulator) == "CompleteCommit")
+
+
+def test_a_coordinator_that_moves_on_while_it_loads(
+    emulator: Emulator, connect: Connect, open_transaction: Any
+) -> None:
+    first, second = others(emulator.coordinator(transactional_id="x"))
+    held = emulator.hold(PausePoint.BEFORE_LOAD, lambda context: context["node_id"] == first)
+    emulator.move_coordinator(first, transactional_id="x")
+    held.wait_reached()
+    emulator.move_coordinator(second, transactional_id="x")
+    assert connect(first).end_txn("x", open_transaction, commit=True).error_code == 16
+    held.release()
+    client = connect(second)
+    wait_until(lambda: client.end_txn("x", open_transaction, commit=True).error_code == 0)
+    assert connect(first).end_txn("x", open_transaction, commit=True).error_code == 16
+
+
+def test_a_group_coordinator_loads(emulator: Emulator, connect: Connect) -> None:
+    before = emulator.coordinator(group="g")
+    held = emulator.hold(PausePoint.BEFORE_LOAD, lambda context: context["topic"] == "__consumer_offsets")
+    emulator.move_coordinator(others(before)[0], group="g")
+    held.wait_reached()
+    parts = request_parts("offset_fetch", 8)
+    groups = (parts.OffsetFetchRequestGroup(group_id="g", topics=None),)
+
+    def error_at(node_id: int) -> int:
+        answer = connect(node_id).call("offset_fetch", 8, groups=groups, require_stable=True)
+        return int(answer.groups[0].error_code)
+
+    assert (error_at(before), error_at(others(before)[0])) == (16, 14)
+    held.release()
+    wait_until(lambda: error_at(others(before)[0]) == 0)
+    assert error_at(before) == 16
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("commit", [True, False])
+def test_pending_offsets_survive_their_coordinator(
+    emulator: Emulator, connect: Connect, end: str, commit: bool
+) -> None:
+    group = emulator.coordinator(group="g")
+    emulator.move_coordinator(others(group)[0], transactional_id="x")
+    client = coordinator_client(emulator, connect)
+    producer = client.init_producer_id("x")
+    assert connect(group).txn_offset_commit("x", producer, "g", "t", 5) == 0
+    if end == "move":
+        emulator.move_coordinator(others(group)[1], group="g")
+    else:
+        getattr(emulator, end)(group)
+    survivor = connect(emulator.coordinator(group="g"))
+    assert survivor.offset_fetch("g", "t").error_code == 88
+    assert client.end_txn("x", producer, commit=commit).error_code == 0
+    wait_until(lambda: state(emulator).startswith("Complete"))
+    answer = survivor.offset_fetch("g", "t")
+    assert (answer.error_code, answer.committed_offset) == (0, 5 if commit else -1)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    "point", [PausePoint.AFTER_PREPARE_APPEND, PausePoint.BEFORE_MARKER, PausePoint.BEFORE_COMPLETE_APPEND]
+)
+def test_a_decision_outlives_its_coordinator(
+    emulator: Emulator, connect: Connect, open_transaction: Any, point: PausePoint, end: str
+) -> None:
+    """Race 6, and 7 for a single partition: whatever of the markers is done, a new coordinator finishes them."""
+    before = emulator.coordinator(transactional_id="x")
+    client = connect(before)
+    identity = {"producer_id": open_transaction.producer_id, "producer_epoch": open_transaction.producer_epoch}
+    held = emulator.hold(point, lambda context: context["node_id"] == before)
+    client.send("end_txn", 5, transactional_id="x", committed=True, **identity)
+    held.wait_reached()
+    written_before = markers(emulator)
+    replace_coordinator(emulator, end)
+    wait_until(lambda: state(emulator) == "CompleteCommit")
+    held.release()
+    marker_epoch = open_transaction.producer_epoch + 1
+    assert markers(emulator) == [*written_before, (True, marker_epoch, 1)]
+    assert emulator.log("t").last_stable_offset == emulator.log("t").log_end_offset
+    again = coordinator_client(emulator, connect).end_txn("x", open_transaction, commit=True)
+    assert (again.error_code, again.producer_epoch) == (0, marker_epoch)  # the client's retry is recognised
+
+
+def test_markers_of_the_old_coordinator_are_refused(
+    emulator: Emulator, connect: Connect, open_transaction: Any
+) -> None:
+    """Race 6: the old coordinator held at its marker is late; what it sends after the new one's is answered 52."""
+    before = emulator.coordinator(transactional_id="x")
+    late = emulator.hold(PausePoint.BEFORE_MARKER, lambda context: context["node_id"] == before)
+    answered = emulator.hold(PausePoint.AFTER_MARKER, lambda context: context["node_id"] == before)
+    assert connect(before).end_txn("x", open_transaction, commit=True).error_code == 0
+    late.wait_reached()
+    emulator.move_coordinator(others(before)[0], transactional_id="x")
+    wait_until(lambda: state(emulator) == "CompleteCommit")
+    (row,) = emulator.transactions()
+    late.release()
+    answered.wait_reached()
+    answered.release()
+    assert markers(emulator) == [(True, open_transaction.producer_epoch + 1, 1)]
+    assert emulator.transactions() == [row]
+    parts = request_parts("write_txn_markers", 2)
+    topics = (parts.WritableTxnMarkerTopic(name="t", partition_indexes=(0,)),)
+    marker = parts.WritableTxnMarker(
+        producer_id=open_transaction.producer_id,
+        producer_epoch=open_transaction.producer_epoch + 1,
+        transaction_result=True,
+        coordinator_epoch=0,
+        transaction_version=2,
+        topics=topics,
+    )
+    answer = connect(emulator.log("t").leader_id).call("write_txn_markers", 2, markers=(marker,))
+    assert answer.markers[0].topics[0].partitions[0].error_code == 52
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_markers_that_were_acknowledged_are_accepted_again(emulator: Emulator, connect: Connect, end: str) -> None:
+    """Race 7: two of three partitions have their marker when the coordinator goes; all three get one from the next."""
+    before = emulator.coordinator(transactional_id="x")
+    for index in range(3):
+        emulator.move_leader("many", index, others(before)[index % 2])
+    client = connect(before)
+    producer = client.init_producer_id("x")
+    for index in range(3):
+        leader = connect(emulator.log("many", index).leader_id)
+        records = batch_of(producer, b"%d" % index)
+        assert leader.produce("many", records, transactional_id="x", partition=index).error_code == 0
+    last = emulator.hold(
+        PausePoint.BEFORE_MARKER, lambda context: context["partition"] == 2 and context["node_id"] == before
+    )
+    assert client.end_txn("x", producer, commit=False).error_code == 0
+    last.wait_reached()
+    wait_until(lambda: all(markers(emulator, "many", index) for index in range(2)))
+    wait_until(lambda: len(emulator.transactions()[0].topic_partitions) == 1)
+    replace_coordinator(emulator, end)
+    wait_until(lambda: state(emulator) == "CompleteAbort")
+    last.release()
+    marker_epoch = producer.producer_epoch + 1
+    for index in range(3):
+        ours = [(False, marker_epoch, 0), (False, marker_epoch, 1)]
+        assert markers(emulator, "many", index) == (ours if index < 2 else ours[1:])
+        log = emulator.log("many", index)
+        assert log.last_stable_offset == log.log_end_offset
+
+
+def test_init_producer_id_against_end_txn(emulator: Emulator, connect: Connect, open_transaction: Any) -> None:
+    """Race 2, EndTxn first: until Complete the other is told 51; the transaction stays committed."""
+    client = coordinator_client(emulator, connect)
+    held = emulator.hold(PausePoint.BEFORE_COMPLETE_APPEND)
+    ended = client.end_txn("x", open_transaction, commit=True)
+    assert ended.error_code == 0
+    held.wait_reached()
+    assert client.init_producer_id("x").error_code == 51
+    held.release()
+    wait_until(lambda: state(emulator) == "CompleteCommit")
+    successor = client.init_producer_id("x")
+    assert (successor.error_code, successor.producer_epoch) == (0, ended.producer_epoch + 1)
+    assert [commit for commit, _, _ in markers(emulator)] == [True]
+
+
+@pytest.mark.parametrize(("commit", "late"), [(True, 90), (False, 0)])
+def test_end_txn_against_init_producer_id(
+    emulator: Emulator, connect: Connect, open_transaction: Any, commit: bool, late: int
+) -> None:
+    """Race 2, the fence first: EndTxn is told 51, then 90 for a commit, or NONE for the abort that it was."""
+    client, other = coordinator_client(emulator, connect), coordinator_client(emulator, connect)
+    held = emulator.hold(PausePoint.BEFORE_PREPARE_APPEND)
+    asked = send_init(other)
+    held.wait_reached()
+    assert client.end_txn("x", open_transaction, commit=commit).error_code == 51
+    held.release()
+    assert other.receive("init_producer_id", 6, asked).error_code == 51
+    wait_until(lambda: state(emulator) == "CompleteAbort")
+    assert client.end_txn("x", open_transaction, commit=commit).error_code == late
+    assert [commits for commits, _, _ in markers(emulator)] == [False]
+
+
+def send_init(client: RawClient) -> int:
+    """InitProducerId without waiting for its answer."""
+    return client.send(
+        "init_producer_id",
+        6,
+        transactional_id="x",
+        transaction_timeout=milliseconds(60_000),
+        producer_id=-1,
+        producer_epoch=-1,
+        enable2_pc=False,
+        keep_prepared_txn=False,
+    )
+
+
+def test_two_initialisations_of_an_open_transaction(
+    emulator: Emulator, connect: Connect, open_transaction: Any
+) -> None:
+    """Race 3: the second is told 51 while the first aborts; then each bumps, and the first holder is fenced."""
+    first, second = coordinator_client(emulator, connect), coordinator_client(emulator, connect)
+    held = emulator.hold(PausePoint.BEFORE_PREPARE_APPEND)
+    asked = send_init(first)
+    held.wait_reached()
+    assert second.init_producer_id("x").error_code == 51
+    held.release()
+    assert first.receive("init_producer_id", 6, asked).error_code == 51
+    wait_until(lambda: state(emulator) == "CompleteAbort")
+    one, two = first.init_producer_id("x"), second.init_producer_id("x")
+    epoch = open_transaction.producer_epoch
+    assert [one.producer_epoch, two.producer_epoch] == [epoch + 2, epoch + 3]
+    leader = connect(emulator.log("t").leader_id)
+    for fenced in (open_transaction, one):
+        assert leader.produce("t", batch_of(fenced, b"zombie"), transactional_id="x").error_code == 47
+    assert leader.produce("t", batch_of(two, b"alive"), transactional_id="x").error_code == 0
+
+
+@pytest.mark.parametrize("end", [None, *ENDS])
+def test_a_delayed_end_txn_of_a_recovered_transaction(
+    emulator: Emulator, connect: Connect, open_transaction: Any, end: str | None
+) -> None:
+    """Race 11: a copy of the EndTxn that ended a recovered transaction comes late. It is a retry, whatever began since.
+
+    Whether the coordinator that it meets is the one that ended the transaction or one that replayed it.
+    """
+    client = coordinator_client(emulator, connect)
+    recovering = client.init_producer_id("x", enable2_pc=True, keep_prepared_txn=True)
+    assert recovering.ongoing_txn_producer_epoch == open_transaction.producer_epoch
+    ended = client.end_txn("x", recovering, commit=True)
+    assert ended.error_code == 0
+    wait_until(lambda: state(emulator) == "CompleteCommit")
+    if end is not None:
+        replace_coordinator(emulator, end)
+    client = coordinator_client(emulator, connect)
+    assert client.end_txn("x", recovering, commit=True).producer_epoch == ended.producer_epoch
+    leader = connect(emulator.log("t").leader_id)
+    assert leader.produce("t", batch_of(ended, b"next"), transactional_id="x").error_code == 0
+    assert client.end_txn("x", recovering, commit=True).error_code == 90
+    assert state(emulator) == "Ongoing"
+    assert [commit for commit, _, _ in markers(emulator)] == [True]
