@@ -180,6 +180,8 @@ class Cluster:
             partition.leader_id = NO_LEADER
             partition.log.begin_leader_epoch(partition.log.leader_epoch + 1)  # whoever waits for replication gives up
             _wake(partition.log.on_advance)
+        for node in self.living_nodes:
+            node.groups.forget_topic(name)
 
     def topic_by_id(self, topic_id: uuid.UUID | None) -> Topic | None:
         """The topic with this id, if there is one."""

@@ -196,6 +196,7 @@ class Emulator:
                 config.transaction_remove_expired_transaction_cleanup_interval_ms,
                 transactions.expire_transactional_ids,
             ),
+            every(config.offsets_retention_check_interval_ms, node.groups.expire),
         )
         assert node.server is not None
         await node.server.start_serving()

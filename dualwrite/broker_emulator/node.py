@@ -82,6 +82,7 @@ class Node:
         for connection in list(self.connections):
             connection.kill()
         self.transactions.halt()
+        self.groups.halt()
         for task in self._tasks:
             task.cancel()
 

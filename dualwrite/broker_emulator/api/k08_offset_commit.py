@@ -1,10 +1,12 @@
 """OffsetCommit (key 8), versions 2-10.
 
-Stores offsets of a group, outside of transactions.
+Stores offsets of a group, outside of transactions; a member's commit is its sign of life as well.
 
 * v5 drops the retention time; v6 leader epoch (KIP-320); v7 group instance id; v8 flexible; v9 member epochs
   (KIP-848); v10 topic ids (KIP-516; unknown 100).
-* Not this node's group 16; a generation of a group without members 22, a member of it 25. Group "" is a group.
+* Not this node's group 16; being loaded 14; not a member 25, also a commit of nobody while there are members; another
+  generation 22; a replaced static member 82; a member that waits for its assignment 27. A generation of an unknown
+  group is 69 from v9 on, 22 before and in the profile kafka-3.9. Group "" is a group.
 * Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12. The rest is stored all the same.
 * v10 is hidden by the profile kafka-3.9.
 """
@@ -15,19 +17,34 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.offsets import offset_response, offsets_to_commit
+from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.offsets import OffsetsToCommit, offset_response, offsets_to_commit
 from dualwrite.broker_emulator.api.registry import Api, Call, register
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.groups.offset_rules import Committer
+
+_UNKNOWN_GROUP_VERSION = 9
 
 
 async def handle(call: Call) -> Any:
-    request, groups = call.request, call.node.groups
-    error = groups.check(request.group_id, request.generation_id_or_member_epoch, request.member_id)
-    if error is not ErrorCode.none:
-        return refuse(call, error)
-    offsets, errors = offsets_to_commit(call)
-    error = groups.commit(request.group_id, offsets)
-    return offset_response(call, "OffsetCommit", {**errors, **dict.fromkeys(offsets, error)})
+    offsets = offsets_to_commit(call)
+    error = await _commit(call, offsets) if offsets.concern_the_group else ErrorCode.none
+    return offset_response(call, "OffsetCommit", offsets.answers(error))
+
+
+async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
+    request = call.request
+    shard = group_shard(call, request.group_id, allow_empty_id=True)
+    if isinstance(shard, ErrorCode):
+        return shard
+    committer = Committer(
+        request.member_id, getattr(request, "group_instance_id", None), request.generation_id_or_member_epoch
+    )
+    error = await shard.commit(request.group_id, committer, offsets.valid)
+    says_unknown = call.version >= _UNKNOWN_GROUP_VERSION and call.cluster.config.profile is not Profile.KAFKA_3_9
+    if error is ErrorCode.group_id_not_found and not says_unknown:
+        return ErrorCode.illegal_generation
+    return error
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:

@@ -17,9 +17,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.api.topics import requested_topic, topic_reference
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.groups.offsets import OffsetTable
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 _MANY_GROUPS_VERSION = 8
@@ -29,43 +31,52 @@ _TOPIC_ID_VERSION = 10
 async def handle(call: Call) -> Any:
     request = call.request
     if call.version >= _MANY_GROUPS_VERSION:
-        return _many(
-            call, [_group(call, group, call.node.groups.check(group.group_id, -1, "")) for group in request.groups]
-        )
-    return _single(call, call.node.groups.check(request.group_id, -1, ""))
+        return _many(call, [_group(call, group, _offsets(call, group.group_id)) for group in request.groups])
+    return _single(call, _offsets(call, request.group_id))
 
 
-def _single(call: Call, error: ErrorCode) -> Any:
-    suffix = ""
+def _offsets(call: Call, group_id: str) -> OffsetTable | ErrorCode:
+    shard = group_shard(call, group_id, allow_empty_id=True)
+    return shard if isinstance(shard, ErrorCode) else shard.offsets
+
+
+_Found = OffsetTable | ErrorCode
+"""The offsets to answer from, or why there are none."""
+
+
+def _single(call: Call, found: _Found) -> Any:
+    error = found if isinstance(found, ErrorCode) else ErrorCode.none
     return call.new.response(
         throttle_time=NO_THROTTLE,
         # v1 has no room for an error but in the partitions
-        topics=_topics(call, call.request.group_id, call.request.topics, error, suffix)
+        topics=_topics(call, call.request.group_id, call.request.topics, found, "")
         if error is ErrorCode.none or call.version == 1
         else (),
         error_code=error,
     )
 
 
-def _group(call: Call, group: Any, error: ErrorCode) -> Any:
-    topics = _topics(call, group.group_id, group.topics, error, "s") if error is ErrorCode.none else ()
-    return call.new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=error)
+def _group(call: Call, group: Any, found: _Found) -> Any:
+    if isinstance(found, ErrorCode):
+        return call.new.OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=found)
+    topics = _topics(call, group.group_id, group.topics, found, "s")
+    return call.new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=ErrorCode.none)
 
 
 def _many(call: Call, groups: list[Any]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
 
 
-def _topics(call: Call, group_id: str, requested: Any, error: ErrorCode, suffix: str) -> tuple[Any, ...]:
+def _topics(call: Call, group_id: str, requested: Any, found: _Found, suffix: str) -> tuple[Any, ...]:
     """The rows of one group. The types of messages for many groups carry an "s" at the end of their names."""
     new = vars(call.new)
     topic_type, partition_type = new[f"OffsetFetchResponseTopic{suffix}"], new[f"OffsetFetchResponsePartition{suffix}"]
-    rows = _all_of_group(call, group_id) if requested is None else _requested(call, requested)
+    rows = _all_of_group(call, group_id, found) if requested is None else _requested(call, requested)
     return tuple(
         topic_type(
             **reference,
             partitions=tuple(
-                partition_type(partition_index=name.partition, **_offset(call, group_id, name, error or topic_error))
+                partition_type(partition_index=name.partition, **_offset(call, group_id, name, topic_error or found))
                 for name in names
             ),
         )
@@ -85,9 +96,9 @@ def _requested(call: Call, requested: Iterable[Any]) -> Iterable[_Row]:
         yield topic_reference(element), names, error if call.version >= _TOPIC_ID_VERSION else ErrorCode.none
 
 
-def _all_of_group(call: Call, group_id: str) -> Iterable[_Row]:
+def _all_of_group(call: Call, group_id: str, found: _Found) -> Iterable[_Row]:
     by_topic: dict[str, list[TopicPartition]] = {}
-    for name in call.node.groups.table(group_id).partitions(group_id):
+    for name in () if isinstance(found, ErrorCode) else found.all_committed(group_id):
         by_topic.setdefault(name.topic, []).append(name)
     for topic_name, names in by_topic.items():
         topic = call.cluster.topics.get(topic_name)
@@ -96,14 +107,14 @@ def _all_of_group(call: Call, group_id: str) -> Iterable[_Row]:
             yield {"name": topic_name, "topic_id": topic_id}, names, ErrorCode.none
 
 
-def _offset(call: Call, group_id: str, name: TopicPartition, error: ErrorCode) -> dict[str, Any]:
-    committed = None
-    if error is ErrorCode.none:
-        table = call.node.groups.table(group_id)
-        if getattr(call.request, "require_stable", False) and table.is_unstable(group_id, name):
-            error = ErrorCode.unstable_offset_commit
-        else:
-            committed = table.committed(group_id, name)
+def _offset(call: Call, group_id: str, name: TopicPartition, found: _Found) -> dict[str, Any]:
+    error, committed = ErrorCode.none, None
+    if isinstance(found, ErrorCode):
+        error = found
+    elif getattr(call.request, "require_stable", False) and found.is_unstable(group_id, name):
+        error = ErrorCode.unstable_offset_commit
+    else:
+        committed = found.committed(group_id, name)
     if committed is None:
         return {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": error}
     return {

@@ -6,8 +6,9 @@ Stores offsets of a group inside a transaction: pending under the producer id un
   partition to the transaction implicitly (KIP-890 part 2), older ones have it verified. The coordinator's
   answers go out as the table below says; unlike Produce, nothing is retried here and 14, 15, 16 and 51 pass
   through.
-* Group "" is 24; not this node's group 16; loading 14 (15 below v2); a generation of an unknown group 22, a
-  member of it 25.
+* Group "" is 24; not this node's group 16; loading 14 (15 below v2); another generation, or one of an unknown group 22;
+  not a member 25; a replaced static member 82. The group is asked after the transaction was, so that nobody can commit
+  who stopped being a member meanwhile. Who claims no membership is always taken.
 * Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12.
 * v5 is hidden by the profile kafka-3.9.
 """
@@ -19,10 +20,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.offsets import offset_response, offsets_to_commit
+from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.offsets import OffsetsToCommit, offset_response, offsets_to_commit
 from dualwrite.broker_emulator.api.registry import Api, Call, register
 from dualwrite.broker_emulator.cluster import Partition
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.groups.offset_rules import Committer
+from dualwrite.broker_emulator.groups.shard import TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 
 _IMPLICIT_ADD_VERSION = 5
@@ -41,26 +45,34 @@ COORDINATOR_ERRORS_BEFORE_V4: Mapping[ErrorCode, ErrorCode] = {
 
 
 async def handle(call: Call) -> Any:
-    request, groups = call.request, call.node.groups
-    if request.group_id == "":
+    if call.request.group_id == "":
         return refuse(call, ErrorCode.invalid_group_id)
-    error = groups.check(request.group_id, getattr(request, "generation_id", -1), getattr(request, "member_id", ""))
+    offsets = offsets_to_commit(call)
+    error = await _commit(call, offsets) if offsets.concern_the_group else ErrorCode.none
+    return offset_response(call, "TxnOffsetCommit", offsets.answers(_old_name(call, error)))
+
+
+async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
+    request = call.request
+    shard = group_shard(call, request.group_id)
+    if isinstance(shard, ErrorCode):
+        return shard
+    guard, error = await _verify(call, shard.partition)
     if error is not ErrorCode.none:
-        return refuse(call, _old_name(call, error))
-    offsets, errors = offsets_to_commit(call)
-    partition = groups.led_partition(request.group_id)
-    assert partition is not None, "a group that passed check() is led here"
-    guard, error = await _verify(call, partition) if offsets else (None, ErrorCode.none)
-    if error is ErrorCode.none:
-        error = groups.commit_in_transaction(
-            request.group_id,
-            offsets,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            guard=guard,
-            transaction_version=2 if call.version >= _IMPLICIT_ADD_VERSION else 0,
-        )
-    return offset_response(call, "TxnOffsetCommit", {**errors, **dict.fromkeys(offsets, _old_name(call, error))})
+        return error
+    shard = group_shard(call, request.group_id)
+    if isinstance(shard, ErrorCode):  # lost while the transaction was verified
+        return shard
+    version = 2 if call.version >= _IMPLICIT_ADD_VERSION else 0
+    transaction = TransactionOfOffsets(request.producer_id, request.producer_epoch, guard, version)
+    error = await shard.commit_in_transaction(request.group_id, _committer(request), offsets.valid, transaction)
+    return ErrorCode.illegal_generation if error is ErrorCode.group_id_not_found else error
+
+
+def _committer(request: Any) -> Committer:
+    if not hasattr(request, "generation_id"):
+        return Committer()
+    return Committer(request.member_id, request.group_instance_id, request.generation_id)
 
 
 async def _verify(call: Call, partition: Partition) -> tuple[VerificationGuard | None, ErrorCode]:

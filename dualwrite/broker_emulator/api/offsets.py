@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -13,10 +13,32 @@ from dualwrite.broker_emulator.groups.offset_records import CommittedOffset
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 
-def offsets_to_commit(call: Call) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, ErrorCode]]:
-    """The offsets that can be stored, and why the others cannot. Topics that are not there are no key of either."""
-    offsets: dict[TopicPartition, CommittedOffset] = {}
-    errors: dict[TopicPartition, ErrorCode] = {}
+class OffsetsToCommit(NamedTuple):
+    """The offsets of a request: those that can be stored, and why the others cannot.
+
+    Topics that are not there are in neither; the response says so of its own accord.
+    """
+
+    valid: dict[TopicPartition, CommittedOffset]
+    refused: dict[TopicPartition, ErrorCode]
+
+    @property
+    def concern_the_group(self) -> bool:
+        """Whether the group is asked at all: not if there is no partition that exists."""
+        return bool(self.valid) or ErrorCode.offset_metadata_too_large in self.refused.values()
+
+    def answers(self, error: ErrorCode) -> dict[TopicPartition, ErrorCode]:
+        """What each is answered, with `error` from the group."""
+        if error is ErrorCode.none:
+            return {**self.refused, **dict.fromkeys(self.valid, error)}
+        unknown = ErrorCode.unknown_topic_or_partition
+        refused = {name: unknown if reason is unknown else error for name, reason in self.refused.items()}
+        return {**refused, **dict.fromkeys(self.valid, error)}
+
+
+def offsets_to_commit(call: Call) -> OffsetsToCommit:
+    """The offsets of an OffsetCommit or TxnOffsetCommit."""
+    offsets = OffsetsToCommit({}, {})
     for requested in call.request.topics:
         topic, _ = requested_topic(call, requested)
         if topic is None:
@@ -24,12 +46,12 @@ def offsets_to_commit(call: Call) -> tuple[dict[TopicPartition, CommittedOffset]
         for partition in requested.partitions:
             name = TopicPartition(topic.name, partition.partition_index)
             if not 0 <= name.partition < len(topic.partitions):
-                errors[name] = ErrorCode.unknown_topic_or_partition
+                offsets.refused[name] = ErrorCode.unknown_topic_or_partition
             elif len(partition.committed_metadata or "") > call.cluster.config.offset_metadata_max_bytes:
-                errors[name] = ErrorCode.offset_metadata_too_large
+                offsets.refused[name] = ErrorCode.offset_metadata_too_large
             else:
-                offsets[name] = _committed_offset(call, name, partition)
-    return offsets, errors
+                offsets.valid[name] = _committed_offset(call, name, partition)
+    return offsets
 
 
 def _committed_offset(call: Call, name: TopicPartition, partition: Any) -> CommittedOffset:

@@ -57,6 +57,28 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
             return {"group_id": "g", "topics": (parts.OffsetFetchRequestTopic(name="t", partition_indexes=(0,)),)}
         case "find_coordinator":
             return {"key": "x", "key_type": 1 if version else 0, "coordinator_keys": ("x", "y")}
+        case "join_group":
+            timeouts = {"session_timeout": milliseconds(6_000), "rebalance_timeout": milliseconds(6_000)}
+            protocols = (parts.JoinGroupRequestProtocol(name="range", metadata=b"m"),)
+            return {"group_id": "g", "member_id": "", **timeouts, "protocol_type": "consumer", "protocols": protocols}
+        case "heartbeat":
+            return {"group_id": "g", "generation_id": 1, "member_id": "m"}
+        case "leave_group":
+            members = (parts.MemberIdentity(member_id="m"),) if version >= 3 else ()
+            return {"group_id": "g", "member_id": "m", "members": members}
+        case "sync_group":
+            assignment = parts.SyncGroupRequestAssignment(member_id="m", assignment=b"a")
+            names = {"protocol_type": "consumer", "protocol_name": "range"}
+            return {"group_id": "g", "generation_id": 1, "member_id": "m", **names, "assignments": (assignment,)}
+        case "describe_groups":
+            return {"groups": ("g",), "include_authorized_operations": True}
+        case "list_groups":
+            return {"states_filter": (), "types_filter": ()}
+        case "delete_groups":
+            return {"groups_names": ("g",)}
+        case "offset_delete":
+            partitions = (parts.OffsetDeleteRequestPartition(partition_index=0),)
+            return {"group_id": "g", "topics": (parts.OffsetDeleteRequestTopic(name="t", partitions=partitions),)}
         case "api_versions":
             return {"client_software_name": "raw", "client_software_version": "1.0"}
         case "create_topics":
@@ -125,15 +147,26 @@ def error_codes(message: Any) -> list[int]:
     return found
 
 
-NOT_BEGUN = {"add_partitions_to_txn", "add_offsets_to_txn", "end_txn", "txn_offset_commit"}
-"""APIs that answer 49 to the sample, because its transactional id was never initialised."""
+NOT_BEGUN = dict.fromkeys(("add_partitions_to_txn", "add_offsets_to_txn", "end_txn", "txn_offset_commit"), 49)
+NO_SUCH_GROUP = {
+    **dict.fromkeys(("heartbeat", "leave_group", "sync_group"), 25),
+    **dict.fromkeys(("delete_groups", "offset_delete"), 69),
+}
+SINCE_VERSION = {("join_group", 4): 79, ("describe_groups", 6): 69}
+
+
+def answer_to_sample(api: str, version: int) -> int:
+    """The error that the sample is answered with: its transactional id and its group were never initialised."""
+    errors = {**NOT_BEGUN, **NO_SUCH_GROUP}
+    errors |= {name: error for (name, since), error in SINCE_VERSION.items() if version >= since}
+    return errors.get(api, 0)
 
 
 @pytest.mark.parametrize(("api", "version"), ALL_VERSIONS)
 def test_every_version_answers_and_can_refuse(emulator: Emulator, client: RawClient, api: str, version: int) -> None:
     request = sample(api, version, client.topic_id("t"))
     answered = error_codes(client.call(api, version, **request))
-    assert set(answered) - {0} == ({49} if api in NOT_BEGUN else set()), answered
+    assert set(answered) - {0} == {answer_to_sample(api, version)} - {0}, answered
 
     request = sample(api, version, client.topic_id("t") if api != "delete_topics" else None)
     emulator.faults.add(Fault(api=api, action=Error(41)))
@@ -184,6 +217,7 @@ def test_api_versions_says_what_is_registered(client: RawClient) -> None:
                 "add_partitions_to_txn": 5,
                 "write_txn_markers": 1,
                 "list_transactions": 1,
+                "describe_groups": 5,
             },
         ),
     ],

@@ -10,6 +10,9 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.cluster import Cluster, Partition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
+from dualwrite.broker_emulator.groups.offset_rules import Committer
+from dualwrite.broker_emulator.groups.shard import GroupShard, TransactionOfOffsets
+from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
@@ -32,16 +35,27 @@ def offsets_partition(node: Node) -> Partition:
     return node.cluster.topics["__consumer_offsets"].partitions[0]
 
 
+def shard(node: Node) -> GroupShard:
+    found = node.groups.shard("g")
+    assert isinstance(found, GroupShard)
+    return found
+
+
 def commit(node: Node, offset: int) -> None:
     value = node.groups.value(PARTITION, offset, -1, "")
-    assert node.groups.commit("g", {PARTITION: value}) == 0
+    assert asyncio.run(shard(node).commit("g", Committer(), {PARTITION: value})) == 0
 
 
 def commit_in_transaction(node: Node, offset: int) -> None:
     log = offsets_partition(node).log
     guard = log.begin_verification(**PRODUCER, base_sequence=-1, supports_epoch_bump=True)
+    assert try_to_commit_in_transaction(node, offset, guard) == 0
+
+
+def try_to_commit_in_transaction(node: Node, offset: int, guard: VerificationGuard | None) -> int:
     offsets = {PARTITION: node.groups.value(PARTITION, offset, -1, "")}
-    assert node.groups.commit_in_transaction("g", offsets, **PRODUCER, guard=guard, transaction_version=2) == 0
+    transaction = TransactionOfOffsets(**PRODUCER, guard=guard, transaction_version=2)
+    return asyncio.run(shard(node).commit_in_transaction("g", Committer(), offsets, transaction))
 
 
 def write_marker(node: Node, *, commit: bool) -> None:
@@ -52,12 +66,14 @@ def write_marker(node: Node, *, commit: bool) -> None:
 
 def reload(node: Node) -> None:
     node.groups.unload_partition(0)
-    assert node.groups.check("g", -1, "") == 16
+    assert node.groups.shard("g") == 16
+    node.groups.begin_loading(0)
+    assert node.groups.shard("g") == 14
     node.groups.load_partition(offsets_partition(node))
 
 
 def seen(node: Node) -> tuple[int | None, bool]:
-    table = node.groups.table("g")
+    table = shard(node).offsets
     committed = table.committed("g", PARTITION)
     return None if committed is None else committed.offset, table.is_unstable("g", PARTITION)
 
@@ -83,6 +99,5 @@ def test_aborted_offsets_stay_aborted_after_a_reload(node: Node) -> None:
 
 
 def test_without_verification_nothing_becomes_pending(node: Node) -> None:
-    offsets = {PARTITION: node.groups.value(PARTITION, 5, -1, "")}
-    error = node.groups.commit_in_transaction("g", offsets, **PRODUCER, guard=None, transaction_version=2)
-    assert (error, seen(node)) == (48, (None, False))
+    assert try_to_commit_in_transaction(node, 5, None) == 48
+    assert seen(node) == (None, False)

@@ -1,0 +1,92 @@
+"""JoinGroup (key 11), versions 0-9.
+
+A member joins its group, or joins again; answered when the rebalance's join phase is over.
+
+* v1 rebalance timeout (v0: the session timeout); v4 a newcomer is given its id with 79 and has to come again (KIP-394);
+  v5 group instance id (KIP-345); v6 flexible; v7 the answer may have no protocol (below: ""); v8 reason (KIP-800); v9 a
+  leader may be told not to assign (KIP-814).
+* Group "" 24; session timeout outside of `group.min.session.timeout.ms` and `group.max.session.timeout.ms` 26; not this
+  node's group 16; being loaded 14; unknown member, or a member id in an unknown group 25; no protocol in common 23; a
+  replaced static member 82; `group.max.size` reached 81 (KIP-389).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, CloseConnectionError, register
+from dualwrite.broker_emulator.groups.answers import JoinAnswer, JoinRequest
+from dualwrite.broker_emulator.groups.group import Protocol
+from dualwrite.broker_emulator.groups.waiting import SupersededError
+
+_MEMBER_ID_REQUIRED_VERSION = 4
+_NO_PROTOCOL_VERSION = 7
+_SKIP_ASSIGNMENT_VERSION = 9
+
+
+async def handle(call: Call) -> Any:
+    request, config = call.request, call.cluster.config
+    shard = group_shard(call, request.group_id)
+    if shard is ErrorCode.invalid_group_id:
+        return refuse(call, shard)
+    session_ms = milliseconds(request.session_timeout)
+    if not config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms:
+        return refuse(call, ErrorCode.invalid_session_timeout)
+    if isinstance(shard, ErrorCode):
+        return refuse(call, shard)
+    try:
+        return _response(call, await shard.join(request.group_id, _join_request(call, session_ms)))
+    except SupersededError as superseded:
+        raise CloseConnectionError(str(superseded)) from superseded
+
+
+def _join_request(call: Call, session_timeout_ms: int) -> JoinRequest:
+    request = call.request
+    group_instance_id = getattr(request, "group_instance_id", None)
+    client_id = call.client_id or ""
+    rebalance_timeout_ms = milliseconds(request.rebalance_timeout) if call.version >= 1 else session_timeout_ms
+    return JoinRequest(
+        member_id=request.member_id,
+        group_instance_id=group_instance_id,
+        client_id=client_id,
+        client_host=f"/{call.client_host}",
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple(Protocol(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
+        new_member_id=f"{client_id if group_instance_id is None else group_instance_id}-{uuid4()}",
+        must_know_its_id=call.version >= _MEMBER_ID_REQUIRED_VERSION,
+        can_skip_assignment=call.version >= _SKIP_ASSIGNMENT_VERSION,
+    )
+
+
+def _response(call: Call, answer: JoinAnswer) -> Any:
+    new = call.new
+    protocol_name = answer.protocol_name
+    return new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=protocol_name or "" if call.version < _NO_PROTOCOL_VERSION else protocol_name,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=tuple(
+            new.JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=member.metadata
+            )
+            for member in answer.members
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, JoinAnswer(error, call.request.member_id))
+
+
+register(Api(key=11, schema_name="join_group", min_version=0, max_version=9, handle=handle, refuse=refuse))

@@ -1,0 +1,35 @@
+"""Heartbeat (key 12), versions 0-4.
+
+A member's sign of life; the answer says whether it has to join again (27).
+
+* v3 group instance id (KIP-345); v4 flexible.
+* Group "" 24; not this node's group 16; unknown group or member 25; another generation 22; a replaced static member 82.
+  While the group is loaded the answer is 0, whoever asks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+
+
+async def handle(call: Call) -> Any:
+    request = call.request
+    shard = group_shard(call, request.group_id)
+    if shard is ErrorCode.coordinator_load_in_progress:
+        return refuse(call, ErrorCode.none)
+    if isinstance(shard, ErrorCode):
+        return refuse(call, shard)
+    group_instance_id = getattr(request, "group_instance_id", None)
+    return refuse(call, shard.heartbeat(request.group_id, request.member_id, group_instance_id, request.generation_id))
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error)
+
+
+register(Api(key=12, schema_name="heartbeat", min_version=0, max_version=4, handle=handle, refuse=refuse))

@@ -1,0 +1,53 @@
+"""LeaveGroup (key 13), versions 0-5.
+
+Members leave at once instead of being missed.
+
+* v3 many members, each with an error, and static ones by their instance alone (KIP-345); v4 flexible; v5 reason
+  (KIP-800). Before v3 the one member's error is the answer's.
+* Group "" 24; not this node's group 16; being loaded 14; unknown group or member 25; a replaced static member 82.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.groups.membership import LeavingMember
+
+_MANY_MEMBERS_VERSION = 3
+
+
+async def handle(call: Call) -> Any:
+    shard = group_shard(call, call.request.group_id)
+    if isinstance(shard, ErrorCode):
+        return refuse(call, shard)
+    leaving = _leaving(call)
+    errors = shard.leave(call.request.group_id, leaving)
+    if call.version < _MANY_MEMBERS_VERSION:
+        return refuse(call, errors[0])
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        members=tuple(
+            call.new.MemberResponse(
+                member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error
+            )
+            for member, error in zip(leaving, errors, strict=True)
+        ),
+    )
+
+
+def _leaving(call: Call) -> list[LeavingMember]:
+    if call.version < _MANY_MEMBERS_VERSION:
+        return [LeavingMember(call.request.member_id, None)]
+    return [LeavingMember(member.member_id, member.group_instance_id) for member in call.request.members]
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, members=())
+
+
+register(Api(key=13, schema_name="leave_group", min_version=0, max_version=5, handle=handle, refuse=refuse))

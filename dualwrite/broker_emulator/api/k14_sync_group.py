@@ -1,0 +1,66 @@
+"""SyncGroup (key 14), versions 0-5.
+
+A member asks for its assignment, the leader brings all of them; answered when the leader's is stored.
+
+* v3 group instance id (KIP-345); v4 flexible; v5 protocol type and name, which must be given and be the group's (23,
+  KIP-559).
+* Group "" 24; not this node's group 16; being loaded 14; unknown group or member 25; another generation 22; a replaced
+  static member 82; members join again 27.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, CloseConnectionError, register
+from dualwrite.broker_emulator.groups.answers import SyncAnswer
+from dualwrite.broker_emulator.groups.membership import SyncRequest
+from dualwrite.broker_emulator.groups.waiting import SupersededError
+
+_PROTOCOL_VERSION = 5
+
+
+async def handle(call: Call) -> Any:
+    request = call.request
+    sync_request = _sync_request(request)
+    names = (sync_request.protocol_type, sync_request.protocol_name)
+    if call.version >= _PROTOCOL_VERSION and None in names:
+        return refuse(call, ErrorCode.inconsistent_group_protocol)
+    shard = group_shard(call, request.group_id)
+    if isinstance(shard, ErrorCode):
+        return refuse(call, shard)
+    try:
+        return _response(call, await shard.sync(request.group_id, sync_request))
+    except SupersededError as superseded:
+        raise CloseConnectionError(str(superseded)) from superseded
+
+
+def _sync_request(request: Any) -> SyncRequest:
+    return SyncRequest(
+        member_id=request.member_id,
+        group_instance_id=getattr(request, "group_instance_id", None),
+        generation=request.generation_id,
+        protocol_type=getattr(request, "protocol_type", None),
+        protocol_name=getattr(request, "protocol_name", None),
+        assignments={assigned.member_id: bytes(assigned.assignment) for assigned in request.assignments},
+    )
+
+
+def _response(call: Call, answer: SyncAnswer) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=answer.error,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        assignment=answer.assignment,
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, SyncAnswer(error))
+
+
+register(Api(key=14, schema_name="sync_group", min_version=0, max_version=5, handle=handle, refuse=refuse))

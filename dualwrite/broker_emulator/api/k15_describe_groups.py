@@ -1,0 +1,112 @@
+"""DescribeGroups (key 15), versions 0-6.
+
+State, protocol and members of groups.
+
+* v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group is 69 with a
+  message (KIP-1043). Before, it is Dead and no error.
+* Metadata and assignments are shown of a stable group only. Not this node's group 16; being loaded 14.
+* v6 is hidden by the profile kafka-3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.groups.group import Group, Member
+from dualwrite.broker_emulator.groups.states import GroupState
+
+_UNKNOWN_GROUP_VERSION = 6
+_NOT_ASKED_FOR = -(2**31)
+_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
+_EVERY_OPERATION = sum(1 << operation for operation in (_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS))
+
+
+async def handle(call: Call) -> Any:
+    return _response(call, [_describe(call, group_id) for group_id in call.request.groups])
+
+
+def _response(call: Call, groups: list[Any]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
+
+
+def _describe(call: Call, group_id: str) -> Any:
+    shard = group_shard(call, group_id, allow_empty_id=True)
+    if isinstance(shard, ErrorCode):
+        return _error(call, group_id, shard)
+    group = shard.groups.get(group_id)
+    if group is None:
+        return _unknown(call, group_id)
+    return _described(
+        call,
+        group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if group.is_in(GroupState.STABLE) else "",
+        members=tuple(_member(call, group, member) for member in group.members.values()),
+    )
+
+
+def _member(call: Call, group: Group, member: Member) -> Any:
+    is_shown = group.is_in(GroupState.STABLE)
+    return call.new.DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(group.protocol_name) if is_shown else b"",
+        member_assignment=member.assignment if is_shown else b"",
+    )
+
+
+def _unknown(call: Call, group_id: str) -> Any:
+    if call.version < _UNKNOWN_GROUP_VERSION:
+        return _described(call, group_id, group_state=GroupState.DEAD)
+    message = f"Group {group_id} not found."
+    return _described(
+        call,
+        group_id,
+        error_code=ErrorCode.group_id_not_found,
+        error_message=message,
+        group_state=GroupState.DEAD,
+    )
+
+
+def _error(call: Call, group_id: str, error: ErrorCode) -> Any:
+    return _described(call, group_id, error_code=error)
+
+
+def _described(call: Call, group_id: str, **values: Any) -> Any:
+    asked = getattr(call.request, "include_authorized_operations", False)
+    allowed = asked and values.get("error_code", ErrorCode.none) is ErrorCode.none
+    defaults = {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "group_state": "",
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": (),
+        "authorized_operations": _EVERY_OPERATION if allowed else _NOT_ASKED_FOR,
+    }
+    return call.new.DescribedGroup(group_id=group_id, **{**defaults, **values})
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, [_error(call, group_id, error) for group_id in call.request.groups])
+
+
+register(
+    Api(
+        key=15,
+        schema_name="describe_groups",
+        min_version=0,
+        max_version=6,
+        newest={Profile.KAFKA_3_9: 5},
+        handle=handle,
+        refuse=refuse,
+    )
+)

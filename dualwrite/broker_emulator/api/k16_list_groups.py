@@ -1,0 +1,58 @@
+"""ListGroups (key 16), versions 0-5.
+
+The groups that this node coordinates; clients ask every node.
+
+* v3 flexible; v4 filter by state (KIP-518); v5 filter by type (KIP-848). Filters ignore case; a name that is no state
+  or type matches nothing.
+* While some of the node's groups are loaded, the answer is 14.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.groups.group import Group
+
+_GROUP_TYPE = "classic"
+
+
+async def handle(call: Call) -> Any:
+    groups = call.node.groups
+    if groups.is_loading:
+        return refuse(call, ErrorCode.coordinator_load_in_progress)
+    states = _lowered(getattr(call.request, "states_filter", ()))
+    types = _lowered(getattr(call.request, "types_filter", ()))
+    if types and _GROUP_TYPE not in types:
+        return _response(call, [])
+    listed = (group for shard in groups.shards() for group in shard.groups.values())
+    return _response(call, [group for group in listed if not states or group.state.lower() in states])
+
+
+def _lowered(names: Any) -> frozenset[str]:
+    return frozenset(name.strip().lower() for name in names)
+
+
+def _response(call: Call, groups: list[Group], error: ErrorCode = ErrorCode.none) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        groups=tuple(
+            call.new.ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state,
+                group_type=_GROUP_TYPE,
+            )
+            for group in groups
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, [], error)
+
+
+register(Api(key=16, schema_name="list_groups", min_version=0, max_version=5, handle=handle, refuse=refuse))

@@ -1,0 +1,40 @@
+"""DeleteGroups (key 42), versions 0-2.
+
+Groups without members are forgotten, with all their offsets, also those pending in transactions.
+
+* v2 flexible. Unknown group 69; a group with members 68; not this node's group 16; being loaded 14.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+
+
+async def handle(call: Call) -> Any:
+    return _response(call, {group_id: _delete(call, group_id) for group_id in call.request.groups_names})
+
+
+def _delete(call: Call, group_id: str) -> ErrorCode:
+    shard = group_shard(call, group_id, allow_empty_id=True)
+    return shard if isinstance(shard, ErrorCode) else shard.delete_group(group_id)
+
+
+def _response(call: Call, errors: dict[str, ErrorCode]) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        results=tuple(
+            call.new.DeletableGroupResult(group_id=group_id, error_code=error) for group_id, error in errors.items()
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, dict.fromkeys(call.request.groups_names, error))
+
+
+register(Api(key=42, schema_name="delete_groups", min_version=0, max_version=2, handle=handle, refuse=refuse))

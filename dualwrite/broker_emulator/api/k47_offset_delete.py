@@ -1,0 +1,77 @@
+"""OffsetDelete (key 47), version 0.
+
+Offsets of a group are forgotten (KIP-496).
+
+* Group "" 24; unknown group 69; not this node's group 16; being loaded 14; a group of members who are no consumers 68.
+* Unknown partition 3; a topic that the members consume 86. An offset that is not there is no error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.groups.shard import GroupShard
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+
+_Errors = dict[TopicPartition, ErrorCode]
+
+
+async def handle(call: Call) -> Any:
+    group_id = call.request.group_id
+    shard = group_shard(call, group_id)
+    if isinstance(shard, ErrorCode):
+        return refuse(call, shard)
+    error = shard.delete_offsets_error(group_id)
+    if error is not ErrorCode.none:
+        return refuse(call, error)
+    errors = _errors(call, shard)
+    error = shard.delete_offsets(group_id, [name for name, error in errors.items() if error is ErrorCode.none])
+    return refuse(call, error) if error is not ErrorCode.none else _response(call, error, errors)
+
+
+def _errors(call: Call, shard: GroupShard) -> _Errors:
+    group = shard.groups[call.request.group_id]
+    errors: _Errors = {}
+    for topic in call.request.topics:
+        for partition in topic.partitions:
+            name = TopicPartition(topic.name, partition.partition_index)
+            if call.cluster.partition(*name) is None:
+                errors[name] = ErrorCode.unknown_topic_or_partition
+            elif group.is_subscribed_to(topic.name):
+                errors[name] = ErrorCode.group_subscribed_to_topic
+            else:
+                errors[name] = ErrorCode.none
+    return errors
+
+
+def _response(call: Call, error: ErrorCode, errors: _Errors) -> Any:
+    new = call.new
+    return new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        topics=tuple(
+            new.OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    new.OffsetDeleteResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=errors[TopicPartition(topic.name, partition.partition_index)],
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in call.request.topics
+            if errors
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, error, {})
+
+
+register(Api(key=47, schema_name="offset_delete", min_version=0, max_version=0, handle=handle, refuse=refuse))

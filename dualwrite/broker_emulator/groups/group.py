@@ -1,0 +1,207 @@
+"""A consumer group of the classic protocol, as one immutable value, and what can be read off it.
+
+Deadlines are part of the value, in the clock's milliseconds, so that everything which happens to a group by the
+passing of time can be decided from the group and the present time alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE, read_subscribed_topics
+from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
+
+UNKNOWN_MEMBER_ID = ""
+"""What a client calls itself that has no member id yet."""
+
+
+class Protocol(NamedTuple):
+    """One of a member's ways to assign, in its order of preference; the metadata is for the leader to read."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One member of a group."""
+
+    member_id: str
+    group_instance_id: str | None
+    """Set for a static member (KIP-345)."""
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    is_new: bool = False
+    """It does not know of its first generation yet: its JoinGroup was never answered."""
+    awaits_join: bool = False
+    awaits_sync: bool = False
+    session_deadline_ms: int | None = None
+    """When it is given up; None while nothing is expected of it."""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What it said for a protocol; empty where it does not speak it."""
+        return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
+
+    def alive_at(self, now_ms: int) -> Member:
+        """As after a sign of life: another session timeout begins."""
+        return replace(self, session_deadline_ms=now_ms + self.session_timeout_ms)
+
+
+class InitialDelay(NamedTuple):
+    """How long an empty group's first rebalance still lets more members come (KIP-134)."""
+
+    delay_ms: int
+    """The wait that is under way."""
+    remaining_ms: int
+    """What may be added to it if new members came meanwhile."""
+    member_came: bool = False
+
+
+class InvalidTransitionError(Exception):
+    """A state would follow another that the table does not allow; a mistake in this package."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A group at one moment. Mappings are never changed in place; members stand in the order in which they joined."""
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    previous_state: GroupState = GroupState.DEAD
+    generation: int = 0
+    protocol_type: str | None = None
+    """None for a group that never had members: it only commits offsets (a "simple" group)."""
+    protocol_name: str | None = None
+    leader: str | None = None
+    state_timestamp_ms: int | None = None
+    """When the state was entered; None where an old record does not say."""
+    members: Mapping[str, Member] = field(default_factory=dict)
+    pending_members: Mapping[str, int] = field(default_factory=dict)
+    """Ids given out with MEMBER_ID_REQUIRED and not used yet (KIP-394), and when each is taken back."""
+    pending_sync: frozenset[str] = frozenset()
+    """Members of this generation that have not asked for their assignment yet."""
+    join_deadline_ms: int | None = None
+    sync_deadline_ms: int | None = None
+    initial_delay: InitialDelay | None = None
+    subscribed_topics: frozenset[str] | None = None
+    """Topics of this generation's members; None where their metadata cannot be read."""
+
+    # questions
+
+    def is_in(self, *states: GroupState) -> bool:
+        return self.state in states
+
+    @property
+    def can_rebalance(self) -> bool:
+        return self.state in VALID_PREVIOUS_STATES[GroupState.PREPARING_REBALANCE]
+
+    @property
+    def all_members_joined(self) -> bool:
+        return not self.pending_members and all(member.awaits_join for member in self.members.values())
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long a rebalance waits for its members: as long as the most patient one wants."""
+        return max(0, *(member.rebalance_timeout_ms for member in self.members.values()), 0)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When something is due next (see `membership.tick`); None if nothing ever is."""
+        return min(self._deadlines(), default=None)
+
+    def _deadlines(self) -> Iterator[int]:
+        yield from (at for at in (self.join_deadline_ms, self.sync_deadline_ms) if at is not None)
+        yield from self.pending_members.values()
+        for member in self.members.values():
+            if member.session_deadline_ms is not None:
+                yield member.session_deadline_ms
+
+    def static_member_id(self, group_instance_id: str) -> str | None:
+        """The member that a static instance is at present."""
+        for member in self.members.values():
+            if member.group_instance_id == group_instance_id:
+                return member.member_id
+        return None
+
+    def supports(self, protocol_type: str, names: frozenset[str]) -> bool:
+        """Whether a member with these protocols could be part of the group: one must be common to all members."""
+        if self.state is GroupState.EMPTY:
+            return protocol_type != "" and bool(names)
+        return self.protocol_type == protocol_type and bool(names & self.common_protocols())
+
+    def common_protocols(self) -> frozenset[str]:
+        """What every member speaks."""
+        spoken = [frozenset(protocol.name for protocol in member.protocols) for member in self.members.values()]
+        return frozenset.intersection(*spoken) if spoken else frozenset()
+
+    def selected_protocol(self) -> str:
+        """The protocol for the next generation: of the common ones, each member votes for the one it prefers.
+
+        Of two with as many votes, the one that was voted for first wins; Kafka leaves that to a hash table.
+        """
+        common = self.common_protocols()
+        votes = Counter(
+            next(protocol.name for protocol in member.protocols if protocol.name in common)
+            for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def member_error(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Whether a request comes from a member: 25 if not, 82 if another one took the static instance over."""
+        if group_instance_id is not None:
+            current = self.static_member_id(group_instance_id)
+            if current is not None and current != member_id:
+                return ErrorCode.fenced_instance_id
+            if current is None:
+                return ErrorCode.unknown_member_id
+        return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether the members consume a topic. A group of consumers that cannot be read may consume any."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        return topic in self.subscribed_topics
+
+    # changes
+
+    def to(self, state: GroupState, now_ms: int) -> Group:
+        """In another state. Raises InvalidTransitionError where the table does not allow it."""
+        if self.state not in VALID_PREVIOUS_STATES[state]:
+            raise InvalidTransitionError(f"group {self.group_id!r} cannot go from {self.state} to {state}")
+        return replace(self, state=state, previous_state=self.state, state_timestamp_ms=now_ms)
+
+    def with_member(self, member: Member) -> Group:
+        """With a member added or replaced by its new self."""
+        return replace(self, members={**self.members, member.member_id: member})
+
+    def without(self, member_id: str) -> Group:
+        """Without a member, pending or not. The next in line becomes leader if it was that."""
+        members = {other: member for other, member in self.members.items() if other != member_id}
+        pending = {other: deadline for other, deadline in self.pending_members.items() if other != member_id}
+        leader = self.leader if self.leader != member_id else next(iter(members), None)
+        pending_sync = self.pending_sync - {member_id}
+        return replace(self, members=members, pending_members=pending, leader=leader, pending_sync=pending_sync)
+
+    def with_subscribed_topics(self) -> Group:
+        """With the topics of the present members, from their metadata for the selected protocol."""
+        return replace(self, subscribed_topics=self._read_subscribed_topics())
+
+    def _read_subscribed_topics(self) -> frozenset[str] | None:
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return None
+        topics: frozenset[str] = frozenset()
+        for member in self.members.values():
+            subscribed = read_subscribed_topics(member.metadata(self.protocol_name))
+            if subscribed is None:
+                return None
+            topics |= subscribed
+        return topics

@@ -1,0 +1,310 @@
+"""What the coordinator decides about JoinGroup, SyncGroup, Heartbeat, LeaveGroup and the passing of time. Pure.
+
+Each function takes the group, the request, the present time in milliseconds and the settings, and gives what becomes
+of the group and who is answered what. The rules are those of Kafka's classic protocol with static members (KIP-345),
+member ids that have to be known first (KIP-394), and a leader that may skip the assignment (KIP-814).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.groups.answers import (
+    Decision,
+    JoinAnswer,
+    JoinDecision,
+    JoinRequest,
+    SyncAnswer,
+    SyncDecision,
+)
+from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, Member
+from dualwrite.broker_emulator.groups.rebalance import GroupSettings, Rebalance, join_answer
+from dualwrite.broker_emulator.groups.states import GroupState
+
+# JoinGroup
+
+
+def join(group: Group, request: JoinRequest, now_ms: int, settings: GroupSettings) -> JoinDecision:
+    """A member joins, or joins again."""
+    is_new = request.member_id == UNKNOWN_MEMBER_ID
+    if not _has_room(group, request.member_id, settings):
+        return _refuse_join(group.without(request.member_id), ErrorCode.group_max_size_reached, UNKNOWN_MEMBER_ID)
+    if not group.supports(request.protocol_type, request.protocol_names):
+        return _refuse_join(group, ErrorCode.inconsistent_group_protocol, request.member_id)
+    change = Rebalance(group, now_ms, settings)
+    return _join_new(change, request) if is_new else _join_known(change, request)
+
+
+def _refuse_join(group: Group, error: ErrorCode, member_id: str) -> JoinDecision:
+    return JoinDecision(Decision(group=group), JoinAnswer(error, member_id))
+
+
+def _has_room(group: Group, member_id: str, settings: GroupSettings) -> bool:
+    """`group.max.size` (KIP-389). While members join again those who came count, so that the last ones are kept out."""
+    if group.is_in(GroupState.EMPTY):
+        return True
+    member = group.members.get(member_id)
+    if group.is_in(GroupState.PREPARING_REBALANCE):
+        waiting = sum(member.awaits_join for member in group.members.values())
+        return (member is not None and member.awaits_join) or waiting < settings.max_size
+    return member is not None or len(group.members) < settings.max_size
+
+
+def _join_new(change: Rebalance, request: JoinRequest) -> JoinDecision:
+    new_member_id = request.new_member_id
+    if request.group_instance_id is not None:
+        current = change.group.static_member_id(request.group_instance_id)
+        if current is not None:
+            return _join_as_replacement(change, request, current)
+    elif request.must_know_its_id:
+        deadline_ms = change.now_ms + request.session_timeout_ms
+        pending = {**change.group.pending_members, new_member_id: deadline_ms}
+        return _refuse_join(replace(change.group, pending_members=pending), ErrorCode.member_id_required, new_member_id)
+    return _add(change, request, new_member_id)
+
+
+def _add(change: Rebalance, request: JoinRequest, member_id: str) -> JoinDecision:
+    change.add_member(request, member_id)
+    change.begin_or_go_on()
+    return JoinDecision(change.decision(), waits_as=member_id)
+
+
+def _join_known(change: Rebalance, request: JoinRequest) -> JoinDecision:
+    group, member_id = change.group, request.member_id
+    if member_id in group.pending_members:
+        return _add(change, request, member_id)
+    error = group.member_error(member_id, request.group_instance_id)
+    if error is not ErrorCode.none:
+        return _refuse_join(group, error, member_id)
+    if _keeps_generation(group, request):
+        return JoinDecision(Decision(group=group), join_answer(group, member_id))
+    change.rejoin(request, member_id)
+    change.begin_or_go_on()
+    return JoinDecision(change.decision(), waits_as=member_id)
+
+
+def _keeps_generation(group: Group, request: JoinRequest) -> bool:
+    """Whether a member that joins again is only told the present generation: nothing changed, or its answer was lost.
+
+    A leader that joins a stable group wants a new assignment, for something that only it knows of.
+    """
+    if group.members[request.member_id].protocols != request.protocols:
+        return False
+    is_leader = group.leader == request.member_id
+    return group.is_in(GroupState.COMPLETING_REBALANCE) or (group.is_in(GroupState.STABLE) and not is_leader)
+
+
+def _join_as_replacement(change: Rebalance, request: JoinRequest, old_member_id: str) -> JoinDecision:
+    """A static member starts anew: it takes the place of its former self, without a rebalance if all stays the same."""
+    before, member_id = change.group, request.new_member_id
+    change.replace_static_member(old_member_id, member_id)
+    change.rejoin(request, member_id)
+    if change.group.is_in(GroupState.STABLE) and change.group.selected_protocol() == change.group.protocol_name:
+        return JoinDecision(_replaced_silently(change, request, before), waits_as=member_id)
+    if change.group.is_in(GroupState.PREPARING_REBALANCE):
+        change.go_on()
+    else:
+        change.begin()
+    return JoinDecision(change.decision(), waits_as=member_id)
+
+
+def _replaced_silently(change: Rebalance, request: JoinRequest, before: Group) -> Decision:
+    member_id = request.new_member_id
+    change.group = change.group.with_member(replace(change.group.members[member_id], awaits_join=False))
+    if request.can_skip_assignment:
+        change.joined[member_id] = join_answer(change.group, member_id, skips_assignment=True)
+    else:
+        # It must not take itself for the leader: it would assign, and nobody waits for that. So it is told who led.
+        group, leader = change.group, before.leader or ""
+        change.joined[member_id] = JoinAnswer(
+            ErrorCode.none, member_id, group.generation, group.protocol_type, group.protocol_name, leader
+        )
+    change.stores_group = True
+
+    def refused(error: ErrorCode) -> Decision:
+        answer = JoinAnswer(
+            error,
+            UNKNOWN_MEMBER_ID,
+            before.generation,
+            before.protocol_type,
+            before.protocol_name,
+            before.leader or "",
+        )
+        return Decision(group=before, joined={**change.joined, member_id: answer}, synced=change.synced)
+
+    return replace(change.decision(), if_refused=refused)
+
+
+# SyncGroup
+
+
+class SyncRequest(NamedTuple):
+    """A SyncGroup request; the assignments come from the leader only."""
+
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: Mapping[str, bytes]
+
+
+def sync(group: Group, request: SyncRequest, now_ms: int, settings: GroupSettings) -> SyncDecision:
+    """A member asks for its assignment; the leader brings everybody's."""
+    error = _sync_error(group, request)
+    if error is not ErrorCode.none:
+        return SyncDecision(Decision(group=group), SyncAnswer(error))
+    group = _not_pending_sync(group, request.member_id)
+    member = group.members[request.member_id]
+    if group.is_in(GroupState.STABLE):
+        answer = SyncAnswer(ErrorCode.none, group.protocol_type, group.protocol_name, member.assignment)
+        return SyncDecision(Decision(group=group), answer)
+    change = Rebalance(group.with_member(replace(member, awaits_sync=True)), now_ms, settings)
+    if group.leader != request.member_id:
+        return SyncDecision(change.decision())
+    return SyncDecision(_assign(change, dict(request.assignments)))
+
+
+def _assign(change: Rebalance, assignments: dict[str, bytes]) -> Decision:
+    waiting = change.group
+    change.assign(assignments)
+
+    def refused(error: ErrorCode) -> Decision:
+        again = Rebalance(waiting, change.now_ms, change.settings)
+        again.refuse_assignment(error)
+        return again.decision()
+
+    return replace(change.decision(), if_refused=refused)
+
+
+def _sync_error(group: Group, request: SyncRequest) -> ErrorCode:
+    error = group.member_error(request.member_id, request.group_instance_id)
+    if error is not ErrorCode.none:
+        return error
+    if request.generation != group.generation:
+        return ErrorCode.illegal_generation
+    names = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol_name))
+    if any(None not in pair and pair[0] != pair[1] for pair in names):
+        return ErrorCode.inconsistent_group_protocol
+    return ErrorCode.rebalance_in_progress if group.is_in(GroupState.PREPARING_REBALANCE) else ErrorCode.none
+
+
+def _not_pending_sync(group: Group, member_id: str) -> Group:
+    pending_sync = group.pending_sync - {member_id}
+    return replace(group, pending_sync=pending_sync, sync_deadline_ms=group.sync_deadline_ms if pending_sync else None)
+
+
+# Heartbeat
+
+
+def heartbeat(
+    group: Group, member_id: str, group_instance_id: str | None, generation: int, now_ms: int
+) -> tuple[Group, ErrorCode]:
+    """A sign of life; the answer says whether a rebalance waits for the member."""
+    error = group.member_error(member_id, group_instance_id)
+    if error is ErrorCode.none and generation != group.generation:
+        error = ErrorCode.illegal_generation
+    if error is not ErrorCode.none:
+        return group, error
+    rebalances = group.is_in(GroupState.PREPARING_REBALANCE)
+    return sign_of_life(group, member_id, now_ms), ErrorCode.rebalance_in_progress if rebalances else ErrorCode.none
+
+
+def sign_of_life(group: Group, member_id: str, now_ms: int) -> Group:
+    """A member's session timeout begins anew."""
+    return group.with_member(group.members[member_id].alive_at(now_ms))
+
+
+# LeaveGroup
+
+
+class LeavingMember(NamedTuple):
+    """Who leaves: by member id, or, for an administrator who removes a static member, by instance alone."""
+
+    member_id: str
+    group_instance_id: str | None
+
+
+def leave(
+    group: Group, leaving: Sequence[LeavingMember], now_ms: int, settings: GroupSettings
+) -> tuple[Decision, list[ErrorCode]]:
+    """Members leave, together; each is answered for itself."""
+    change = Rebalance(group, now_ms, settings)
+    errors = [_leave_one(change, member) for member in leaving]
+    if ErrorCode.none in errors and not change.group.is_in(GroupState.EMPTY):
+        change.begin_or_go_on()
+    return change.decision(), errors
+
+
+def _leave_one(change: Rebalance, leaving: LeavingMember) -> ErrorCode:
+    group, member_id = change.group, leaving.member_id
+    if member_id == UNKNOWN_MEMBER_ID:
+        instance = leaving.group_instance_id
+        current = None if instance is None else group.static_member_id(instance)
+        if current is None:
+            return ErrorCode.unknown_member_id
+        member_id = current
+    elif member_id not in group.pending_members:
+        error = group.member_error(member_id, leaving.group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+    change.remove(member_id)
+    return ErrorCode.none
+
+
+# time
+
+
+def after_load(group: Group, now_ms: int, settings: GroupSettings) -> Decision:
+    """A new coordinator has read the group: its members' sessions begin, and one that is too large begins to shrink."""
+    members = {member_id: member.alive_at(now_ms) for member_id, member in group.members.items()}
+    change = Rebalance(replace(group, members=members), now_ms, settings)
+    if len(members) > settings.max_size:
+        change.begin()
+    return change.decision()
+
+
+def tick(group: Group, now_ms: int, settings: GroupSettings) -> Decision:
+    """Whatever is due by now, in the order in which it fell due."""
+    change = Rebalance(group, now_ms, settings)
+    while (due_ms := change.group.next_deadline_ms) is not None and due_ms <= now_ms:
+        _fall_due(change, due_ms)
+    return change.decision()
+
+
+def _fall_due(change: Rebalance, due_ms: int) -> None:
+    """One of the things whose deadline is `due_ms`."""
+    group = change.group
+    if group.join_deadline_ms == due_ms:
+        change.join_deadline_passed()
+    elif group.sync_deadline_ms == due_ms:
+        _give_up_those_who_did_not_sync(change)
+    else:
+        pending = next((name for name, deadline_ms in group.pending_members.items() if deadline_ms == due_ms), None)
+        if pending is not None:
+            change.remove(pending)
+            change.member_gone(was_pending=True)
+        else:
+            _end_session(change, next(m for m in group.members.values() if m.session_deadline_ms == due_ms))
+
+
+def _give_up_those_who_did_not_sync(change: Rebalance) -> None:
+    missing = [member_id for member_id in change.group.members if member_id in change.group.pending_sync]
+    change.group = replace(change.group, sync_deadline_ms=None)
+    for member_id in missing:
+        change.remove(member_id)
+    if missing:
+        change.begin()
+
+
+def _end_session(change: Rebalance, member: Member) -> None:
+    """A member that waits for the others is alive; not so a newcomer, who may have gone without a word."""
+    if not member.is_new and (member.awaits_join or member.awaits_sync):
+        change.group = change.group.with_member(replace(member, session_deadline_ms=None))
+        return
+    change.remove(member.member_id)
+    change.member_gone()

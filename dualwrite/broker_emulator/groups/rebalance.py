@@ -1,0 +1,272 @@
+"""The steps of a rebalance, from the first member that joins to the last that has its assignment. Pure.
+
+A `Rebalance` is one group's change in the making: it starts from a group, is taken through steps, and ends as a
+`Decision`. It lives for one decision only.
+
+Waiting JoinGroups are answered when every member has joined or the rebalance timeout (the longest of the members')
+has passed; members that did not come are removed, except static ones (KIP-345). An empty group's first rebalance
+waits `group.initial.rebalance.delay.ms`, longer if more members come meanwhile (KIP-134).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.groups.answers import Decision, JoinAnswer, JoinedMember, JoinRequest, SyncAnswer
+from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, InitialDelay, Member
+from dualwrite.broker_emulator.groups.states import GroupState
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""How long a new member's first JoinGroup may wait: it has no id yet to send heartbeats with."""
+
+
+class GroupSettings(NamedTuple):
+    """The settings that decisions about groups depend on."""
+
+    initial_rebalance_delay_ms: int
+    max_size: int
+
+
+@dataclass(slots=True)
+class Rebalance:
+    """One group's change in the making."""
+
+    group: Group
+    now_ms: int
+    settings: GroupSettings
+    joined: dict[str, JoinAnswer] = field(default_factory=dict)
+    synced: dict[str, SyncAnswer] = field(default_factory=dict)
+    stores_group: bool = False
+
+    def decision(self) -> Decision:
+        """What came of it."""
+        return Decision(group=self.group, joined=self.joined, synced=self.synced, stores_group=self.stores_group)
+
+    # members
+
+    def add_member(self, request: JoinRequest, member_id: str) -> None:
+        """A newcomer joins and waits."""
+        if self.group.is_in(GroupState.PREPARING_REBALANCE) and self.group.initial_delay is not None:
+            self.group = replace(self.group, initial_delay=self.group.initial_delay._replace(member_came=True))
+        if not self.group.members:
+            self.group = replace(self.group, protocol_type=request.protocol_type, leader=member_id)
+        group = self.group
+        pending = {other: deadline for other, deadline in group.pending_members.items() if other != member_id}
+        member = Member(
+            member_id=member_id,
+            group_instance_id=request.group_instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=request.protocols,
+            is_new=True,
+            awaits_join=True,
+            session_deadline_ms=self.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
+        )
+        self.group = replace(group, pending_members=pending).with_member(member)
+
+    def rejoin(self, request: JoinRequest, member_id: str) -> None:
+        """A member joins again and waits."""
+        self.group = self.group.with_member(
+            replace(
+                self.group.members[member_id],
+                protocols=request.protocols,
+                rebalance_timeout_ms=request.rebalance_timeout_ms,
+                session_timeout_ms=request.session_timeout_ms,
+                awaits_join=True,
+            )
+        )
+
+    def replace_static_member(self, old_member_id: str, new_member_id: str) -> None:
+        """A static instance came back under a new id: who waits under the old one is fenced."""
+        old = self.group.members[old_member_id]
+        fenced = ErrorCode.fenced_instance_id
+        if old.awaits_join:
+            self.joined[old_member_id] = JoinAnswer(fenced, old_member_id)
+        if old.awaits_sync:
+            self.synced[old_member_id] = SyncAnswer(fenced)
+        new = replace(old, member_id=new_member_id, is_new=False, awaits_join=False, awaits_sync=False)
+        group = self.group
+        leader = new_member_id if group.leader == old_member_id else group.leader
+        members = {member_id: member for member_id, member in group.members.items() if member_id != old_member_id}
+        self.group = replace(
+            group,
+            leader=leader,
+            members={**members, new_member_id: new.alive_at(self.now_ms)},
+            pending_sync=group.pending_sync - {old_member_id},
+        )
+
+    def remove(self, member_id: str) -> None:
+        """A member left or is given up. If it still waits for an answer, it is told to begin anew."""
+        member = self.group.members.get(member_id)
+        if member is not None and member.awaits_join:
+            self.joined[member_id] = JoinAnswer(ErrorCode.unknown_member_id, UNKNOWN_MEMBER_ID)
+        if member is not None and member.awaits_sync:
+            self.synced[member_id] = SyncAnswer(ErrorCode.unknown_member_id)
+        self.group = self.group.without(member_id)
+
+    # phases
+
+    def begin_or_go_on(self) -> None:
+        """After a member came, left or changed: rebalance anew, or see whether the rebalance under way is complete."""
+        if self.group.can_rebalance:
+            self.begin()
+        else:
+            self.go_on()
+
+    def begin(self) -> None:
+        """Have all members join again."""
+        group, now_ms = self.group, self.now_ms
+        if group.is_in(GroupState.COMPLETING_REBALANCE):
+            self._answer_syncs(SyncAnswer(ErrorCode.rebalance_in_progress))
+        is_first = group.is_in(GroupState.EMPTY)
+        self.group = replace(
+            self.group.to(GroupState.PREPARING_REBALANCE, now_ms), pending_sync=frozenset(), sync_deadline_ms=None
+        )
+        if is_first:
+            delay_ms = self.settings.initial_rebalance_delay_ms
+            self._delay(InitialDelay(delay_ms, max(self.group.rebalance_timeout_ms - delay_ms, 0)))
+        elif self.group.all_members_joined:
+            self.complete_join()
+        else:
+            self.group = replace(self.group, join_deadline_ms=now_ms + self.group.rebalance_timeout_ms)
+
+    def go_on(self) -> None:
+        """Complete the join phase if nobody is missing. An empty group's first rebalance waits for its time instead."""
+        group = self.group
+        is_waiting = group.is_in(GroupState.PREPARING_REBALANCE) and group.initial_delay is None
+        if is_waiting and group.all_members_joined:
+            self.complete_join()
+
+    def member_gone(self, *, was_pending: bool = False) -> None:
+        """After a member was given up. One that only had an id so far leaves nothing to assign anew."""
+        if self.group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            if not was_pending:
+                self.begin()
+        elif self.group.is_in(GroupState.PREPARING_REBALANCE) and self.group.all_members_joined:
+            self.complete_join()
+
+    def join_deadline_passed(self) -> None:
+        """The time to join is over, unless a first rebalance is extended because more members came."""
+        delay = self.group.initial_delay
+        if delay is None or not delay.member_came or delay.remaining_ms == 0:
+            self.complete_join()
+            return
+        delay_ms = min(self.settings.initial_rebalance_delay_ms, delay.remaining_ms)
+        self._delay(InitialDelay(delay_ms, max(delay.remaining_ms - delay.delay_ms, 0)))
+
+    def _delay(self, delay: InitialDelay) -> None:
+        self.group = replace(self.group, initial_delay=delay, join_deadline_ms=self.now_ms + delay.delay_ms)
+
+    def complete_join(self) -> None:
+        """End the join phase: whoever is missing is removed, and the next generation begins."""
+        self.group = replace(self.group, join_deadline_ms=None, initial_delay=None)
+        for member in list(self.group.members.values()):
+            if not member.awaits_join and member.group_instance_id is None:
+                self.group = self.group.without(member.member_id)
+        if not self.group.members:
+            self._become_empty()
+        elif self._elect_leader():
+            self._next_generation()
+        else:  # static members only, and none of them came: wait on, until their sessions end
+            deadline_ms = self.now_ms + max(self.group.rebalance_timeout_ms, 1)  # 0 would never let time go on
+            self.group = replace(self.group, join_deadline_ms=deadline_ms)
+
+    def _elect_leader(self) -> bool:
+        """Keep the leader if it joined, else take the first member that did. False where none did."""
+        members = self.group.members
+        leader = members.get(self.group.leader or "")
+        if leader is None or not leader.awaits_join:
+            leader = next((member for member in members.values() if member.awaits_join), None)
+        if leader is None:
+            return False
+        self.group = replace(self.group, leader=leader.member_id)
+        return True
+
+    def _become_empty(self) -> None:
+        group = self.group.to(GroupState.EMPTY, self.now_ms)
+        self.group = replace(group, generation=group.generation + 1, protocol_name=None).with_subscribed_topics()
+        self.stores_group = True
+
+    def _next_generation(self) -> None:
+        group = replace(
+            self.group.to(GroupState.COMPLETING_REBALANCE, self.now_ms),
+            generation=self.group.generation + 1,
+            protocol_name=self.group.selected_protocol(),
+            pending_sync=frozenset(self.group.members),
+            sync_deadline_ms=self.now_ms + self.group.rebalance_timeout_ms,
+        )
+        waiting = [member.member_id for member in group.members.values() if member.awaits_join]
+        members = {
+            member_id: replace(member.alive_at(self.now_ms), awaits_join=False, is_new=False)
+            for member_id, member in group.members.items()
+        }
+        self.group = replace(group, members=members).with_subscribed_topics()
+        for member_id in waiting:
+            self.joined[member_id] = join_answer(self.group, member_id)
+
+    # assignments
+
+    def assign(self, assignments: dict[str, bytes]) -> None:
+        """The leader's assignment: the generation is stable. Members that it does not name get an empty one."""
+        members = {
+            member_id: replace(member, assignment=assignments.get(member_id, b""))
+            for member_id, member in self.group.members.items()
+        }
+        group = replace(self.group, members=members).to(GroupState.STABLE, self.now_ms)
+        self.group = group
+        self._answer_waiting_syncs(
+            {
+                member.member_id: SyncAnswer(
+                    ErrorCode.none, group.protocol_type, group.protocol_name, assignment=member.assignment
+                )
+                for member in members.values()
+            }
+        )
+        self.stores_group = True
+
+    def refuse_assignment(self, error: ErrorCode) -> None:
+        """The leader's assignment could not be stored: everybody hears so and joins again."""
+        self._answer_syncs(SyncAnswer(error))
+        self.begin_or_go_on()
+
+    def _answer_syncs(self, answer: SyncAnswer) -> None:
+        """Take all assignments back and tell everybody who waits for one."""
+        members = {member_id: replace(member, assignment=b"") for member_id, member in self.group.members.items()}
+        self.group = replace(self.group, members=members)
+        self._answer_waiting_syncs(dict.fromkeys(members, answer))
+
+    def _answer_waiting_syncs(self, answers: dict[str, SyncAnswer]) -> None:
+        """Their session begins anew: it may have ended unnoticed while they waited."""
+        members = dict(self.group.members)
+        for member_id, member in self.group.members.items():
+            if member.awaits_sync:
+                self.synced[member_id] = answers[member_id]
+                members[member_id] = replace(member.alive_at(self.now_ms), awaits_sync=False)
+        self.group = replace(self.group, members=members)
+
+
+def join_answer(group: Group, member_id: str, *, skips_assignment: bool = False) -> JoinAnswer:
+    """A member's way into the present generation. The leader is told who the members are."""
+    is_leader = group.leader == member_id
+    return JoinAnswer(
+        ErrorCode.none,
+        member_id,
+        generation=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader or "",
+        skip_assignment=skips_assignment and is_leader,
+        members=_members_for_leader(group) if is_leader else (),
+    )
+
+
+def _members_for_leader(group: Group) -> tuple[JoinedMember, ...]:
+    return tuple(
+        JoinedMember(member.member_id, member.group_instance_id, member.metadata(group.protocol_name))
+        for member in group.members.values()
+    )

@@ -1,0 +1,372 @@
+"""The groups of one partition of `__consumer_offsets` on the node that leads it: state, waiting requests and timers.
+
+A thin shell. What happens to a group is decided in `membership` and `offset_rules`; here decisions are stored and
+carried out. A group's state is changed when its record is appended, and its members are told when it is replicated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.clock import Timer
+from dualwrite.broker_emulator.groups import membership
+from dualwrite.broker_emulator.groups.answers import Decision, JoinAnswer, JoinRequest, SyncAnswer
+from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group
+from dualwrite.broker_emulator.groups.group_records import encode_group_key, encode_group_value
+from dualwrite.broker_emulator.groups.membership import LeavingMember, SyncRequest
+from dualwrite.broker_emulator.groups.offset_records import CommittedOffset, OffsetKey, encode_key, encode_value
+from dualwrite.broker_emulator.groups.offset_rules import (
+    Committer,
+    commit_error,
+    delete_group_error,
+    delete_offsets_error,
+    is_expired,
+    is_kept_alive_by_commit,
+)
+from dualwrite.broker_emulator.groups.rebalance import GroupSettings
+from dualwrite.broker_emulator.groups.replay import replay
+from dualwrite.broker_emulator.groups.states import GroupState
+from dualwrite.broker_emulator.groups.waiting import WaitingRequests, answer_all
+from dualwrite.broker_emulator.log.partition_log import AppendOrigin
+from dualwrite.broker_emulator.log.record_batch import build_batch
+from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.replication import wait_until_replicated
+from dualwrite.broker_emulator.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.cluster import Cluster, Partition
+
+logger = logging.getLogger(__name__)
+
+APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+}
+"""What a failed append to `__consumer_offsets` is called towards the client; anything else keeps its name (2.5)."""
+
+_Records = Sequence[tuple[bytes, bytes | None]]
+_MS_PER_MINUTE = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionOfOffsets:
+    """Whose transaction offsets are committed in."""
+
+    producer_id: int
+    producer_epoch: int
+    guard: VerificationGuard | None
+    transaction_version: int
+
+
+class GroupShard:
+    """The groups of one partition."""
+
+    def __init__(self, cluster: Cluster, partition: Partition) -> None:
+        """Replay the partition. Must run in the emulator's loop: members' session timeouts begin."""
+        self.partition = partition
+        self._cluster = cluster
+        self._leader_epoch = partition.log.leader_epoch
+        config = cluster.config
+        self._settings = GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size)
+        self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
+        self._joining: WaitingRequests[JoinAnswer] = WaitingRequests()
+        self._syncing: WaitingRequests[SyncAnswer] = WaitingRequests()
+        self._timers: dict[str, tuple[int, Timer]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.groups, self.offsets = replay(partition.log.batches())
+        for group in list(self.groups.values()):
+            self._carry_out(membership.after_load(group, self._now_ms, self._settings))
+
+    @property
+    def _now_ms(self) -> int:
+        return self._cluster.clock.now_ms()
+
+    def halt(self) -> None:
+        """Let nothing fall due any more."""
+        for _, timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def close(self) -> None:
+        """The node no longer leads the partition: whoever waits is sent to another coordinator."""
+        self.halt()
+        error = ErrorCode.not_coordinator
+        answer_all([(future, JoinAnswer(error, member_id)) for member_id, future in self._joining.take_all()])
+        answer_all([(future, SyncAnswer(error)) for _, future in self._syncing.take_all()])
+        self.groups = {group_id: group.to(GroupState.DEAD, self._now_ms) for group_id, group in self.groups.items()}
+
+    # membership
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
+        """JoinGroup; waits as long as the rebalance does. Raises SupersededError."""
+        group = self.groups.get(group_id)
+        if group is None:
+            if request.member_id != UNKNOWN_MEMBER_ID:
+                return JoinAnswer(ErrorCode.unknown_member_id, request.member_id)
+            group = Group(group_id=group_id, state_timestamp_ms=self._now_ms)
+            error = self._append_group(group)
+            if error is not ErrorCode.none:
+                return JoinAnswer(error, UNKNOWN_MEMBER_ID)
+        decided = membership.join(group, request, self._now_ms, self._settings)
+        if decided.answer is not None:
+            self._carry_out(decided.decision)
+            return decided.answer
+        answer = self._joining.add(group_id, decided.waits_as)
+        self._carry_out(decided.decision)
+        return await answer
+
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
+        """SyncGroup; waits for the leader's. Raises SupersededError."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return SyncAnswer(ErrorCode.unknown_member_id)
+        decided = membership.sync(group, request, self._now_ms, self._settings)
+        if decided.answer is not None:
+            self._carry_out(decided.decision)
+            return decided.answer
+        answer = self._syncing.add(group_id, request.member_id)
+        self._carry_out(decided.decision)
+        return await answer
+
+    def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> ErrorCode:
+        """Heartbeat."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.unknown_member_id
+        group, error = membership.heartbeat(group, member_id, group_instance_id, generation, self._now_ms)
+        self._keep(group)
+        return error
+
+    def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> list[ErrorCode]:
+        """LeaveGroup, an error for each member."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return [ErrorCode.unknown_member_id] * len(leaving)
+        decision, errors = membership.leave(group, leaving, self._now_ms, self._settings)
+        self._carry_out(decision)
+        return errors
+
+    def _carry_out(self, decision: Decision) -> None:
+        error = self._append_group(decision.group) if decision.stores_group else ErrorCode.none
+        if error is not ErrorCode.none:
+            # An empty group's record may be missing: its last generation comes back if the coordinator moves.
+            logger.warning("record of group %r not stored: %s", decision.group.group_id, error.name)
+            decision = decision if decision.if_refused is None else decision.if_refused(error)
+        joined = self._joining.take(decision.group.group_id, decision.joined)
+        synced = self._syncing.take(decision.group.group_id, decision.synced)
+        if error is ErrorCode.none and decision.stores_group and not self._is_replicated:
+            self._start(self._answer_when_replicated(joined, synced))
+        else:
+            answer_all(joined)
+            answer_all(synced)
+        self._keep(decision.group)
+
+    async def _answer_when_replicated(
+        self,
+        joined: list[tuple[asyncio.Future[JoinAnswer], JoinAnswer]],
+        synced: list[tuple[asyncio.Future[SyncAnswer], SyncAnswer]],
+    ) -> None:
+        error = await self._replicated()
+        if error is not ErrorCode.none:
+            joined = [(future, JoinAnswer(error, answer.member_id)) for future, answer in joined]
+            synced = [(future, SyncAnswer(error)) for future, _ in synced]
+        answer_all(joined)
+        answer_all(synced)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # time
+
+    def _keep(self, group: Group) -> None:
+        """Store a group's new state and have it looked at again when something is due."""
+        self.groups[group.group_id] = group
+        due_ms = group.next_deadline_ms
+        armed = self._timers.get(group.group_id)
+        if due_ms is None or (armed is not None and armed[0] <= due_ms):
+            return  # a timer that goes off early finds nothing to do and is set again
+        if armed is not None:
+            armed[1].cancel()
+            del self._timers[group.group_id]
+        delay_ms = due_ms - self._now_ms
+        if delay_ms <= 0:
+            self._tick(group.group_id)
+        else:
+            timer = self._cluster.clock.call_later(delay_ms, lambda: self._timer_fired(group.group_id))
+            self._timers[group.group_id] = (due_ms, timer)
+
+    def _timer_fired(self, group_id: str) -> None:
+        del self._timers[group_id]
+        self._tick(group_id)
+
+    def _tick(self, group_id: str) -> None:
+        group = self.groups.get(group_id)
+        if group is not None:
+            self._carry_out(membership.tick(group, self._now_ms, self._settings))
+
+    # offsets
+
+    async def commit(
+        self, group_id: str, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> ErrorCode:
+        """Commit offsets outside of transactions. A group that is not known comes to be."""
+        group = self.groups.get(group_id)
+        error = commit_error(group, committer, transactional=False)
+        if error is not ErrorCode.none or not offsets:
+            return error
+        if group is not None and is_kept_alive_by_commit(group, committer):
+            self._keep(membership.sign_of_life(group, committer.member_id, self._now_ms))
+        base_offset, error = self._append(_offset_records(group_id, offsets))
+        if error is ErrorCode.none and not self._is_replicated:
+            error = await self._replicated()
+        if error is ErrorCode.none:
+            self._know(group_id)
+            for delta, (name, value) in enumerate(offsets.items()):
+                self.offsets.commit(OffsetKey(group_id, *name), value, log_offset=base_offset + delta)
+        return error
+
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        committer: Committer,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        transaction: TransactionOfOffsets,
+    ) -> ErrorCode:
+        """Make offsets pending under the transaction's producer id. A group that is not known comes to be."""
+        error = commit_error(self.groups.get(group_id), committer, transactional=True)
+        if error is not ErrorCode.none or not offsets:
+            return error
+        base_offset, error = self._append(_offset_records(group_id, offsets), transaction)
+        if error is not ErrorCode.none:
+            return error
+        # Pending from now on, replicated or not: nobody may be handed the older offset who asks for a stable one.
+        self._know(group_id)
+        for delta, (name, value) in enumerate(offsets.items()):
+            key = OffsetKey(group_id, *name)
+            self.offsets.commit_pending(transaction.producer_id, key, value, log_offset=base_offset + delta)
+        return ErrorCode.none if self._is_replicated else await self._replicated()
+
+    def _know(self, group_id: str) -> None:
+        if group_id not in self.groups:
+            self.groups[group_id] = Group(group_id=group_id, state_timestamp_ms=self._now_ms)
+
+    # removal
+
+    def delete_group(self, group_id: str) -> ErrorCode:
+        """DeleteGroups for one group: it and all its offsets are gone."""
+        group = self.groups.get(group_id)
+        error = delete_group_error(group)
+        if error is ErrorCode.none and group is not None:
+            keys = [OffsetKey(group_id, *name) for name in self.offsets.partitions(group_id)]
+            error = self._remove(keys, [group])
+        return error
+
+    def delete_offsets_error(self, group_id: str) -> ErrorCode:
+        """Whether OffsetDelete is possible for the group at all."""
+        return delete_offsets_error(self.groups.get(group_id))
+
+    def delete_offsets(self, group_id: str, names: Iterable[TopicPartition]) -> ErrorCode:
+        """Forget some offsets of a group; those that are not there are no error."""
+        known = set(self.offsets.partitions(group_id))
+        return self._remove([OffsetKey(group_id, *name) for name in names if name in known], [])
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: so are the offsets of all groups in it."""
+        self._remove(
+            [
+                OffsetKey(group_id, *name)
+                for group_id in self.offsets.groups()
+                for name in self.offsets.partitions(group_id)
+                if name.topic == topic
+            ],
+            [],
+        )
+
+    def expire(self) -> None:
+        """Forget offsets whose retention is over, and empty groups that have none left and no transaction open."""
+        keys: list[OffsetKey] = []
+        emptied: list[Group] = []
+        for group_id, group in self.groups.items():
+            committed = self.offsets.all_committed(group_id)
+            expired = [name for name, offset in committed.items() if self._is_expired(group, name, offset)]
+            keys += [OffsetKey(group_id, *name) for name in expired]
+            is_unused = len(expired) == len(committed) and not self.offsets.has_pending(group_id)
+            if is_unused and delete_group_error(group) is ErrorCode.none and not group.pending_members:
+                emptied.append(group)
+        self._remove(keys, emptied)
+
+    def _is_expired(self, group: Group, name: TopicPartition, offset: CommittedOffset) -> bool:
+        if self.offsets.is_unstable(group.group_id, name):
+            return False
+        return is_expired(group, name.topic, offset, self._now_ms, self._retention_ms)
+
+    def _remove(self, keys: Sequence[OffsetKey], groups: Sequence[Group]) -> ErrorCode:
+        """Write tombstones and forget what they stand for."""
+        records: list[tuple[bytes, bytes | None]] = [(encode_key(key), None) for key in keys]
+        records += [(encode_group_key(group.group_id), None) for group in groups]
+        if not records:
+            return ErrorCode.none
+        base_offset, error = self._append(records)
+        if error is ErrorCode.none:
+            for delta, key in enumerate(keys):
+                self.offsets.commit(key, None, log_offset=base_offset + delta)
+            for group in groups:
+                self._bury(group)
+        return error
+
+    def _bury(self, group: Group) -> None:
+        group.to(GroupState.DEAD, self._now_ms)  # nothing is kept of it, but the table has the last word
+        del self.groups[group.group_id]
+        _, timer = self._timers.pop(group.group_id, (0, None))
+        if timer is not None:
+            timer.cancel()
+
+    # the log
+
+    def _append_group(self, group: Group) -> ErrorCode:
+        return self._append([(encode_group_key(group.group_id), encode_group_value(group))])[1]
+
+    def _append(self, records: _Records, transaction: TransactionOfOffsets | None = None) -> tuple[int, ErrorCode]:
+        now_ms = self._now_ms
+        batch = build_batch(
+            records,
+            timestamp_ms=now_ms,
+            producer_id=-1 if transaction is None else transaction.producer_id,
+            producer_epoch=-1 if transaction is None else transaction.producer_epoch,
+            transactional=transaction is not None,
+        )
+        result = self.partition.log.append(
+            batch,
+            now_ms=now_ms,
+            guard=None if transaction is None else transaction.guard,
+            origin=AppendOrigin.COORDINATOR,
+            transaction_version=0 if transaction is None else transaction.transaction_version,
+        )
+        return result.base_offset, APPEND_ERRORS.get(result.error, result.error)
+
+    @property
+    def _is_replicated(self) -> bool:
+        log = self.partition.log
+        return log.high_watermark >= log.log_end_offset
+
+    async def _replicated(self) -> ErrorCode:
+        """Wait until everything that was appended so far is replicated; the error under its name for clients."""
+        error = await wait_until_replicated(self.partition, self.partition.log.log_end_offset, self._leader_epoch)
+        return APPEND_ERRORS.get(error, error)
+
+
+def _offset_records(group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> _Records:
+    return [(encode_key(OffsetKey(group_id, *name)), encode_value(value)) for name, value in offsets.items()]
