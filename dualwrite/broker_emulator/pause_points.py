@@ -29,6 +29,7 @@ class PausePoint(StrEnum):
     AFTER_MARKER = "after-marker"
     BEFORE_COMPLETE_APPEND = "before-complete-append"
     AFTER_COMPLETE_APPEND = "after-complete-append"
+    BEFORE_TOMBSTONE_APPEND = "before-tombstone-append"  # the id has expired
     BEFORE_LOAD = "before-load"  # a coordinator has become leader of an internal partition and is loading it
 
 

@@ -389,6 +389,8 @@ class TransactionCoordinator:
         if metadata is None or not decisions.has_expired(metadata, self._rules, self._clock.now_ms()):
             return
         owned.ids[transactional_id] = replace(metadata, pending_state=TransactionState.DEAD)
+        if self._pause_points.active:
+            await self._reach(PausePoint.BEFORE_TOMBSTONE_APPEND, metadata)
         error = await self._log.append(owned.partition, encode_key(transactional_id), None)
         if error is ErrorCode.none:
             del owned.ids[transactional_id]
