@@ -63,7 +63,7 @@ def run_in_turns(workload: str, rounds: int, duration_s: float, progress: Progre
 def report(workload: str, rates: dict[str, list[float]]) -> Table:
     table = Table(title=workload)
     table.add_column("client")
-    for column in ("median", "min", "max", f"{OURS} is faster by"):
+    for column in ("median", "min", "max", f"{OURS} / this one"):
         table.add_column(column, justify="right")
     for name, values in rates.items():
         ratio = statistics.median(ours / theirs for ours, theirs in zip(rates[OURS], values, strict=True))

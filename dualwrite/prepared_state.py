@@ -20,7 +20,8 @@ class PreparedTxnState:
     `PreparedTxnState()`, `PreparedTxnState(None)` and `PreparedTxnState("")` mean that nothing is prepared.
     They print as "".
 
-    Immutable; equal when producer id and epoch are equal. A malformed text raises `ValueError`.
+    Immutable; equal when producer id and epoch are equal; false when empty. A malformed text raises `ValueError`, and
+    what is not a text `TypeError`.
     """
 
     __slots__ = ("_producer_epoch", "_producer_id")
@@ -29,6 +30,8 @@ class PreparedTxnState:
     _producer_epoch: int
 
     def __init__(self, text: str | None = None) -> None:
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"a prepared transaction state is a text such as '42:7', not {text!r}")
         producer_id, producer_epoch = _parse(text) if text else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         self._set(producer_id, producer_epoch)
 
@@ -59,6 +62,9 @@ class PreparedTxnState:
     def is_empty(self) -> bool:
         """Whether this says that nothing is prepared."""
         return self._producer_id == NO_PRODUCER_ID
+
+    def __bool__(self) -> bool:
+        return not self.is_empty
 
     def __str__(self) -> str:
         return "" if self.is_empty else f"{self._producer_id}:{self._producer_epoch}"

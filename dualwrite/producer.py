@@ -142,8 +142,15 @@ class Producer:
         """Commit the prepared transaction if `state` names it, else abort it (KIP-939).
 
         After `init_transactions(keep_prepared_txn=True)` that found nothing open, this does nothing.
-        Raises `InvalidTxnStateError` when nothing is prepared; else as `commit_transaction`.
+        Raises `InvalidTxnStateError` when nothing is prepared; `TypeError` for anything but a `PreparedTxnState`
+        (a stored text goes through `PreparedTxnState(text)`), because what compares unequal would abort; else as
+        `commit_transaction`.
         """
+        if not isinstance(state, PreparedTxnState):
+            raise TypeError(
+                f"complete_transaction() takes a PreparedTxnState, not {state!r}; nothing was decided: "
+                "turn a stored text into one with PreparedTxnState(text)"
+            )
         self._run(lambda: self._engine.complete_transaction(state))
 
     def commit_transaction(self) -> None:

@@ -13,7 +13,6 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from tests.support.conditions import until
 from tests.support.topics import read_topic
@@ -77,8 +76,8 @@ def test_the_readme_shows_a_broker_inside_a_test(run: Run, capsys: pytest.Captur
 
 def test_the_readme_shows_the_producer_alone(run: Run, emulator: Emulator) -> None:
     code = examples(ROOT / "README.md")[2]
-    run(code, state_stored_elsewhere=PreparedTxnState())
-    run(code, state_stored_elsewhere=PreparedTxnState())
+    run(code, stored_text="")
+    run(code, stored_text="")
     assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")] * 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -42,6 +43,20 @@ def test_completing_with_another_state_aborts(make_producer: MakeProducer, read_
     producer.send("orders", "next")
     producer.commit_transaction()
     assert read_committed() == [b"next"]
+
+
+@pytest.mark.parametrize("form", [str, lambda state: str(state).encode(), lambda state: None])
+def test_a_stored_text_is_not_taken_for_another_state(
+    make_producer: MakeProducer, read_committed: ReadCommitted, form: Callable[[PreparedTxnState], object]
+) -> None:
+    """It would compare unequal, and what compares unequal is aborted: somebody's committed data would be lost."""
+    producer = make_producer()
+    state = prepared(producer)
+    with pytest.raises(TypeError, match=r"PreparedTxnState\(text\)"):
+        producer.complete_transaction(form(state))  # type: ignore[arg-type]
+    assert producer.state is ProducerState.PREPARED_TRANSACTION
+    producer.complete_transaction(PreparedTxnState(str(state)))
+    assert read_committed() == [b"v"]
 
 
 @pytest.mark.parametrize("database_committed", [True, False])

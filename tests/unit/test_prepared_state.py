@@ -60,3 +60,14 @@ def test_is_immutable() -> None:
     with pytest.raises(AttributeError):
         del state._producer_id
     assert str(state) == "42:7"
+
+
+@pytest.mark.parametrize("other", [5, 42.7, b"42:7", ("42", "7")])
+def test_only_a_text_is_parsed(other: object) -> None:
+    with pytest.raises(TypeError, match="is a text such as '42:7'"):
+        PreparedTxnState(other)  # type: ignore[arg-type]
+
+
+def test_empty_is_false() -> None:
+    assert not PreparedTxnState()
+    assert PreparedTxnState("0:0")
