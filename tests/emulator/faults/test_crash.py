@@ -1,0 +1,113 @@
+"""Faults that crash a node: with a request, with a marker, at a pause point of its coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, CrashAfter, CrashBefore, Emulator, Fault, PausePoint
+from tests.emulator.api.raw_client import RawClient, batch_of, plain_batch
+from tests.support.conditions import until
+
+NODES = 3
+Connect = Callable[[int], RawClient]
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    config = BrokerConfig(transaction_state_log_num_partitions=3, offsets_topic_num_partitions=3)
+    with Emulator(nodes=NODES, config=config, topics={"t": 3}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def connect(emulator: Emulator) -> Iterator[Connect]:
+    addresses = emulator.bootstrap_servers.split(",")
+    with ExitStack() as opened:
+        yield lambda node_id: opened.enter_context(RawClient(addresses[node_id]))
+
+
+def coordinator_of(connect: Connect, living: int = 0) -> int:
+    return int(connect(living).call("find_coordinator", 3, key="x", key_type=1).node_id)
+
+
+def open_transaction(emulator: Emulator, connect: Connect) -> tuple[int, Any]:
+    """One record on each partition; the coordinator, and the producer."""
+    coordinator = coordinator_of(connect)
+    producer = connect(coordinator).init_producer_id("x")
+    for index in range(3):
+        leader = connect(emulator.log("t", index).leader_id)
+        answer = leader.produce("t", batch_of(producer, b"1"), transactional_id="x", partition=index)
+        assert answer.error_code == 0
+    return coordinator, producer
+
+
+def is_committed(emulator: Emulator) -> bool:
+    return [(described.state, described.topic_partitions) for described in emulator.transactions()] == [
+        ("CompleteCommit", ())
+    ] and all(emulator.log("t", index).last_stable_offset >= 2 for index in range(3))
+
+
+@pytest.mark.parametrize(("action", "stored"), [(CrashBefore(), 0), (CrashAfter(), 1)])
+def test_with_a_request(emulator: Emulator, connect: Connect, action: CrashBefore | CrashAfter, stored: int) -> None:
+    leader = emulator.log("t").leader_id
+    crash = emulator.faults.add(Fault(api="Produce", node=leader, action=action))
+    with pytest.raises(ConnectionError):
+        connect(leader).produce("t", plain_batch(b"1"))
+    assert crash.hits == 1
+    assert emulator.log("t").log_end_offset == stored
+    assert emulator.log("t").leader_id != leader
+    emulator.start_node(leader)
+    assert connect(leader).call("find_coordinator", 3, key="x", key_type=1).error_code == 0
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        PausePoint.AFTER_PREPARE_APPEND,
+        PausePoint.BEFORE_MARKER,
+        PausePoint.AFTER_MARKER,
+        PausePoint.BEFORE_COMPLETE_APPEND,
+    ],
+)
+def test_the_coordinator_dies_after_its_decision_and_another_one_carries_it_out(
+    emulator: Emulator, connect: Connect, point: PausePoint
+) -> None:
+    coordinator, producer = open_transaction(emulator, connect)
+    crash = emulator.faults.add(Fault(point=point, transactional_id="x", action=CrashBefore()))
+    try:
+        connect(coordinator).end_txn("x", producer, commit=True)
+    except ConnectionError:
+        assert point is PausePoint.AFTER_PREPARE_APPEND
+    crash.wait()
+    until(lambda: is_committed(emulator))
+    assert coordinator_of(connect, (coordinator + 1) % NODES) != coordinator
+
+
+def test_the_coordinator_dies_before_its_decision_and_nothing_is_decided(emulator: Emulator, connect: Connect) -> None:
+    coordinator, producer = open_transaction(emulator, connect)
+    emulator.faults.add(Fault(point=PausePoint.BEFORE_PREPARE_APPEND, action=CrashBefore()))
+    with pytest.raises(ConnectionError):
+        connect(coordinator).end_txn("x", producer, commit=True)
+    (described,) = emulator.transactions()
+    assert described.state == "Ongoing"
+    successor = coordinator_of(connect, (coordinator + 1) % NODES)
+    assert connect(successor).end_txn("x", producer, commit=True).error_code == 0
+    until(lambda: is_committed(emulator))
+
+
+@pytest.mark.parametrize("action", [CrashBefore(), CrashAfter()])
+def test_a_leader_dies_of_a_marker_and_the_next_one_gets_it(
+    emulator: Emulator, connect: Connect, action: CrashBefore | CrashAfter
+) -> None:
+    coordinator, producer = open_transaction(emulator, connect)
+    partition = next(index for index in range(3) if emulator.log("t", index).leader_id != coordinator)
+    leader = emulator.log("t", partition).leader_id
+    crash = emulator.faults.add(Fault(api="WriteTxnMarkers", topic="t", partition=partition, action=action))
+    assert connect(coordinator).end_txn("x", producer, commit=True).error_code == 0
+    crash.wait()
+    until(lambda: is_committed(emulator))
+    assert emulator.log("t", partition).leader_id != leader
