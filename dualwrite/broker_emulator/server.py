@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -23,6 +23,7 @@ from dualwrite.broker_emulator.api.k18_api_versions import KEY as API_VERSIONS_K
 from dualwrite.broker_emulator.api.k18_api_versions import unsupported_version_body
 from dualwrite.broker_emulator.api.registry import APIS, Api, Call, CloseConnectionError, Schema, schema
 from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
+from dualwrite.broker_emulator.eager import begin, finish
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 
 if TYPE_CHECKING:
@@ -213,15 +214,14 @@ class Connection(asyncio.Protocol):
 
     def _run(self, answer: Coroutine[Any, Any, None], api: Api) -> None:
         """Run `answer` as far as it goes without waiting; the rest of one that waits becomes this connection's work."""
-        try:
-            waited_for = answer.send(None)
-        except StopIteration:
+        rest = begin(answer)
+        if rest is None:
             return
         if not self.node.is_alive:  # it died of this very request
-            answer.close()
+            rest.close()
             return
         self._work_api = api
-        self._work = asyncio.ensure_future(_finish(_Rest(answer, waited_for)))
+        self._work = asyncio.ensure_future(finish(rest))
         self._work.add_done_callback(self._work_done)
 
     def _work_done(self, work: asyncio.Task[None]) -> None:
@@ -324,31 +324,6 @@ class _Reply:
         self._is_first = True
         self._connection.hold_back_answers()
         self._connection.node.cluster.faults.run(answering)
-
-
-class _Rest:
-    """What is left of a coroutine that was stepped once and waits for `waited_for`."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None], waited_for: Any) -> None:
-        self._coroutine = coroutine
-        self._waited_for = waited_for
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        waited_for = self._waited_for
-        try:
-            while True:
-                try:
-                    received = yield waited_for
-                except BaseException as error:
-                    waited_for = self._coroutine.throw(error)
-                else:
-                    waited_for = self._coroutine.send(received)
-        except StopIteration:
-            return
-
-
-async def _finish(rest: _Rest) -> None:
-    await rest
 
 
 def _rest_of_header(frame: bytes, client_id_length: int, flexible: bool) -> tuple[str | None, int]:
