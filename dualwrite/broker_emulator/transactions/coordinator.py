@@ -7,7 +7,6 @@ other than that of a failed append never depends on anything but the arguments. 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
 
@@ -32,8 +31,7 @@ from dualwrite.broker_emulator.transactions.transitions import Transition
 Response = TypeVar("Response", bound=ErrorCode | InitProducerIdResult | EndTxnResult)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[Response]):
+class Decision(NamedTuple, Generic[Response]):
     """What to answer, once `transition` (if any) is in the log."""
 
     response: Response

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Coroutine, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -389,7 +389,7 @@ class TransactionCoordinator:
         metadata = owned.ids.get(transactional_id)
         if metadata is None or not decisions.has_expired(metadata, self._rules, self._clock.now_ms()):
             return
-        owned.ids[transactional_id] = replace(metadata, pending_state=TransactionState.DEAD)
+        owned.ids[transactional_id] = metadata._replace(pending_state=TransactionState.DEAD)
         if self._pause_points.active:
             await self._reach(PausePoint.BEFORE_TOMBSTONE_APPEND, metadata)
         error = await self._log.append(owned.partition, encode_key(transactional_id), None)

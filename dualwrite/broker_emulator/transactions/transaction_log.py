@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -170,8 +169,7 @@ def _tags(metadata: TransactionMetadata) -> bytes:
 def _kafka_4_3_tags(metadata: TransactionMetadata) -> bytes:
     unchanged = metadata.previous_producer_id == NO_PRODUCER_ID
     return _tags(
-        replace(
-            metadata,
+        metadata._replace(
             previous_producer_id=metadata.producer_id if unchanged else metadata.previous_producer_id,
             next_producer_epoch=NO_PRODUCER_EPOCH,
             last_producer_epoch=NO_PRODUCER_EPOCH,

@@ -7,8 +7,7 @@ Every step is taken twice: it is pending while its record is appended, and appli
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dualwrite.broker_emulator.config import MAX_EPOCH, TWO_PHASE_COMMIT_TIMEOUT_MS
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -32,9 +31,10 @@ _COMPLETION_OF = {
     TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
 }
 
+_ENDING_STATES = PREPARE_STATES | COMPLETE_STATES
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+
+class Transition(NamedTuple):
     """One step of one id: what it is while the record is appended, afterwards, and if the append fails."""
 
     during: TransactionMetadata
@@ -53,13 +53,13 @@ def _transition(
 ) -> Transition:
     if before.state not in VALID_PREVIOUS_STATES[state]:
         raise RuntimeError(f"{before.transactional_id!r} cannot go from {before.state.label} to {state.label}")
-    after = replace(
-        before, state=state, last_update_timestamp_ms=now_ms, pending_state=_COMPLETION_OF.get(state), **changes
+    after = before._replace(
+        state=state, last_update_timestamp_ms=now_ms, pending_state=_COMPLETION_OF.get(state), **changes
     )
-    if after.state in PREPARE_STATES | COMPLETE_STATES and after.start_timestamp_ms == NO_TIMESTAMP_MS:
+    if after.state in _ENDING_STATES and after.start_timestamp_ms == NO_TIMESTAMP_MS:
         raise RuntimeError(f"{before.transactional_id!r} would be {state.label} without ever having been started")
     return Transition(
-        during=replace(before, pending_state=pending_state or state),
+        during=before._replace(pending_state=pending_state or state),
         after=after,
         on_failure=on_failure or before,
     )
@@ -78,7 +78,7 @@ def new_transactional_id(transactional_id: str, producer_id: int, timeout_ms: in
 
 def loaded(metadata: TransactionMetadata) -> TransactionMetadata:
     """The id as a new coordinator takes it over: a decided transaction has its completion pending."""
-    return replace(metadata, pending_state=_COMPLETION_OF.get(metadata.state))
+    return metadata._replace(pending_state=_COMPLETION_OF.get(metadata.state))
 
 
 def initialised(
@@ -103,7 +103,7 @@ def initialised(
         topic_partitions=frozenset(),
         start_timestamp_ms=NO_TIMESTAMP_MS,
     )
-    return replace(transition, on_failure=None) if before.producer_epoch == NO_PRODUCER_EPOCH else transition
+    return transition._replace(on_failure=None) if before.producer_epoch == NO_PRODUCER_EPOCH else transition
 
 
 def kept(before: TransactionMetadata, *, timeout_ms: int, new_producer_id: int, now_ms: int) -> Transition:
@@ -182,21 +182,20 @@ def fenced_and_aborted(before: TransactionMetadata, now_ms: int) -> Transition:
     is stuck at the last epoch is aborted there (KAFKA-20090).
     """
     is_bumped = before.has_failed_epoch_fence or before.producer_epoch == MAX_EPOCH
-    fenced = replace(
-        before,
+    fenced = before._replace(
         producer_epoch=before.producer_epoch if is_bumped else before.producer_epoch + 1,
         last_producer_epoch=NO_PRODUCER_EPOCH,
         previous_producer_id=NO_PRODUCER_ID,
         has_failed_epoch_fence=True,
     )
     transition = _transition(
-        replace(fenced, has_failed_epoch_fence=False),
+        fenced._replace(has_failed_epoch_fence=False),
         TransactionState.PREPARE_ABORT,
         now_ms,
         client_transaction_version=0,
         on_failure=fenced,
     )
-    return replace(transition, during=replace(before, pending_state=TransactionState.PREPARE_EPOCH_FENCE))
+    return transition._replace(during=before._replace(pending_state=TransactionState.PREPARE_EPOCH_FENCE))
 
 
 def completed(before: TransactionMetadata, now_ms: int) -> Transition:
@@ -222,7 +221,7 @@ def completed(before: TransactionMetadata, now_ms: int) -> Transition:
 
 def acknowledged(metadata: TransactionMetadata, topic_partition: TopicPartition) -> TransactionMetadata:
     """One marker needs no more work; only memory knows."""
-    return replace(metadata, topic_partitions=metadata.topic_partitions - {topic_partition})
+    return metadata._replace(topic_partitions=metadata.topic_partitions - {topic_partition})
 
 
 def _bumped(pair: ProducerPair) -> ProducerPair:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -193,4 +193,4 @@ def prepared_at(pid: int, epoch: int, *new_producer_ids: int) -> SimulatedId:
 
 
 def with_pending(known: TransactionMetadata, state: TransactionState) -> TransactionMetadata:
-    return replace(known, pending_state=state)
+    return known._replace(pending_state=state)

@@ -7,7 +7,7 @@ at any later time, as often as it likes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hypothesis import HealthCheck, settings
@@ -87,10 +87,10 @@ class Interleavings(RuleBasedStateMachine):
     def begin(self, epoch: int, next_epoch: int | None, two_pc: bool) -> ProducerPair:
         """An idle id, or one with a transaction that was recovered many times already."""
         self.id = fresh_at(42, epoch)
-        start = self.id.known if two_pc else replace(self.id.known, timeout_ms=10_000)
+        start = self.id.known if two_pc else self.id.known._replace(timeout_ms=10_000)
         if next_epoch is not None:
             start = transitions.added(start, [PARTITIONS[0]], transaction_version=2, now_ms=self.id.now_ms).after
-            start = replace(start, next_producer_id=73, next_producer_epoch=next_epoch)
+            start = start._replace(next_producer_id=73, next_producer_epoch=next_epoch)
             self.history.held.add(start.producer_pair)
         self.history.held.add(start.client_pair)
         self.id.apply(Transition(start, start, start))

@@ -152,6 +152,8 @@ _partitions = st.frozensets(st.builds(TopicPartition, st.text(min_size=1, max_si
         topic_partitions=_partitions,
         start_timestamp_ms=_int64,
         last_update_timestamp_ms=_int64,
+        pending_state=st.none(),  # what memory alone knows is not written
+        has_failed_epoch_fence=st.just(False),
     )
 )
 def test_what_is_written_is_what_is_read(metadata: TransactionMetadata) -> None:

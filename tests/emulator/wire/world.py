@@ -6,7 +6,7 @@ The connection is the interop tests' own client, on kafka-python's codec: the em
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.admin.cluster import UpdateFeaturesRequest
@@ -85,7 +85,7 @@ class World:
             for node in self.emulator._cluster.nodes.values():
                 for owned in node.transactions._partitions.values():
                     if transactional_id in owned.ids:
-                        owned.ids[transactional_id] = replace(owned.ids[transactional_id], **changes)
+                        owned.ids[transactional_id] = owned.ids[transactional_id]._replace(**changes)
 
         self.emulator._call(apply)
 
