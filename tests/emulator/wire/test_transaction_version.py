@@ -1,0 +1,125 @@
+"""The feature transaction.version (KIP-584, KIP-890, KIP-1022), and how it changes while transactions are open."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.emulator.wire.test_transaction_log import StateLog
+from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, TV2, World
+from tests.interop.wire import Code, End
+
+rule = pytest.mark.rule
+tv2 = pytest.mark.profiles(*TV2)
+
+NONE = Code.NONE
+FEATURE = "transaction.version"
+INVALID_UPDATE_VERSION = 95
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+@tv2
+@rule("Features / transaction.version is supported from 0 to 2 and finalized at 2")
+@rule("Features / a level of 0 is not among the finalized ones; the epoch grows with every update")
+def test_levels(world: World) -> None:
+    answer = world.wire.api_versions()
+    (supported,) = [feature for feature in answer.supported_features if feature.name == FEATURE]
+    assert (supported.min_version, supported.max_version) == (0, 2)
+    level, epoch = world.finalized()
+    assert level == 2
+    for downgraded in (1, 0):
+        world.emulator.set_transaction_version(downgraded)
+        assert world.finalized() == (downgraded, epoch + 2 - downgraded)
+    with pytest.raises(ValueError, match="does not support"):
+        world.emulator.set_transaction_version(3)
+
+
+@pytest.mark.profiles(KAFKA_3_9)
+@rule("Features / kafka-3.9 does not know transaction.version")
+def test_unknown_feature(world: World) -> None:
+    answer = world.wire.api_versions()
+    assert FEATURE not in [feature.name for feature in answer.supported_features]
+    assert world.finalized()[0] == 0
+    for version in (0, 1):
+        assert world.update_features((FEATURE, 2, UPGRADE), version=version) == (0, [(FEATURE, INVALID_UPDATE_VERSION)])
+    with pytest.raises(ValueError, match="does not support"):
+        world.emulator.set_transaction_version(2)
+
+
+@tv2
+@rule("UpdateFeatures / levels that are not supported, downgrades by the wrong type and unknown features are 95")
+@rule("UpdateFeatures / one that is refused refuses the request")
+def test_refusals(world: World) -> None:
+    before = world.finalized()
+    for version in range(3):
+        for update in (
+            (FEATURE, 1, UPGRADE),
+            (FEATURE, 3, UPGRADE),
+            (FEATURE, -1, UPGRADE),
+            ("nope", 1, UPGRADE),
+        ):
+            assert world.update_features(update, version=version) == (INVALID_UPDATE_VERSION, [])
+    for version in (1, 2):
+        assert world.update_features((FEATURE, 1, 0), version=version)[0] == INVALID_UPDATE_VERSION
+        both = ((FEATURE, 1, SAFE_DOWNGRADE), ("nope", 1, UPGRADE))
+        assert world.update_features(*both, version=version)[0] == INVALID_UPDATE_VERSION
+    # v0 can say that a downgrade is allowed, and Kafka's controller does not listen
+    assert world.update_features((FEATURE, 1, SAFE_DOWNGRADE), version=0)[0] == INVALID_UPDATE_VERSION
+    assert world.finalized() == before
+
+
+@tv2
+@rule("UpdateFeatures / up, and down with the right type; validate-only changes nothing")
+@pytest.mark.parametrize("version", [1, 2])
+def test_update(world: World, version: int) -> None:
+    rows = [(FEATURE, 0)] if version < 2 else []
+    _, epoch = world.finalized()
+    assert world.update_features((FEATURE, 1, SAFE_DOWNGRADE), version=version, validate_only=True) == (0, rows)
+    assert world.finalized() == (2, epoch)
+    assert world.update_features((FEATURE, 1, SAFE_DOWNGRADE), version=version) == (0, rows)
+    assert world.finalized() == (1, epoch + 1)
+    assert world.update_features((FEATURE, 0, UNSAFE_DOWNGRADE), version=version) == (0, rows)
+    assert world.finalized() == (0, epoch + 2)
+    assert world.update_features((FEATURE, 1, SAFE_DOWNGRADE), version=version)[0] == INVALID_UPDATE_VERSION
+    assert world.update_features((FEATURE, 2, UPGRADE), version=version) == (0, rows)
+    assert world.finalized() == (2, epoch + 3)
+
+
+@tv2
+@rule("Version change / an old client's transaction is ended by the old rules after an upgrade; records v0, then v1")
+def test_upgrade_during_a_transaction(world: World) -> None:
+    world.emulator.set_transaction_version(0)
+    log = StateLog(world)
+    identity = world.open(old=True)
+    world.emulator.set_transaction_version(2)
+    assert world.wire.end_settled("x", identity, commit=COMMIT, version=4) == End(NONE)
+    assert world.wire.describe("x").identity == identity
+    assert world.wire.fetch("t").batches[-1].identity == identity
+    assert [(value.version, value.state) for value in log.values("x")] == [(0, 0), (0, 1), (1, 2), (1, 4)]
+    # the next one is of the new kind, and bumps
+    assert world.write("x", identity, sequence=1).error == NONE
+    assert world.wire.end_settled("x", identity, commit=COMMIT) == End(NONE, identity.bumped())
+
+
+@tv2
+@rule("Version change / a new client's transaction is ended by the new rules after a downgrade")
+def test_downgrade_during_a_transaction(world: World) -> None:
+    log = StateLog(world)
+    identity = world.open()
+    world.emulator.set_transaction_version(0)
+    assert world.wire.end_settled("x", identity, commit=ABORT) == End(NONE, identity.bumped())
+    assert world.wire.fetch("t").batches[-1].identity == identity.bumped()
+    assert [(value.version, value.state) for value in log.values("x")] == [(1, 0), (1, 1), (0, 3), (0, 5)]
+
+
+@tv2
+@pytest.mark.parametrize("level", [0, 1])
+@rule("Version change / level 1 changes the log's records only, not the wire")
+def test_old_levels(world: World, level: int) -> None:
+    world.emulator.set_transaction_version(level)
+    log = StateLog(world)
+    identity = world.open(old=True)
+    assert world.wire.end_settled("x", identity, commit=COMMIT, version=4) == End(NONE)
+    assert {value.version for value in log.values("x")} == {level}
+    # what a new client asks for is served by the version of its requests
+    assert world.write("x", identity, sequence=1).error == NONE
+    assert world.wire.end_settled("x", identity, commit=COMMIT) == End(NONE, identity.bumped())
