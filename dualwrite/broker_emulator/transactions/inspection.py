@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.transactions.linear_pattern import LinearPattern
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
 from dualwrite.broker_emulator.transactions.states import STATE_BY_LABEL, TransactionState
@@ -42,7 +42,7 @@ class TransactionFilters:
     filters_states: bool
     producer_ids: frozenset[int]
     duration_ms: int
-    pattern: re.Pattern[str] | None
+    pattern: LinearPattern | None
 
     def admit(self, metadata: TransactionMetadata, now_ms: int) -> bool:
         """Whether the id is shown.
@@ -55,15 +55,15 @@ class TransactionFilters:
             return False
         if self.duration_ms >= 0 and now_ms - metadata.start_timestamp_ms <= self.duration_ms:
             return False
-        return self.pattern is None or self.pattern.fullmatch(metadata.transactional_id) is not None
+        return self.pattern is None or self.pattern.fullmatch(metadata.transactional_id)
 
 
 def parse_filters(
     state_filters: Collection[str], producer_id_filters: Collection[int], duration_ms: int, pattern: str | None
 ) -> tuple[TransactionFilters, tuple[str, ...]]:
-    """The filters, and the state names among them that Kafka does not know. Raises re.error on a bad pattern."""
+    """The filters, and the state names among them that Kafka does not know. Raises PatternError on a bad pattern."""
     known = frozenset(STATE_BY_LABEL[name] for name in state_filters if name in STATE_BY_LABEL)
     unknown = tuple(name for name in state_filters if name not in STATE_BY_LABEL)
-    compiled = re.compile(pattern) if pattern else None
+    compiled = LinearPattern(pattern) if pattern else None
     filters = TransactionFilters(known, bool(state_filters), frozenset(producer_id_filters), duration_ms, compiled)
     return filters, unknown

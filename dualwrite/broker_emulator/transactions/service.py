@@ -8,7 +8,6 @@ must be let finish, as a broker finishes a request whose client is gone: cancell
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -23,6 +22,7 @@ from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions import inspection, transitions
 from dualwrite.broker_emulator.transactions.coordinator import InitProducerIdRequest
+from dualwrite.broker_emulator.transactions.linear_pattern import PatternError
 from dualwrite.broker_emulator.transactions.markers import MarkerReaction, reaction_to
 from dualwrite.broker_emulator.transactions.metadata import NO_PRODUCER_ID, ProducerPair, TransactionMetadata
 from dualwrite.broker_emulator.transactions.results import (
@@ -340,7 +340,7 @@ class TransactionCoordinator:
             return ListTransactionsResult(ErrorCode.coordinator_load_in_progress)
         try:
             filters, unknown = inspection.parse_filters(state_filters, producer_id_filters, duration_filter_ms, pattern)
-        except re.error:
+        except PatternError:
             return ListTransactionsResult(ErrorCode.invalid_regular_expression)
         now_ms = self._clock.now_ms()
         rows = (
