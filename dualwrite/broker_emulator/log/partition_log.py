@@ -28,6 +28,7 @@ from dualwrite.broker_emulator.log.producer_state import (
 )
 from dualwrite.broker_emulator.log.producer_states import ProducerStates
 from dualwrite.broker_emulator.log.record_batch import (
+    HEADER_BYTES,
     NO_PRODUCER_ID,
     BatchHeader,
     CorruptRecordError,
@@ -54,6 +55,8 @@ MAX_TIMESTAMP = -3
 HIGH_WATERMARK = -1
 """What DeleteRecords calls the high watermark."""
 
+_LEAST_RECORD_BYTES = 7
+"""An uncompressed record without timestamp, key, value and headers."""
 _NO_TIMESTAMP = -1
 _NO_LIMIT = 1 << 62
 _NOT_FOUND = (-1, -1)
@@ -539,6 +542,8 @@ def _problem_of_header(header: BatchHeader, from_client: bool) -> str | None:
         return f"the base offset of a new batch must be 0, not {header.base_offset}"
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         return f"{header.record_count} records do not fill offsets 0 to {header.last_offset_delta}"
+    if not header.compression and header.record_count * _LEAST_RECORD_BYTES > header.size_bytes - HEADER_BYTES:
+        return f"{header.record_count} records do not fit in the {header.size_bytes} bytes of their batch"
     if header.is_control:
         return "control records are written by WriteTxnMarkers only"
     if header.producer_id != NO_PRODUCER_ID:

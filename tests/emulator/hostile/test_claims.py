@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from kio.index import load_request_schema
 
 from dualwrite.broker_emulator import BrokerConfig
 from dualwrite.broker_emulator.api.registry import APIS
 from dualwrite.broker_emulator.api.request_bounds import bounds_check
-from tests.emulator.api.raw_client import KEYS, RawClient, encode, milliseconds, request_parts
+from tests.emulator.api.raw_client import KEYS, RawClient, encode, milliseconds, plain_batch, request_parts
 from tests.emulator.hostile.requests import LENGTHS, SERVED, sized
 from tests.emulator.hostile.victim import Victim
 
@@ -136,3 +137,16 @@ def test_a_pattern_that_backtracking_would_never_finish(victim: Victim) -> None:
         for pattern in ("(a+)+b", "(a|a)*b", "((a*)*)*b"):
             answer = client.call("list_transactions", 2, **filters, transactional_id_pattern=pattern)
             assert (answer.error_code, answer.transaction_states) == (0, ())
+
+
+@pytest.mark.parametrize("count", [2, 10, 1_000_000, 2**31 - 1])
+def test_a_batch_of_more_records_than_bytes(victim: Victim, count: int) -> None:
+    """Each would otherwise move the log on by that many offsets."""
+    batch = bytearray(plain_batch(b"1"))
+    struct.pack_into(">i", batch, 23, count - 1)  # last offset delta
+    struct.pack_into(">i", batch, 57, count)
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    before = victim.emulator.log("x").log_end_offset
+    with RawClient(victim.emulator.bootstrap_servers) as client:
+        assert client.produce("x", bytes(batch)).error_code == 87
+    assert victim.emulator.log("x").log_end_offset == before
