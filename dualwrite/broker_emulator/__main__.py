@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.log.segment import StorageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,15 +29,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             listen=options.listen,
             config=BrokerConfig.from_properties({"profile": options.profile, **dict(options.config)}),
             topics=dict(options.topic),
+            data_dir=options.data_dir,
         )
     except ValueError as error:
         parser.error(str(error))
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    with emulator:
-        print(emulator.bootstrap_servers, flush=True)
-        stopped.wait()
+    try:
+        with emulator:
+            print(emulator.bootstrap_servers, flush=True)
+            stopped.wait()
+    except StorageError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -46,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="address of the first node")
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--profile", choices=[str(profile) for profile in Profile], default=str(Profile.KIP_939))
+    parser.add_argument("--data-dir", metavar="DIR", help="keep everything there; without it, in memory")
     parser.add_argument("--topic", type=_topic, action="append", default=[], metavar="NAME:PARTITIONS")
     parser.add_argument("--config", type=_setting, action="append", default=[], metavar="KEY=VALUE")
     return parser

@@ -14,9 +14,10 @@ from dualwrite.broker_emulator.closing_log import ClosingLog
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
-from dualwrite.broker_emulator.log.log_config import LogConfig
+from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig, parse_cleanup_policy
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.pause_points import PausePoints
+from dualwrite.broker_emulator.storage import MemoryOnly, Storage, StoredTopic
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
@@ -72,7 +73,7 @@ class Topic:
     topic_id: uuid.UUID
     partitions: list[Partition] = field(default_factory=list)
     configs: dict[str, str | None] = field(default_factory=dict)
-    """As given at creation. Kept to be shown, not obeyed."""
+    """As given at creation. Of those that say how logs are kept (`LogConfig`), the logs take notice."""
 
     @property
     def is_internal(self) -> bool:
@@ -90,19 +91,21 @@ PRODUCER_IDS_PER_MS = 1000
 class Cluster:
     """What all nodes of one emulator share. Everything here runs in the emulator's loop."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, faults: Faults) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock, faults: Faults, storage: Storage | None = None) -> None:
         self.config = config
+        self.storage: Storage = storage or MemoryOnly(config.memory_limit_bytes)
         self.clock = clock
         self.faults = faults
         self.pause_points = PausePoints(faults)
         self.closings = ClosingLog(logging.getLogger(__name__))
         self.finalized_features_epoch = 0
-        self.cluster_id = uuid.uuid4().hex[:22]
+        self.cluster_id = self.storage.cluster_id
         self.nodes: dict[int, Node] = {}
         self.topics: dict[str, Topic] = {}
         # A database outlives this memory and may hold the prepared state of an earlier emulator. Were ids handed out
         # from 0 again, a new transaction could be taken for that one and be committed by mistake.
-        self.producer_id_blocks = ProducerIdBlocks(first_producer_id=clock.now_ms() * PRODUCER_IDS_PER_MS)
+        first_producer_id = self.storage.next_producer_id or clock.now_ms() * PRODUCER_IDS_PER_MS
+        self.producer_id_blocks = ProducerIdBlocks(first_producer_id, self.storage.producer_ids_allocated)
         self._topics_by_id: dict[uuid.UUID, Topic] = {}
         self._first_leader = 0
         faults.crash_node = lambda node_id: self.nodes[node_id].crash()
@@ -120,8 +123,25 @@ class Cluster:
     def create_internal_topics(self) -> None:
         """Create what Kafka creates when it is first needed; here at start, so that nobody has to be told to wait."""
         config = self.config
-        self.create_topic(TRANSACTION_STATE_TOPIC, config.transaction_state_log_num_partitions)
-        self.create_topic(OFFSETS_TOPIC, config.offsets_topic_num_partitions)
+        for name, partitions, segment_bytes in (
+            (
+                TRANSACTION_STATE_TOPIC,
+                config.transaction_state_log_num_partitions,
+                config.transaction_state_log_segment_bytes,
+            ),
+            (OFFSETS_TOPIC, config.offsets_topic_num_partitions, config.offsets_topic_segment_bytes),
+        ):
+            if name not in self.topics:
+                configs = {"cleanup.policy": str(CleanupPolicy.COMPACT), "segment.bytes": str(segment_bytes)}
+                self.create_topic(name, partitions, configs=configs)
+
+    def restore_topics(self) -> None:
+        """Create what the storage has kept, each partition under a new leader epoch. Raises StorageError."""
+        for kept in self.storage.topics():
+            assignments = self._assign(len(kept.leader_epochs), len(self.nodes))
+            self._add_topic(
+                Topic(kept.name, kept.topic_id, configs=dict(kept.configs)), assignments, kept.leader_epochs
+            )
 
     def create_topic(
         self,
@@ -135,21 +155,29 @@ class Cluster:
         """Create a topic; leaders go round the living nodes, copies are on all nodes unless a number is given.
 
         `assignments` names the nodes of each partition instead, the preferred leader first. Raises ValueError when
-        the name is taken or not legal, or there are not that many nodes.
+        the name is taken or not legal, a config has a value it does not take, or there are not that many nodes;
+        StorageError when it cannot be kept.
         """
         if name in self.topics or not is_legal_topic_name(name) or partitions < 1:
             raise ValueError(f"cannot create topic {name!r} with {partitions} partitions")
         if assignments is None:
             assignments = self._assign(partitions, replication_factor or len(self.nodes))
         topic = Topic(name, uuid.uuid4(), configs=dict(configs or {}))
-        for index, replicas in enumerate(assignments):
-            leader_id = elect(replicas, [node.node_id for node in self.living_nodes])
-            partition = Partition(topic, index, leader_id, self._new_log(name, index), replicas, leader_id)
-            topic.partitions.append(partition)
-        self._first_leader += 0 if topic.is_internal else 1
-        self.topics[name] = topic
-        self._topics_by_id[topic.topic_id] = topic
+        self._log_config(topic)  # before anything is kept: it raises where a config is wrong
+        leader_epochs = [0] * len(assignments)
+        self.storage.topic_created(StoredTopic(name, topic.topic_id, topic.configs, leader_epochs))
+        self._add_topic(topic, assignments, leader_epochs)
         return topic
+
+    def _add_topic(self, topic: Topic, assignments: Sequence[Sequence[int]], leader_epochs: Sequence[int]) -> None:
+        living = [node.node_id for node in self.living_nodes]
+        for index, (replicas, leader_epoch) in enumerate(zip(assignments, leader_epochs, strict=True)):
+            leader_id = elect(replicas, living)
+            log = self._new_log(topic, index, leader_epoch)
+            topic.partitions.append(Partition(topic, index, leader_id, log, replicas, leader_id))
+        self._first_leader += 0 if topic.is_internal else 1
+        self.topics[topic.name] = topic
+        self._topics_by_id[topic.topic_id] = topic
 
     def _assign(self, partitions: int, replication_factor: int) -> list[list[int]]:
         """Leaders go round the living nodes, each partition's copies round all of them."""
@@ -163,23 +191,42 @@ class Cluster:
             assigned.append([*every[first:], *every[:first]][:replication_factor])
         return assigned
 
-    def _new_log(self, topic: str, partition: int) -> PartitionLog:
-        config = self.config
+    def _new_log(self, topic: Topic, partition: int, leader_epoch: int) -> PartitionLog:
         return PartitionLog(
-            topic,
+            topic.name,
             partition,
-            producer_id_expiration_ms=config.producer_id_expiration_ms,
-            config=LogConfig(max_message_bytes=config.message_max_bytes),
+            leader_epoch=leader_epoch,
+            producer_id_expiration_ms=self.config.producer_id_expiration_ms,
+            config=self._log_config(topic),
+            storage=self.storage.log(topic.name, partition),
+            now_ms=self.clock.now_ms(),
         )
 
+    def _log_config(self, topic: Topic) -> LogConfig:
+        """Settings of a topic's logs: the brokers', and the topic's own on top. Raises ValueError."""
+        config = self.config
+        return LogConfig(
+            segment_bytes=config.log_segment_bytes,
+            cleanup_policy=parse_cleanup_policy(config.log_cleanup_policy),
+            retention_ms=config.log_retention_ms,
+            retention_bytes=config.log_retention_bytes,
+            delete_retention_ms=config.log_cleaner_delete_retention_ms,
+            min_cleanable_dirty_ratio=config.log_cleaner_min_cleanable_ratio,
+            min_compaction_lag_ms=config.log_cleaner_min_compaction_lag_ms,
+            max_message_bytes=config.message_max_bytes,
+        ).with_overrides(topic.configs)
+
     def delete_topic(self, name: str) -> None:
-        """Forget a topic and its data. Raises KeyError when there is none."""
-        topic = self.topics.pop(name)
+        """Forget a topic and its data. Raises KeyError when there is none, StorageError when it cannot be forgotten."""
+        topic = self.topics[name]
+        self.storage.topic_deleted(name)
+        del self.topics[name]
         del self._topics_by_id[topic.topic_id]
         for partition in topic.partitions:
             partition.leader_id = NO_LEADER
             partition.log.begin_leader_epoch(partition.log.leader_epoch + 1)  # whoever waits for replication gives up
             _wake(partition.log.on_advance)
+            partition.log.destroy()
         for node in self.living_nodes:
             node.groups.forget_topic(name)
 
@@ -199,7 +246,8 @@ class Cluster:
         partition = self.partition(topic, index)
         return None if partition is None else self.nodes.get(partition.leader_id)
 
-    def _partitions(self) -> Iterator[Partition]:
+    def partitions(self) -> Iterator[Partition]:
+        """Every partition of every topic."""
         for topic in self.topics.values():
             yield from topic.partitions
 
@@ -220,6 +268,7 @@ class Cluster:
         partition.leader_id = leader_id
         if leader_id != NO_LEADER:
             partition.last_leader_id = leader_id
+        self.storage.leader_elected(*partition.name, log.leader_epoch + 1)
         log.begin_leader_epoch(log.leader_epoch + 1)
         _wake(log.on_advance)
         if leader_id != NO_LEADER:
@@ -228,13 +277,13 @@ class Cluster:
     def replace_leader(self, leaving: Node) -> None:
         """Elect another leader for everything that `leaving` leads."""
         candidates = [node.node_id for node in self.living_nodes if node is not leaving]
-        for partition in self._partitions():
+        for partition in self.partitions():
             if partition.leader_id == leaving.node_id:
                 self.make_leader(partition, elect(partition.replicas, candidates))
 
     def lead_orphans(self, arrived: Node) -> None:
         """Let a node that has just started lead what nobody else can."""
-        for partition in self._partitions():
+        for partition in self.partitions():
             if partition.leader_id == NO_LEADER and arrived.node_id in partition.replicas:
                 self.make_leader(partition, arrived.node_id)
 
@@ -255,7 +304,7 @@ class Cluster:
     def expire_producers(self) -> None:
         """Let every partition forget the producers that have been idle for too long."""
         now_ms = self.clock.now_ms()
-        for partition in self._partitions():
+        for partition in self.partitions():
             partition.log.expire_producers(now_ms)
 
     # coordinators

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -17,13 +18,17 @@ from dualwrite.broker_emulator.clock import Clock, SystemClock, Timer, VirtualCl
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, Cluster, Partition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
+from dualwrite.broker_emulator.groups.group import Group
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
+from dualwrite.broker_emulator.log_maintenance import LogMaintenance
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
 from dualwrite.broker_emulator.server import Connection
+from dualwrite.broker_emulator.storage import MemoryOnly, Storage
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
 
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 600.0  # of a large data directory that was not left in order
+_STOP_TIMEOUT_S = 120.0
 _CALL_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
@@ -87,7 +92,8 @@ class Emulator:
     """A Kafka cluster of `nodes` brokers; `with Emulator() as emulator:` starts and stops it.
 
     `listen` is host:port of the first node; the others get the following ports, or free ones where the port is 0.
-    `topics` maps names to partition counts and is created before the first client can connect.
+    `topics` maps names to partition counts and is created before the first client can connect, unless it is there.
+    Everything is kept in memory, or in `data_dir`, and then an emulator that is started on it later has it again.
     """
 
     def __init__(
@@ -98,6 +104,7 @@ class Emulator:
         config: BrokerConfig | None = None,
         clock: Clock | None = None,
         topics: Mapping[str, int] | None = None,
+        data_dir: str | Path | None = None,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"a cluster needs a node, not {nodes}")
@@ -112,6 +119,9 @@ class Emulator:
         self._host = host
         self._port = int(port)
         self._topics = dict(topics or {})
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._storage: Storage | None = None
+        self._is_recovered = False
         self._cluster: Cluster  # from start() on
         self._reserved: list[socket.socket] = []
         self._timers: list[Timer] = []
@@ -121,7 +131,9 @@ class Emulator:
     # life
 
     def start(self) -> Self:
-        """Start serving. Raises what kept it from starting (OSError when an address is taken)."""
+        """Start serving. Raises what kept it from starting: OSError when an address is taken, StorageError with a
+        plain sentence when the data directory is in use, cannot be written, or holds damaged data.
+        """
         if self._thread is not None:
             raise RuntimeError("the emulator runs already")
         self._loop = _new_event_loop()
@@ -135,14 +147,19 @@ class Emulator:
         return self
 
     def stop(self) -> None:
-        """Stop serving: connections are closed, the data is gone. Harmless when it does not run."""
+        """Stop serving: connections are closed; without a data directory the data is gone.
+
+        Harmless when it does not run. Raises StorageError when the disk does not take what is left to write.
+        """
         if self._thread is None or self._loop is None:
             return
-        self._await(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._loop = self._thread = None
+        try:
+            self._await(self._stop(), _STOP_TIMEOUT_S)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._loop = self._thread = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -158,24 +175,34 @@ class Emulator:
         self._loop.run_forever()
 
     async def _start(self) -> None:
-        cluster = self._cluster = Cluster(self.config, self.clock, self.faults)
+        self._storage = _open_storage(self._data_dir, self.config)
+        cluster = self._cluster = Cluster(self.config, self.clock, self.faults, self._storage)
         for node_id in range(self._node_count):
             address = _reserve(self._host, self._port + node_id if self._port else 0)
             self._reserved.append(address)
             await self._add_node(node_id, address.getsockname()[1])
+        cluster.restore_topics()
+        self._is_recovered = True
         cluster.create_internal_topics()
-        for name, partitions in self._topics.items():
-            cluster.create_topic(name, partitions)
+        for name in [name for name in self._topics if name not in cluster.topics]:
+            cluster.create_topic(name, self._topics[name])
         for topic in cluster.topics.values():
             for partition in topic.partitions:
                 cluster.nodes[partition.leader_id].lead(partition)
         self.bootstrap_servers = ",".join(f"{node.host}:{node.port}" for node in cluster.nodes.values())
-        expire_producers = cluster.expire_producers
-        self._timers.append(
-            self.clock.call_every(self.config.producer_id_expiration_check_interval_ms, expire_producers)
-        )
+        self._begin_maintenance(cluster, self._storage)
         for node in cluster.nodes.values():
             await self._serve(node)  # last: nobody may meet a cluster that is not complete
+
+    def _begin_maintenance(self, cluster: Cluster, storage: Storage) -> None:
+        """The periodic work on what belongs to no node."""
+        config, every, logs = self.config, self.clock.call_every, LogMaintenance(cluster)
+        self._timers += (
+            every(config.producer_id_expiration_check_interval_ms, cluster.expire_producers),
+            every(config.log_retention_check_interval_ms, logs.delete_old_segments),
+            every(config.log_cleaner_backoff_ms, logs.compact),
+            every(config.log_flush_interval_ms, storage.begin_flush),
+        )
 
     async def _add_node(self, node_id: int, port: int) -> Node:
         node = Node(node_id, self._cluster, self._host, port)
@@ -202,6 +229,9 @@ class Emulator:
         await node.server.start_serving()
 
     async def _stop(self) -> None:
+        storage, self._storage = self._storage, None
+        if storage is None:  # it could not even be opened
+            return
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -212,6 +242,16 @@ class Emulator:
             address.close()
         self._reserved.clear()
         await _cancel_other_tasks()
+        await self._close_logs(storage)
+
+    async def _close_logs(self, storage: Storage) -> None:
+        is_complete = False
+        try:
+            for partition in self._cluster.partitions():
+                partition.log.close()
+            is_complete = self._is_recovered
+        finally:
+            await storage.close(is_complete=is_complete)
 
     # for tests
 
@@ -365,6 +405,20 @@ class Emulator:
             key=lambda description: description.transactional_id,
         )
 
+    def groups(self) -> list[Group]:
+        """Every consumer group the cluster knows, with its members and their assignments, by id."""
+        return self._call(
+            lambda: sorted(
+                (
+                    group
+                    for node in self._cluster.living_nodes
+                    for shard in node.groups.shards()
+                    for group in shard.groups.values()
+                ),
+                key=lambda group: group.group_id,
+            )
+        )
+
     def log(self, topic: str, partition: int = 0) -> LogSnapshot:
         """A partition as it is now. Raises KeyError when there is none."""
         return self._call(lambda: self._snapshot(topic, partition))
@@ -430,6 +484,15 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def _open_storage(data_dir: Path | None, config: BrokerConfig) -> Storage:
+    if data_dir is None:
+        return MemoryOnly(config.memory_limit_bytes)
+    # needs a POSIX system, and time to import
+    from dualwrite.broker_emulator.data_directory import DataDirectory
+
+    return DataDirectory.open(data_dir, fsync=config.fsync, loop=asyncio.get_running_loop())
 
 
 async def _cancel_other_tasks() -> None:

@@ -205,7 +205,10 @@ class Connection(asyncio.Protocol):
 
     async def _handle(self, call: Call) -> Any:
         try:
-            return await call.api.handle(call)
+            response = await call.api.handle(call)
+            if self.node.cluster.storage.is_behind:
+                await self.node.cluster.storage.flushed()
+            return response
         except CloseConnectionError:
             raise
         except Exception:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 DEFAULT_LIMIT = 256
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
 
 class OpenFiles:
@@ -19,12 +20,16 @@ class OpenFiles:
         self._limit = limit
 
     def get(self, path: Path) -> int:
-        """A descriptor for reading and writing; the file is created where there is none. Raises OSError."""
+        """A descriptor for reading and writing; file and folder are created where there are none. Raises OSError."""
         descriptor = self._descriptors.get(path)
         if descriptor is not None:
             self._descriptors.move_to_end(path)
             return descriptor
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            descriptor = os.open(path, _FLAGS, 0o644)
+        except FileNotFoundError:
+            path.parent.mkdir(exist_ok=True)
+            descriptor = os.open(path, _FLAGS, 0o644)
         self._descriptors[path] = descriptor
         if len(self._descriptors) > self._limit:
             os.close(self._descriptors.popitem(last=False)[1])

@@ -504,7 +504,7 @@ class PartitionLog:
 
     def destroy(self) -> None:
         """Forget everything: the topic was deleted."""
-        self._storage.destroy([*self._segments.complete, self._segments.active])
+        self._storage.destroy(self._segments.forget())
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers idle for producer.id.expiration.ms, never one with an open transaction (KAFKA-9144)."""

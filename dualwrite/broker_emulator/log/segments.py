@@ -132,6 +132,11 @@ class Segments:
         self._storage.replace(originals, cleaned)
         self._segments[start : start + len(originals)] = [cleaned]
 
+    def forget(self) -> Sequence[Segment]:
+        """Have nothing any more; gives what there was."""
+        forgotten, self._segments = self._segments, []
+        return forgotten
+
     def holds(self, segments: Sequence[Segment]) -> bool:
         """Whether these segments are still part of the log."""
         return all(segment in self._segments for segment in segments)

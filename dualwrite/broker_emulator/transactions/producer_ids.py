@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 PRODUCER_ID_BLOCK_SIZE = 1000
 
 
 class ProducerIdBlocks:
     """The controller's side: which ids were given away. One per cluster."""
 
-    __slots__ = ("_next_producer_id",)
+    __slots__ = ("_allocated", "_next_producer_id")
 
-    def __init__(self, first_producer_id: int = 0) -> None:
+    def __init__(self, first_producer_id: int = 0, allocated: Callable[[int], None] | None = None) -> None:
         self._next_producer_id = first_producer_id
+        self._allocated = allocated
 
     def allocate(self) -> range:
-        """The next block of ids; no two callers get the same."""
+        """The next block of ids; no two callers get the same.
+
+        `allocated` hears before that of the end of the block; what it raises keeps the block from being used.
+        """
         block = range(self._next_producer_id, self._next_producer_id + PRODUCER_ID_BLOCK_SIZE)
+        if self._allocated is not None:
+            self._allocated(block.stop)
         self._next_producer_id = block.stop
         return block
 

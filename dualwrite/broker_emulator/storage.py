@@ -1,0 +1,101 @@
+"""Where a cluster keeps what it has: in memory, or in a data directory (`data_directory.py`)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
+from dualwrite.broker_emulator.log.segment import LogStorage
+
+
+class StoredTopic(NamedTuple):
+    """A topic as it was kept."""
+
+    name: str
+    topic_id: uuid.UUID
+    configs: Mapping[str, str | None]
+    leader_epochs: Sequence[int]
+    """Of each partition, from now on: a start is an election."""
+
+
+class Storage(Protocol):
+    """What outlives a cluster, or does not. Everything that can fail raises StorageError."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+
+    @property
+    def next_producer_id(self) -> int | None:
+        """The first producer id that was never handed out; None where nothing is known of earlier ones."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was appended that must not be acknowledged yet (`flushed`)."""
+
+    def topics(self) -> Sequence[StoredTopic]:
+        """The topics that were kept, in the order of their creation."""
+
+    def log(self, topic: str, partition: int) -> LogStorage:
+        """Where a partition keeps its segments."""
+
+    def topic_created(self, topic: StoredTopic) -> None:
+        """Keep a new topic."""
+
+    def topic_deleted(self, name: str) -> None:
+        """Forget a topic; its logs are destroyed afterwards."""
+
+    def leader_elected(self, topic: str, partition: int, leader_epoch: int) -> None:
+        """Keep the epoch of an election."""
+
+    def producer_ids_allocated(self, next_producer_id: int) -> None:
+        """Keep that every id below was handed out; called before the first of them is."""
+
+    def begin_flush(self) -> None:
+        """Begin to bring to the disk what was appended; called at intervals."""
+
+    async def flushed(self) -> None:
+        """Wait until everything appended so far may be acknowledged."""
+
+    async def close(self, *, is_complete: bool) -> None:
+        """Let go of everything; `is_complete`: all logs were closed and nothing is left to recover."""
+
+
+class MemoryOnly:
+    """Nothing is kept: everything is gone when the cluster stops. Takes no more records than fit into a limit."""
+
+    is_behind = False
+    next_producer_id = None
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.cluster_id = uuid.uuid4().hex[:22]
+        self._budget = MemoryBudget(limit_bytes)
+
+    def topics(self) -> Sequence[StoredTopic]:
+        return ()
+
+    def log(self, topic: str, partition: int) -> LogStorage:
+        return MemoryStorage(self._budget)
+
+    def topic_created(self, topic: StoredTopic) -> None:
+        pass
+
+    def topic_deleted(self, name: str) -> None:
+        pass
+
+    def leader_elected(self, topic: str, partition: int, leader_epoch: int) -> None:
+        pass
+
+    def producer_ids_allocated(self, next_producer_id: int) -> None:
+        pass
+
+    def begin_flush(self) -> None:
+        pass
+
+    async def flushed(self) -> None:
+        pass
+
+    async def close(self, *, is_complete: bool) -> None:
+        pass

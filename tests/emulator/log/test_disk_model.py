@@ -1,0 +1,131 @@
+"""Random histories of one partition on disk, with restarts anywhere, beside the same history in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dualwrite.broker_emulator.config import Fsync
+from dualwrite.broker_emulator.log import disk_log
+from dualwrite.broker_emulator.log.log_config import LogConfig
+from dualwrite.broker_emulator.log.partition_log import PartitionLog
+from tests.emulator.log.disk import open_log
+from tests.emulator.log.test_log_model import PRODUCERS, STEPS, History, check_replay, consume
+
+RESTARTS = st.tuples(st.just("restart"), st.sampled_from([0, 1]), st.just(0))
+NO_HOLDS = st.one_of(
+    st.tuples(st.just("send"), st.sampled_from(PRODUCERS), st.integers(1, 3)),
+    st.tuples(st.just("end"), st.sampled_from(PRODUCERS), st.sampled_from([False, False, True])),
+    st.tuples(st.just("retry"), st.sampled_from(PRODUCERS), st.just(0)),
+    st.tuples(st.just("plain"), st.just(0), st.integers(1, 3)),
+)
+
+
+def restarted(folder: Path, log: PartitionLog, *, cleanly: bool, segment_bytes: int, fsync: Fsync) -> PartitionLog:
+    if cleanly:
+        log.close()
+    return open_log(folder, segment_bytes=segment_bytes, fsync=fsync, stopped_cleanly=cleanly)
+
+
+@given(
+    steps=st.lists(NO_HOLDS | NO_HOLDS | RESTARTS, min_size=5, max_size=60),
+    transaction_version=st.sampled_from([0, 2]),
+    segment_bytes=st.sampled_from([100, 400, 1500, 1 << 20]),
+    checkpoint_bytes=st.sampled_from([200, 1 << 20]),
+    fsync=st.sampled_from([Fsync.ALWAYS, Fsync.NEVER]),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_log_on_disk_is_the_log_in_memory(
+    steps: list[tuple[str, int, int]],
+    transaction_version: int,
+    segment_bytes: int,
+    checkpoint_bytes: int,
+    fsync: Fsync,
+    data: st.DataObject,
+) -> None:
+    config = LogConfig(segment_bytes=segment_bytes)
+    memory = History(transaction_version, "own", PartitionLog("orders", 0, config=config))
+    with (
+        tempfile.TemporaryDirectory() as name,
+        patch.object(disk_log, "CHECKPOINT_INTERVAL_BYTES", checkpoint_bytes),
+        patch.object(disk_log, "_SNAPSHOT_COST", 0),
+        patch("os.fdatasync"),
+        patch("os.fsync"),
+    ):
+        folder = Path(name) / "orders-0"
+        disk = History(transaction_version, "own", open_log(folder, segment_bytes=segment_bytes, fsync=fsync))
+        for step in [*steps, ("restart", 0, 0)]:
+            if step[0] == "restart":
+                disk.log = restarted(folder, disk.log, cleanly=bool(step[1]), segment_bytes=segment_bytes, fsync=fsync)
+            else:
+                memory.step(*step)
+                disk.step(*step)  # retries among them: a duplicate is recognised after a restart
+        position = data.draw(st.integers(0, memory.end_offset), label="position")
+        max_bytes = data.draw(st.sampled_from([1, 150, 400, 1 << 20]), label="max_bytes")
+        assert disk.log.log_end_offset == memory.log.log_end_offset
+        assert disk.log.last_stable_offset == memory.log.last_stable_offset
+        assert sorted(disk.log.producers()) == sorted(memory.log.producers())
+        for offset in range(memory.end_offset + 1):
+            for read_committed in (False, True):
+                read = partial(
+                    PartitionLog.read,
+                    fetch_offset=offset,
+                    max_bytes=max_bytes,
+                    read_committed=read_committed,
+                    at_least_one=True,
+                )
+                assert read(disk.log) == read(memory.log)
+        assert consume(disk.log, position, max_bytes) == memory.committed_from(position)
+        check_replay(disk)
+        for producer_id in PRODUCERS:
+            disk.step("retry", producer_id, 0)
+
+
+@given(
+    steps=st.lists(NO_HOLDS, min_size=5, max_size=40),
+    segment_bytes=st.sampled_from([100, 400, 1 << 20]),
+    data=st.data(),
+)
+@settings(max_examples=40, deadline=None)
+def test_aborted_lists_are_exact_across_segments(
+    steps: list[tuple[str, int, int]], segment_bytes: int, data: st.DataObject
+) -> None:
+    history = History(2, "own", PartitionLog("orders", 0, config=LogConfig(segment_bytes=segment_bytes)))
+    for step in steps:
+        history.step(*step)
+    position = data.draw(st.integers(0, history.end_offset), label="position")
+    upper_bound = data.draw(st.integers(position, history.end_offset), label="upper_bound")
+    assert history.log._aborted(position, upper_bound) == history.aborted_in(position, upper_bound)
+    assert consume(history.log, position, 400) == history.committed_from(position)
+
+
+@given(
+    steps=st.lists(STEPS, min_size=5, max_size=40),
+    segment_bytes=st.sampled_from([100, 400, 1 << 20]),
+)
+@settings(max_examples=40, deadline=None)
+def test_an_unclean_election_leaves_the_same_on_disk_and_in_memory(
+    steps: list[tuple[str, int, int]], segment_bytes: int
+) -> None:
+    memory = History(2, "own", PartitionLog("orders", 0, config=LogConfig(segment_bytes=segment_bytes), now_ms=1))
+    with tempfile.TemporaryDirectory() as name, patch.object(disk_log, "CHECKPOINT_INTERVAL_BYTES", 200):
+        folder = Path(name) / "orders-0"
+        disk = History(2, "own", open_log(folder, segment_bytes=segment_bytes))
+        for step in steps:
+            memory.step(*step)
+            disk.step(*step)
+        for history in (memory, disk):
+            history.log.truncate_to_high_watermark(1)
+            history.log.release_high_watermark()
+        reopened = open_log(folder, segment_bytes=segment_bytes)
+        for log in (disk.log, reopened):
+            assert list(log.batches()) == list(memory.log.batches())
+            assert sorted(log.producers()) == sorted(memory.log.producers())
+            assert log.last_stable_offset == memory.log.last_stable_offset
+            assert log._aborted(0, log.log_end_offset) == memory.log._aborted(0, log.log_end_offset)
