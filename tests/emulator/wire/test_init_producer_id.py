@@ -52,7 +52,7 @@ def test_timeouts(world: World, timeout_ms: int) -> None:
 
 
 @rule("InitProducerId / an unknown id: a new producer id at epoch 0, whatever pair is given")
-@rule("InitProducerId / on an unknown id / Empty without a start")
+@rule("InitProducerId / an unknown id is Empty afterwards, without a start")
 def test_unknown_id(world: World) -> None:
     for version in range(newest(world) + 1):
         assert world.wire.init_ok(f"x{version}", Identity(7, 7), version=version).producer_epoch == 0
@@ -334,7 +334,6 @@ def test_v6_is_hidden(world: World) -> None:
 @pytest.mark.profiles(KIP_939)
 @rule("InitProducerId v6 / KeepPreparedTxn with an expected pair is 42")
 @rule("InitProducerId v6 / KeepPreparedTxn below transaction version 2 is 35")
-@rule("InitProducerId v6 / the checks of the request come before the question who coordinates")
 def test_keep_refused(world: World) -> None:
     identity = world.wire.init_ok("x")
     assert world.wire.init("x", identity, version=6, keep=True) == REFUSED[Code.INVALID_REQUEST]
@@ -376,7 +375,7 @@ def test_keep(world: World, enable_2pc: bool) -> None:
 
 @pytest.mark.profiles(KIP_939)
 @rule("Dual identity / AddPartitions: the ongoing pair NONE, the client's pair 48, any other 90")
-@rule("Dual identity / a new KeepPreparedTxn-less init aborts the prepared transaction")
+@rule("Dual identity / InitProducerId without KeepPreparedTxn aborts the prepared transaction")
 @rule("Dual identity / EndTxn below v5 is 35")
 def test_dual_identity(world: World) -> None:
     wire = world.wire

@@ -105,7 +105,7 @@ def test_outside_the_transaction(world: World) -> None:
 
 
 @rule("Expiry of producer ids / after producer.id.expiration.ms without an append, at the next check")
-@rule("Expiry of producer ids / afterwards the producer is unknown: any first sequence, duplicates are appended again")
+@rule("Expiry of producer ids / afterwards the producer is unknown: any first sequence, duplicates are new")
 def test_expiry(world: World) -> None:
     identity = world.wire.init_ok(None)
     assert idempotent(world, identity, 0) == Produced(NONE, 0)

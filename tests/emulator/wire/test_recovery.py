@@ -113,6 +113,18 @@ def test_dual_identity(world: World) -> None:
     assert world.wire.end_settled("x", kept.identity, commit=COMMIT) == End(NONE, kept.identity.bumped())
 
 
+@rule("TxnOffsetCommit / while the group's coordinator loads: 14, below v2 15")
+def test_offsets_while_the_group_loads(world: World) -> None:
+    identity = world.wire.init_ok("x")
+    assert world.wire.add_offsets("x", identity, "g") == NONE
+    held = world.hold(PausePoint.BEFORE_LOAD, topic="__consumer_offsets")
+    fail_over(world)
+    for version in range(6 if world.has_tv2 else 5):
+        loading = Code.COORDINATOR_NOT_AVAILABLE if version < 2 else Code.COORDINATOR_LOAD_IN_PROGRESS
+        assert world.wire.txn_offset_commit("x", identity, "g", "t", 5, version=version) == loading
+    held.release()
+
+
 @rule("Recovery / an id that expired stays gone")
 def test_tombstone(world: World) -> None:
     first = world.wire.init_ok("gone")

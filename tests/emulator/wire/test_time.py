@@ -116,9 +116,7 @@ def expire(world: World) -> None:
 @pytest.mark.parametrize("state", ["Empty", "CompleteCommit", "CompleteAbort"])
 @rule("Expiry of transactional ids / Empty and Complete ids, unused for transactional.id.expiration.ms")
 @rule("Expiry of transactional ids / afterwards: Describe 105, List without it, EndTxn and AddPartitions 49")
-@rule(
-    "Expiry of transactional ids / afterwards: InitProducerId gives a new producer id at epoch 0, whatever is expected"
-)
+@rule("Expiry of transactional ids / afterwards: InitProducerId gives a new producer id at epoch 0")
 @rule("Expiry of transactional ids / a tombstone is appended")
 def test_expiry(world: World, state: str) -> None:
     wire = world.wire

@@ -107,9 +107,7 @@ def test_no_such_member(world: World) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-@rule(
-    "Transactional offsets / pending under the producer until the marker: 88 where stable is required, else as before"
-)
+@rule("Transactional offsets / pending until the marker: 88 where stable is required, else as before")
 @rule("Transactional offsets / a commit replaces what was committed, an abort drops it")
 @rule("OffsetFetch / RequireStable with pending offsets is 88, without it the last committed value")
 def test_offsets_follow_the_transaction(world: World, commit: bool) -> None:
