@@ -12,8 +12,7 @@ from dualwrite.broker_emulator.add_partitions_to_txn_manager import AddPartition
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Cluster, NodeGoneError, Partition
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
-from dualwrite.broker_emulator.log.partition_log import AppendOrigin
-from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records
+from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.replication import wait_until_replicated
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -187,10 +186,8 @@ class _TransactionStateLog:
         state = self._cluster.topics[TRANSACTION_STATE_TOPIC].partitions[partition]
         if state.leader_id != self._node_id:
             return ErrorCode.not_leader_or_follower
-        now_ms = self._cluster.clock.now_ms()
-        batch = build_batch([(key, value)], timestamp_ms=now_ms)
         log = state.log
-        error = log.append(batch, now_ms=now_ms, origin=AppendOrigin.COORDINATOR, transaction_version=0).error
+        error = log.append_own(key, value, now_ms=self._cluster.clock.now_ms())
         if error is ErrorCode.none and log.high_watermark < log.log_end_offset:
             return await wait_until_replicated(state, log.log_end_offset, log.leader_epoch)
         return error

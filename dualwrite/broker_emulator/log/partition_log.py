@@ -34,6 +34,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     CorruptRecordError,
     OldMagicError,
     UnsupportedCompressionError,
+    build_batch,
     build_end_txn_marker,
     iter_records,
     parse_header,
@@ -256,6 +257,26 @@ class PartitionLog:
             return _refused(Rejection(ErrorCode.invalid_record, "a produce request carries at least one batch"))
         return self._append_batches(batches, now_ms, guard, origin is AppendOrigin.CLIENT, transaction_version)
 
+    def append_own(self, key: bytes, value: bytes | None, *, now_ms: int) -> ErrorCode:
+        """Append one record of the broker's own: 0, 10 or 56.
+
+        It needs none of the checks of `append`, and no coordinator's request should wait for them.
+        """
+        next_offset = self._log_end_offset + 1
+        batch = build_batch(
+            [(key, value)], timestamp_ms=now_ms, base_offset=self._log_end_offset, leader_epoch=self.leader_epoch
+        )
+        if len(batch) > self.config.max_message_bytes:
+            return ErrorCode.message_too_large
+        try:
+            self._segments.append((StoredBatch(batch, next_offset, now_ms),))
+        except StorageError as error:
+            logger.error("%s", error)
+            return ErrorCode.kafka_storage_error
+        self._log_end_offset = next_offset
+        self._storage.appended(self._segments.active, self._flushed)
+        return ErrorCode.none
+
     def _append_batches(
         self,
         batches: list[tuple[BatchHeader, memoryview]],
@@ -347,19 +368,22 @@ class PartitionLog:
         rejection = check_marker(entry, producer_epoch, coordinator_epoch, transaction_version)
         if rejection is not None:
             return rejection.error
+        marker_offset = self._log_end_offset
         marker = build_end_txn_marker(
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             coordinator_epoch=coordinator_epoch,
             commit=commit,
             timestamp_ms=now_ms,
+            base_offset=marker_offset,
+            leader_epoch=self.leader_epoch,
         )
-        marker_offset = self._log_end_offset
         try:
-            self._store([(parse_header(marker), marker)])
+            self._segments.append((StoredBatch(marker, marker_offset + 1, now_ms),))
         except StorageError as error:
             logger.error("no marker was written: %s", error)
             return ErrorCode.kafka_storage_error
+        self._log_end_offset = marker_offset + 1
         self._verifications.end(producer_id)
         self._producers[producer_id] = after_marker(entry, producer_epoch, coordinator_epoch, now_ms)
         if entry is not None and entry.has_open_transaction:

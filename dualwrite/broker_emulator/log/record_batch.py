@@ -25,7 +25,7 @@ MAX_SEQUENCE = 2147483647
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _STAMP = struct.Struct(">qii")  # base offset, length, leader epoch: what stands before magic
 _AFTER_CRC = struct.Struct(">hiqqqhii")
-_MAGIC_AND_CRC = struct.Struct(">bI")
+_FRAME = struct.Struct(">qiibI")  # the same, magic and CRC
 _LENGTH_AT = 8
 _LENGTH = struct.Struct(">i")
 _MAGIC_AT = 16
@@ -197,16 +197,22 @@ def build_batch(
     base_sequence: int = -1,
     transactional: bool = False,
     control: bool = False,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
 ) -> bytes:
-    """One uncompressed batch of (key, value) pairs at base offset 0. Raises ValueError when there are none."""
+    """One uncompressed batch of (key, value) pairs. Raises ValueError when there are none.
+
+    `base_offset` and `leader_epoch` are for a leader that stores it as it is, without `stamp`.
+    """
     if not records:
         raise ValueError("a record batch needs at least one record")
     body = b"".join(_encode_record(index, key, value) for index, (key, value) in enumerate(records))
     attributes = (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
-    return _frame(attributes, len(records), timestamp_ms, producer_id, producer_epoch, base_sequence, body)
+    checked = _checked(attributes, len(records), timestamp_ms, producer_id, producer_epoch, base_sequence, body)
+    return _frame(checked, base_offset, leader_epoch)
 
 
-def _frame(
+def _checked(
     attributes: int,
     record_count: int,
     timestamp_ms: int,
@@ -215,21 +221,17 @@ def _frame(
     base_sequence: int,
     body: bytes,
 ) -> bytes:
-    checked = (
-        _AFTER_CRC.pack(
-            attributes,
-            record_count - 1,
-            timestamp_ms,
-            timestamp_ms,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            record_count,
-        )
-        + body
+    """What the CRC of a batch covers, with one timestamp for all its records."""
+    last = record_count - 1
+    head = _AFTER_CRC.pack(
+        attributes, last, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence, record_count
     )
+    return head + body
+
+
+def _frame(checked: bytes, base_offset: int, leader_epoch: int) -> bytes:
     length = _CHECKED_FROM - _LENGTH_ENDS_AT + len(checked)
-    return _STAMP.pack(0, length, -1) + _MAGIC_AND_CRC.pack(MAGIC, crc32c(checked)) + checked
+    return _FRAME.pack(base_offset, length, leader_epoch, MAGIC, crc32c(checked)) + checked
 
 
 def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None) -> bytes:
@@ -252,19 +254,26 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_hori
         header.base_sequence,
         len(records),
     ) + b"".join(_encode_again(record, header.base_offset, base_timestamp) for record in records)
-    length = _CHECKED_FROM - _LENGTH_ENDS_AT + len(checked)
-    stamp = _STAMP.pack(header.base_offset, length, header.leader_epoch)
-    return stamp + _MAGIC_AND_CRC.pack(MAGIC, crc32c(checked)) + checked
+    return _frame(checked, header.base_offset, header.leader_epoch)
 
 
 def build_end_txn_marker(
-    *, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, timestamp_ms: int
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    commit: bool,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
 ) -> bytes:
     """The control batch that ends a transaction on one partition (3.3)."""
     key = _MARKER_KEY.pack(0, _COMMIT if commit else _ABORT)
     value = _MARKER_VALUE.pack(0, coordinator_epoch)
     body = _encode_record(0, key, value)
-    return _frame(_TRANSACTIONAL | _CONTROL, 1, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, body)
+    attributes = _TRANSACTIONAL | _CONTROL
+    checked = _checked(attributes, 1, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, body)
+    return _frame(checked, base_offset, leader_epoch)
 
 
 def parse_end_txn_marker(record: Record) -> EndTxnMarker | None:
@@ -337,12 +346,17 @@ def _encode_bytes(data: bytes | None) -> bytes:
 
 def _encode_varint(value: int) -> bytes:
     unsigned = value << 1 if value >= 0 else (-value << 1) - 1  # zigzag
+    if unsigned <= 0x7F:
+        return _BYTES[unsigned]
     encoded = bytearray()
     while unsigned > 0x7F:
         encoded.append(unsigned & 0x7F | 0x80)
         unsigned >>= 7
     encoded.append(unsigned)
     return bytes(encoded)
+
+
+_BYTES = [bytes([value]) for value in range(0x80)]
 
 
 def _decode_record(header: BatchHeader, body: bytes, position: int) -> tuple[Record, int]:

@@ -10,6 +10,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
+from operator import mul
 from typing import Any
 
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -51,15 +52,34 @@ class TransactionLogError(ValueError):
     """A record of `__transaction_state` that cannot be understood."""
 
 
+def _powers_of_31() -> list[int]:
+    powers = [1]
+    while len(powers) < 256:
+        powers.append(31 * powers[-1] & 0xFFFFFFFF)
+    return powers
+
+
+_POWERS_OF_31 = _powers_of_31()[::-1]
+
+
 @lru_cache(maxsize=4096)
 def partition_for(transactional_id: str, partitions: int) -> int:
     """The partition of `__transaction_state` that owns an id: Java's hash of its UTF-16 units, made non-negative."""
-    code = 0
-    for (unit,) in struct.iter_unpack(">H", transactional_id.encode("utf-16-be", "surrogatepass")):
-        code = (31 * code + unit) & 0xFFFFFFFF
+    code = _java_hash(transactional_id)
     if code == 0x80000000:  # Kafka's abs(Integer.MIN_VALUE) is 0
         return 0
     return (code if code < 0x80000000 else 0x100000000 - code) % partitions
+
+
+def _java_hash(text: str) -> int:
+    """As an unsigned number. Short ASCII texts are summed up without a loop, because ids can be too many to cache."""
+    if text.isascii() and len(text) <= len(_POWERS_OF_31):
+        total: int = sum(map(mul, text.encode(), _POWERS_OF_31[-len(text) :]))
+        return total & 0xFFFFFFFF
+    code = 0
+    for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be", "surrogatepass")):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code
 
 
 @lru_cache(maxsize=4096)
@@ -148,6 +168,8 @@ def _partitions_v0(metadata: TransactionMetadata) -> bytes:
 def _partitions_v1(metadata: TransactionMetadata) -> bytes:
     if metadata.state is TransactionState.EMPTY:
         return _uvarint(0)
+    if not metadata.topic_partitions:
+        return _uvarint(1)
     topics = _by_topic(metadata.topic_partitions)
     parts = [_uvarint(len(topics) + 1)]
     for topic, partitions in topics.items():

@@ -565,3 +565,18 @@ def test_verifications_expire(log: PartitionLog) -> None:
     log.expire_producers(NOW_MS + 86_400_000)
     late = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
     assert append(log, late, guard).error is ErrorCode.invalid_txn_state
+
+
+def test_the_brokers_own_records_are_stored_as_append_would_store_them() -> None:
+    own, appended = (PartitionLog("__transaction_state", 0, leader_epoch=4) for _ in range(2))
+    for value in (b"v", None):
+        assert own.append_own(b"key", value, now_ms=NOW_MS) is ErrorCode.none
+        append(appended, build_batch([(b"key", value)], timestamp_ms=NOW_MS))
+    assert list(own.batches()) == list(appended.batches())
+    assert own.high_watermark == own.log_end_offset == 2
+
+
+def test_an_own_record_may_be_too_large() -> None:
+    log = PartitionLog("__transaction_state", 0, config=LogConfig(max_message_bytes=100))
+    assert log.append_own(b"key", b"x" * 100, now_ms=NOW_MS) is ErrorCode.message_too_large
+    assert log.log_end_offset == 0

@@ -131,6 +131,15 @@ def test_partition_of_an_id(transactional_id: str, partition: int) -> None:
     assert partition_for(transactional_id, 50) == partition
 
 
+@given(st.text(st.characters(codec="ascii"), max_size=300))
+def test_partition_of_an_ascii_id_is_that_of_javas_hash(transactional_id: str) -> None:
+    code = 0
+    for character in transactional_id:
+        code = (31 * code + ord(character)) & 0xFFFFFFFF
+    signed = code - 0x100000000 if code >= 0x80000000 else code
+    assert partition_for(transactional_id, 50) == (0 if signed == -0x80000000 else abs(signed) % 50)
+
+
 _int16 = st.integers(-1, 32767)
 _int64 = st.integers(-1, 2**63 - 1)
 _partitions = st.frozensets(st.builds(TopicPartition, st.text(min_size=1, max_size=200), st.integers(0, 2**31 - 1)))
