@@ -224,6 +224,7 @@ class _ClusterMarkers:
             # the API files know this module, so that it can know them no sooner
             from dualwrite.broker_emulator.faults.markers import send_marker_with_faults
 
+            await asyncio.sleep(0)  # whatever befalls the markers, the decision is answered first
             return await send_marker_with_faults(
                 leader,
                 topic_partition,
