@@ -1,9 +1,9 @@
 """One partition on disk: a folder of segments, and what makes opening it again quick.
 
-Beside each `<base offset>.log` stand `.index` (where its offsets are) and `.txnindex` (Kafka's list of aborted
-transactions). They are written when a segment is complete, and from time to time for the newest one, together with
-`<offset>.snapshot`: the producers as they were at that offset. All of that can be made again from the batches. It
-bounds what has to be read at a start: only what was appended since it was last written.
+Beside each `<base offset>.log` stands `.index`: where its offsets are, and which transactions were aborted in it. It
+is written when a segment is complete, and from time to time for the newest one, together with `<offset>.snapshot`:
+the producers as they were at that offset. All of that can be made again from the batches. It bounds what has to be
+read at a start: only what was appended since it was last written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from crc32c import crc32c
 
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.flusher import Flusher, FlushJob
-from dualwrite.broker_emulator.log.aborted_index import AbortedIndex
 from dualwrite.broker_emulator.log.disk_segment import DiskSegment, IndexFile, segment_path
 from dualwrite.broker_emulator.log.durable_file import TEMPORARY_SUFFIX, sync_folder, write_atomically
 from dualwrite.broker_emulator.log.open_files import OpenFiles
@@ -41,7 +40,7 @@ DELETED_SUFFIX = "-delete"
 _LOG_START_FILE = "log-start-offset"
 _COMPACTION_FILE = "compaction.json"
 _CLEANED = ".cleaned"
-_SUFFIXES = (".log", ".index", ".txnindex")
+_SUFFIXES = (".log", ".index")
 
 
 class DiskLog:
@@ -105,7 +104,6 @@ class DiskLog:
         try:
             size = segment.path.stat().st_size
             index = IndexFile.decode(segment.path.with_suffix(".index").read_bytes())
-            aborted = AbortedIndex.decode(segment.path.with_suffix(".txnindex").read_bytes()).below(index.next_offset)
         except (FileNotFoundError, ValueError):
             return False
         if index.size_bytes > size:
@@ -113,7 +111,7 @@ class DiskLog:
                 f"{segment.path} has {size} bytes; {index.size_bytes} were complete when its index was written. "
                 "Something else has cut it: restore the file, or delete the topic's folders to begin anew"
             )
-        segment.adopt(index, aborted)
+        segment.adopt(index)
         return index.size_bytes == size
 
     def _restore_state(self, segments: Sequence[DiskSegment]) -> None:
@@ -166,7 +164,7 @@ class DiskLog:
 
         with segment.path.open("rb") as file:
             file.seek(known)
-            damage = scan(memoryview(file.read()), 0, segment.next_offset, accept)
+            damage = scan(memoryview(file.read()), segment.next_offset, accept, may_have_gaps=not is_last)
         return None if damage is None else damage.moved_by(known)
 
     def _cut_off(self, segment: DiskSegment, damage: Damage, *, is_last: bool) -> None:
@@ -174,8 +172,8 @@ class DiskLog:
         advice = "Restore the file, or delete the topic's folders to begin anew"
         if damage.intact_after is not None:
             raise StorageError(
-                f"{where}, and an intact batch follows at position {damage.intact_after}: no crash leaves that, and "
-                f"cutting the log there would lose records that were acknowledged. {advice}"
+                f"{where}, and an intact batch is found at position {damage.intact_after}: no crash leaves that, and "
+                f"cutting the log there could lose records that were acknowledged. {advice}"
             )
         if not is_last:
             raise StorageError(f"{where}, and later segments follow: no crash leaves that. {advice}")
@@ -226,7 +224,7 @@ class DiskLog:
         active = self._active
         files: dict[Path, bytes] = {}
         for segment in complete:
-            files |= _index_files(segment)
+            files |= _index_file(segment)
         self._writing = set(complete)
         if complete or active.size_bytes >= self._next_checkpoint_bytes:
             self._writing.add(active)
@@ -257,7 +255,7 @@ class DiskLog:
         active = self._active
         self._next_checkpoint_bytes = active.size_bytes + max(CHECKPOINT_INTERVAL_BYTES, _SNAPSHOT_COST * len(snapshot))
         path = self._folder / f"{active.next_offset:020d}.snapshot"
-        return (_index_files(active) if active.size_bytes else {}) | {path: _checked(snapshot)}
+        return (_index_file(active) if active.size_bytes else {}) | {path: _checked(snapshot)}
 
     def _drop_old_snapshots(self) -> None:
         for _, path in self._snapshots()[:-_KEPT_SNAPSHOTS]:
@@ -341,7 +339,7 @@ class DiskLog:
         try:
             if self._sync:
                 os.fdatasync(self._files.get(cleaned.path))
-            for path, data in _index_files(cleaned).items():
+            for path, data in _index_file(cleaned).items():
                 write_atomically(path, data, sync=self._sync)
             bases = [segment.base_offset for segment in originals]
             write_atomically(self._folder / _COMPACTION_FILE, json.dumps(bases).encode(), sync=self._sync)
@@ -370,13 +368,9 @@ class DiskLog:
         (self._folder / _COMPACTION_FILE).unlink()
 
 
-def _index_files(segment: DiskSegment) -> dict[Path, bytes]:
-    """The files that stand beside a segment, by name; a cleaned one's have its suffix."""
-    name = segment.path.name
-    return {
-        segment.path.with_name(name.replace(".log", suffix)): data
-        for suffix, data in ((".txnindex", segment.aborted.encode()), (".index", segment.index().encode()))
-    }
+def _index_file(segment: DiskSegment) -> dict[Path, bytes]:
+    """The file that stands beside a segment; a cleaned one's has its suffix."""
+    return {segment.path.with_name(segment.path.name.replace(".log", ".index")): segment.index().encode()}
 
 
 def _checked(data: bytes) -> bytes:

@@ -28,7 +28,7 @@ _BOUNDS = struct.Struct(">qi11xi")  # base offset, length, last offset delta: wh
 _HEADER_BYTES = 61
 _LENGTH_ENDS_AT = 12
 
-_INDEX_HEAD = struct.Struct(">4sqqqqqi")  # magic, the fields of IndexFile, number of entries
+_INDEX_HEAD = struct.Struct(">4sqqqqqi")  # magic, the numbers of IndexFile, number of entries
 _INDEX_MAGIC = b"dwi1"
 _CRC = struct.Struct(">I")
 
@@ -49,6 +49,7 @@ class IndexFile(NamedTuple):
     offsets: array[int]
     positions: array[int]
     max_timestamps: array[int]
+    aborted: AbortedIndex
 
     def encode(self) -> bytes:
         """The contents of the file."""
@@ -64,7 +65,8 @@ class IndexFile(NamedTuple):
         body = b"".join(
             struct.pack(f">{len(column)}q", *column) for column in (self.offsets, self.positions, self.max_timestamps)
         )
-        return head + body + _CRC.pack(crc32c(head + body))
+        data = head + body + self.aborted.encode()
+        return data + _CRC.pack(crc32c(data))
 
     @classmethod
     def decode(cls, data: bytes) -> IndexFile:
@@ -78,11 +80,12 @@ class IndexFile(NamedTuple):
             array("q", struct.unpack_from(f">{count}q", data, _INDEX_HEAD.size + 8 * count * column))
             for column in range(3)
         ]
-        return cls(*fields, *columns)
+        aborted = AbortedIndex.decode(data[_INDEX_HEAD.size + 24 * count : -_CRC.size])
+        return cls._make((*fields, *columns, aborted))
 
 
 class DiskSegment:
-    """A segment in a file. `aborted` is kept in memory; it is written down by `DiskLog`."""
+    """A segment in a file; what is known of it is written down by `DiskLog`."""
 
     __slots__ = (
         "_broken",
@@ -127,15 +130,16 @@ class DiskSegment:
             self._offsets[:],
             self._positions[:],
             self._max_timestamps[:],
+            self.aborted,
         )
 
-    def adopt(self, index: IndexFile, aborted: AbortedIndex) -> None:
+    def adopt(self, index: IndexFile) -> None:
         """Take over what was known of the segment when it was last written down."""
         self.next_offset = index.next_offset
         self.size_bytes = index.size_bytes
         self.max_timestamp = index.max_timestamp
         self.stable_offset = index.stable_offset
-        self.aborted = aborted
+        self.aborted = index.aborted
         self._offsets, self._positions, self._max_timestamps = index.offsets, index.positions, index.max_timestamps
         self._indexed_to = self._positions[-1]
 
@@ -179,7 +183,7 @@ class DiskSegment:
 
     def truncate(self, offset: int) -> None:
         """Cut off every batch from `offset` on, which is where a batch begins. Raises StorageError."""
-        position, _ = self._find(offset)
+        position, _, _ = self._find(offset)
         keep = bisect_left(self._positions, position) or 1
         index = self.index()
         self.size_bytes, self.next_offset = self._positions[keep - 1], self._offsets[keep - 1]
@@ -221,33 +225,29 @@ class DiskSegment:
             yield position, size, base_offset + last_offset_delta + 1
             position += size
 
-    def _find(self, offset: int) -> tuple[int, int]:
-        """Position and next offset of the first batch that ends above `offset`; the end where there is none."""
-        if offset >= self.next_offset:
-            return self.size_bytes, self.next_offset
-        entry = max(bisect_right(self._offsets, offset) - 1, 0)
-        for position, _, next_offset in self._walk(self._positions[entry]):
-            if next_offset > offset:
-                return position, next_offset
-        return self.size_bytes, self.next_offset
+    def _find(self, offset: int) -> tuple[int, int, int]:
+        """Position, size and next offset of the first batch that ends above `offset`; the end where there is none."""
+        if offset < self.next_offset:
+            entry = max(bisect_right(self._offsets, offset) - 1, 0)
+            for found in self._walk(self._positions[entry]):
+                if found[2] > offset:
+                    return found
+        return self.size_bytes, 0, self.next_offset
 
     def read(self, offset: int, limit_offset: int, max_bytes: int, at_least_one: bool) -> tuple[bytes, int]:
-        start, first_next_offset = self._find(offset)
-        if start == self.size_bytes or first_next_offset > limit_offset:
+        start, first_size, next_offset = self._find(offset)
+        if not first_size or next_offset > limit_offset or (first_size > max_bytes and not at_least_one):
             return b"", offset
-        end, next_offset = self._end(start, offset, limit_offset, start + max_bytes)
-        if end == start:
-            if not at_least_one:
-                return b"", offset
-            _, size, next_offset = next(self._walk(start))
-            end = start + size
+        end, next_offset = self._end(start + first_size, next_offset, limit_offset, start + max_bytes)
         data = self._pread(end - start, start)
         if len(data) != end - start:
             raise StorageError(f"{self.path} ends at {start + len(data)} instead of {self.size_bytes}")
         return data, next_offset
 
     def _end(self, start: int, offset: int, limit_offset: int, limit: int) -> tuple[int, int]:
-        """Where the last batch ends that is whole below both limits, and the offset behind it."""
+        """Where the last batch from `start` on ends that is whole below both limits, and the offset behind it."""
+        if limit <= start:
+            return start, offset
         if limit >= self.size_bytes and limit_offset >= self.next_offset:
             return self.size_bytes, self.next_offset
         entry = min(bisect_right(self._positions, limit), bisect_right(self._offsets, limit_offset)) - 1
@@ -261,7 +261,7 @@ class DiskSegment:
         return end, end_offset
 
     def iterate(self, offset: int) -> Iterator[bytes]:
-        position, _ = self._find(offset)
+        position, _, _ = self._find(offset)
         while position < self.size_bytes:
             for data in self._batches_from(position, self.size_bytes):
                 position += len(data)

@@ -36,25 +36,31 @@ class Damage(NamedTuple):
 
 
 def scan(
-    data: memoryview, position: int, next_offset: int, accept: Callable[[BatchHeader, memoryview], None]
+    data: memoryview,
+    next_offset: int,
+    accept: Callable[[BatchHeader, memoryview], None],
+    *,
+    may_have_gaps: bool,
 ) -> Damage | None:
-    """Hand every intact batch of `data` from `position` on to `accept`; what is wrong where one is not intact.
+    """Hand every intact batch of `data` to `accept`; what is wrong where one is not intact, or not the next one.
 
-    `next_offset` is the lowest offset that the first batch may have.
+    `next_offset` is that of the first batch. `may_have_gaps`: compaction may have taken batches away.
     """
-    end = len(data)
-    while position < end:
+    position = 0
+    while position < len(data):
         try:
-            header, batch = _intact_batch(data, position, next_offset)
+            header, batch = _intact_batch(data, position)
         except CorruptRecordError as error:
-            return Damage(position, str(error), _find_intact(data, position + 1, next_offset))
+            return Damage(position, str(error), _find_intact(data, position + 1))
+        if header.base_offset < next_offset or (header.base_offset > next_offset and not may_have_gaps):
+            return Damage(position, f"offset {header.base_offset} where {next_offset} is next", position)
         accept(header, batch)
         position += header.size_bytes
         next_offset = header.last_offset + 1
     return None
 
 
-def _intact_batch(data: memoryview, position: int, next_offset: int) -> tuple[BatchHeader, memoryview]:
+def _intact_batch(data: memoryview, position: int) -> tuple[BatchHeader, memoryview]:
     header = parse_header(data, position)
     size = header.size_bytes
     if size < HEADER_BYTES:
@@ -64,29 +70,29 @@ def _intact_batch(data: memoryview, position: int, next_offset: int) -> tuple[Ba
         raise CorruptRecordError(f"a batch of {size} bytes is cut off after {len(batch)}")
     if crc32c(batch[_CHECKED_FROM:]) != header.crc:
         raise CorruptRecordError("the CRC of a batch does not match its contents")
-    if header.base_offset < next_offset or header.last_offset_delta < 0:
-        raise CorruptRecordError(f"a batch at offset {header.base_offset} where {next_offset} is next")
+    if header.last_offset_delta < 0:
+        raise CorruptRecordError(f"a batch ends {-header.last_offset_delta} offsets before it begins")
     return header, batch
 
 
-def _find_intact(data: memoryview, position: int, next_offset: int) -> int | None:
+def _find_intact(data: memoryview, position: int) -> int | None:
     """Position of the first intact batch that begins at `position` or later, at whatever byte that is."""
     contents = bytes(data[position:])
     magic_at = contents.find(_MAGIC, _MAGIC_AT)
     while magic_at >= 0:
         start = position + magic_at - _MAGIC_AT
-        if _is_intact(data, start, next_offset):
+        if _is_intact(data, start):
             return start
         magic_at = contents.find(_MAGIC, magic_at + 1)
     return None
 
 
-def _is_intact(data: memoryview, position: int, next_offset: int) -> bool:
+def _is_intact(data: memoryview, position: int) -> bool:
     size = int.from_bytes(data[position + 8 : position + _LENGTH_ENDS_AT], "big", signed=True) + _LENGTH_ENDS_AT
     if not HEADER_BYTES <= size <= len(data) - position:
         return False
     try:
-        _intact_batch(data, position, next_offset)
+        _intact_batch(data, position)
     except CorruptRecordError:
         return False
     return True
