@@ -282,6 +282,7 @@ class Faults:
                 await asyncio.sleep(duration_ms / 1000)
             case CrashBefore():
                 self.crash_node(context["node_id"])
+                await asyncio.sleep(0)  # from which a dead node does not return
 
     def copy_later(self, handle: FaultHandle, call: Call, after_requests: int) -> None:
         """Have `call` applied again when `after_requests` more were."""

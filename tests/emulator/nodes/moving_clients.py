@@ -1,0 +1,217 @@
+"""Transactional producers of five makes behind one face, for tests that disturb the cluster under them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from importlib import import_module
+from typing import Any, Protocol
+
+from dualwrite.errors import AbortableError, DeliveryError
+from dualwrite.producer import Producer
+
+# taken as untyped: what types they have are not what mypy's strict mode asks for
+aiokafka: Any = import_module("aiokafka")
+aiokafka_errors: Any = import_module("aiokafka.errors")
+confluent_kafka: Any = import_module("confluent_kafka")
+kafka: Any = import_module("kafka")
+kafka_errors: Any = import_module("kafka.errors")
+
+TIMEOUT_S = 30.0
+TOPIC = "many"
+
+
+class HasToAbortError(Exception):
+    """The client says that this transaction cannot be committed, and that another one can."""
+
+
+class Client(Protocol):
+    """What all of them can do. Every call may raise HasToAbortError, except for `abort`."""
+
+    def begin(self) -> None: ...
+    def send(self, value: bytes, partition: int) -> None: ...
+    def flush(self) -> None: ...
+    def commit(self) -> None: ...
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class OurClient:
+    """`dualwrite.Producer`, with and without two-phase commit."""
+
+    def __init__(self, servers: str, *, two_phase_commit: bool) -> None:
+        self._two_phase_commit = two_phase_commit
+        self._producer = Producer(
+            bootstrap_servers=servers,
+            transactional_id="x",
+            transaction_two_phase_commit_enable=two_phase_commit,
+            max_block_ms=int(TIMEOUT_S * 1000),
+            retry_backoff_ms=5,
+            reconnect_backoff_ms=5,
+        )
+        self._producer.init_transactions()
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def send(self, value: bytes, partition: int) -> None:
+        self._run(lambda: self._producer.send(TOPIC, value, partition=partition))
+
+    def flush(self) -> None:
+        self._run(self._producer.flush)
+
+    def commit(self) -> None:
+        if self._two_phase_commit:
+            self._run(lambda: self._producer.complete_transaction(self._producer.prepare_transaction()))
+        else:
+            self._run(self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        self._producer.abort_transaction()
+
+    def close(self) -> None:
+        self._producer.close(timeout_s=0)
+
+    def _run(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except (AbortableError, DeliveryError) as error:
+            raise HasToAbortError from error
+
+
+class ConfluentClient:
+    """librdkafka."""
+
+    def __init__(self, servers: str) -> None:
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": servers,
+                "transactional.id": "x",
+                "linger.ms": 0,
+                "retry.backoff.ms": 10,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 50,
+                "topic.metadata.refresh.fast.interval.ms": 10,
+                "log_level": 0,
+            }
+        )
+        self._run(lambda: self._producer.init_transactions(TIMEOUT_S))
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def send(self, value: bytes, partition: int) -> None:
+        self._run(lambda: self._producer.produce(TOPIC, value, partition=partition))
+
+    def flush(self) -> None:
+        assert self._producer.flush(TIMEOUT_S) == 0
+
+    def commit(self) -> None:
+        self._run(lambda: self._producer.commit_transaction(TIMEOUT_S))
+
+    def abort(self) -> None:
+        self._run(lambda: self._producer.abort_transaction(TIMEOUT_S))
+
+    def close(self) -> None:
+        """Nothing holds it."""
+
+    def _run(self, call: Callable[[], object]) -> None:
+        while True:
+            try:
+                call()
+            except confluent_kafka.KafkaException as error:
+                (reason,) = error.args
+                if reason.txn_requires_abort():
+                    raise HasToAbortError from error
+                if not reason.retriable():
+                    raise
+            else:
+                return
+
+
+class KafkaPythonClient:
+    """kafka-python."""
+
+    def __init__(self, servers: str) -> None:
+        self._producer = kafka.KafkaProducer(
+            bootstrap_servers=servers.split(","),
+            transactional_id="x",
+            retry_backoff_ms=10,
+            reconnect_backoff_ms=10,
+            reconnect_backoff_max_ms=50,
+        )
+        self._producer.init_transactions()
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def send(self, value: bytes, partition: int) -> None:
+        self._run(lambda: self._producer.send(TOPIC, value, partition=partition))
+
+    def flush(self) -> None:
+        self._run(lambda: self._producer.flush(TIMEOUT_S))
+
+    def commit(self) -> None:
+        self._run(self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        self._producer.abort_transaction()
+
+    def close(self) -> None:
+        self._producer.close(0)
+
+    def _run(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except kafka_errors.KafkaError as error:
+            raise HasToAbortError from error
+
+
+class AiokafkaClient:
+    """aiokafka, in a loop that runs only while somebody calls."""
+
+    def __init__(self, servers: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._producer = self._loop.run_until_complete(self._start(servers))
+
+    @staticmethod
+    async def _start(servers: str) -> Any:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=servers, transactional_id="x", retry_backoff_ms=10, request_timeout_ms=10_000
+        )
+        await producer.start()
+        return producer
+
+    def begin(self) -> None:
+        self._run(self._producer.begin_transaction())
+
+    def send(self, value: bytes, partition: int) -> None:
+        self._run(self._producer.send(TOPIC, value, partition=partition))
+
+    def flush(self) -> None:
+        self._run(self._producer.flush())
+
+    def commit(self) -> None:
+        self._run(self._producer.commit_transaction())
+
+    def abort(self) -> None:
+        self._run(self._producer.abort_transaction())
+
+    def close(self) -> None:
+        self._run(self._producer.stop())
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            self._loop.run_until_complete(asyncio.wait_for(work, TIMEOUT_S))
+        except aiokafka_errors.KafkaError as error:
+            raise HasToAbortError from error
+
+
+CLIENTS: dict[str, Callable[[str], Client]] = {
+    "two-phase-commit": lambda servers: OurClient(servers, two_phase_commit=True),
+    "plain": lambda servers: OurClient(servers, two_phase_commit=False),
+    "librdkafka": ConfluentClient,
+    "kafka-python": KafkaPythonClient,
+    "aiokafka": AiokafkaClient,
+}
