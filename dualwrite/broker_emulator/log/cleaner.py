@@ -23,6 +23,8 @@ from dualwrite.broker_emulator.log.aborted_index import AbortedIndexEntry
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.producer_state import ProducerEntry
 from dualwrite.broker_emulator.log.record_batch import (
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
     BatchHeader,
     Record,
     UnsupportedCompressionError,
@@ -31,10 +33,11 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_header,
     rebuild_batch,
 )
-from dualwrite.broker_emulator.log.segment import LogStorage, Segment, StoredBatch
+from dualwrite.broker_emulator.log.segment import LogStorage, Segment, StorageError, StoredBatch
 from dualwrite.broker_emulator.log.segments import Segments
 
 _BATCHES_PER_STEP = 200
+_OF_NOBODY = {"attributes": 0, "producer_id": NO_PRODUCER_ID, "producer_epoch": -1, "base_sequence": NO_SEQUENCE}
 _MAX_KEYS = 1_000_000
 """How many keys one run looks at; what has more is compacted in several."""
 
@@ -100,6 +103,20 @@ class Cleaner:
         dirty_size = sum(segment.size_bytes for segment in dirty)
         if not dirty or dirty_size < config.min_cleanable_dirty_ratio * size:
             return
+        try:
+            yield from self._clean(config, now_ms, producers, cleanable, dirty)
+        except StorageError:
+            if self._segments.holds(cleanable):
+                raise  # else records were deleted meanwhile, and their segments with them
+
+    def _clean(
+        self,
+        config: LogConfig,
+        now_ms: int,
+        producers: Mapping[int, ProducerEntry],
+        cleanable: Sequence[Segment],
+        dirty: Sequence[Segment],
+    ) -> Iterator[None]:
         newest: dict[bytes, int] = {}
         end = yield from _find_newest(dirty, self._outcomes(dirty), newest)
         cleanable = [segment for segment in cleanable if segment.next_offset <= end]
@@ -107,7 +124,7 @@ class Cleaner:
         for group in _groups(cleanable, config.segment_bytes):
             cleaned = self._storage.new_cleaned_segment(group[0].base_offset, group[0].stable_offset)
             yield from run.clean(group, cleaned)
-            if not self._segments.holds(group):  # records were deleted meanwhile
+            if not self._segments.holds(group):  # as above
                 self._storage.discard([cleaned])
                 return
             self._segments.replace(group, cleaned)
@@ -201,8 +218,10 @@ class _Run:
                     yield
                 header = parse_header(batch)
                 kept = self._marker(header, batch, cleaned) if header.is_control else self._data(header, batch)
-                if kept is None and (header.last_offset + 1 == end or self._is_last_of_producer(header)):
+                if kept is None and self._is_last_of_producer(header):
                     kept = rebuild_batch(header, (), delete_horizon_ms=None)
+                elif kept is None and header.last_offset + 1 == end:
+                    kept = rebuild_batch(header._replace(**_OF_NOBODY), (), delete_horizon_ms=None)
                 if kept is not None:
                     timestamp = parse_header(kept).max_timestamp
                     cleaned.append([StoredBatch(kept, header.last_offset + 1, timestamp)])

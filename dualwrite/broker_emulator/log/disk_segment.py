@@ -156,7 +156,7 @@ class DiskSegment:
             self.learn(len(batch.data), batch.next_offset, batch.max_timestamp)
 
     def _write(self, data: bytes) -> None:
-        file = self._files.get(self.path)
+        file = self._files.get_or_create(self.path)
         written = os.pwrite(file, data, self.size_bytes)
         while written < len(data):
             written += os.pwrite(file, memoryview(data)[written:], self.size_bytes + written)

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from pathlib import Path
 
 DEFAULT_LIMIT = 256
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
 
 class OpenFiles:
@@ -20,16 +19,23 @@ class OpenFiles:
         self._limit = limit
 
     def get(self, path: Path) -> int:
-        """A descriptor for reading and writing; file and folder are created where there are none. Raises OSError."""
+        """A descriptor for reading and writing of a file that is there. Raises OSError."""
+        return self._get(path, 0)
+
+    def get_or_create(self, path: Path) -> int:
+        """As `get`; file and folder are created where there are none."""
+        try:
+            return self._get(path, os.O_CREAT)
+        except FileNotFoundError:
+            path.parent.mkdir(exist_ok=True)
+            return self._get(path, os.O_CREAT)
+
+    def _get(self, path: Path, flags: int) -> int:
         descriptor = self._descriptors.get(path)
         if descriptor is not None:
             self._descriptors.move_to_end(path)
             return descriptor
-        try:
-            descriptor = os.open(path, _FLAGS, 0o644)
-        except FileNotFoundError:
-            path.parent.mkdir(exist_ok=True)
-            descriptor = os.open(path, _FLAGS, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
         self._descriptors[path] = descriptor
         if len(self._descriptors) > self._limit:
             os.close(self._descriptors.popitem(last=False)[1])

@@ -1,0 +1,548 @@
+"""Compaction and retention, on disk and in memory, with the rules of transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.log.log_config import LogConfig
+from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
+from dualwrite.broker_emulator.log.partition_log import HIGH_WATERMARK, PartitionLog
+from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records, parse_header
+from tests.emulator.log.disk import open_log
+from tests.emulator.log.writers import NOW_MS, WRITERS, foreign_batches, read_records
+
+DAY_MS = 86_400_000
+MakeLog = Callable[..., PartitionLog]
+
+
+@pytest.fixture(params=["memory", "disk"])
+def make_log(request: pytest.FixtureRequest, tmp_path: Path) -> MakeLog:
+    def make(policy: str = "compact", **settings: Any) -> PartitionLog:
+        settings = {"segment_bytes": 1, "min_cleanable_dirty_ratio": 0.0} | settings
+        config = LogConfig(**settings).with_overrides({"cleanup.policy": policy})
+        log = open_log(tmp_path / "orders-0") if request.param == "disk" else PartitionLog("orders", 0)
+        log.configure(config)
+        return log
+
+    return make
+
+
+def put(log: PartitionLog, *pairs: tuple[str, str | None], now_ms: int = NOW_MS, **fields: Any) -> None:
+    records = [(key.encode(), None if value is None else value.encode()) for key, value in pairs]
+    guard = None
+    if fields.get("transactional"):
+        guard = log.begin_verification(fields["producer_id"], 0, fields["base_sequence"], supports_epoch_bump=True)
+    data = build_batch(records, timestamp_ms=now_ms, **fields)
+    result = log.append(data, now_ms=now_ms, guard=guard, transaction_version=2)
+    assert result.error is ErrorCode.none, result
+
+
+def transact(log: PartitionLog, *pairs: tuple[str, str], commit: bool, producer_id: int = 7) -> None:
+    put(log, *pairs, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+    end(log, commit=commit, producer_id=producer_id)
+
+
+def end(log: PartitionLog, *, commit: bool, producer_id: int = 7) -> None:
+    error = log.append_marker(
+        producer_id=producer_id,
+        producer_epoch=1,
+        coordinator_epoch=0,
+        commit=commit,
+        transaction_version=2,
+        now_ms=NOW_MS,
+    )
+    assert error is ErrorCode.none
+
+
+def compact(log: PartitionLog, now_ms: int = NOW_MS) -> None:
+    for _ in log.compact(now_ms):
+        pass
+
+
+def data(log: PartitionLog) -> list[tuple[int, str, str | None]]:
+    """The data records; what a consumer of everything sees."""
+    return [
+        (record.offset, (record.key or b"").decode(), None if record.value is None else record.value.decode())
+        for stored in log.batches()
+        if not parse_header(stored).is_control
+        for record in iter_records(stored)
+    ]
+
+
+def markers(log: PartitionLog) -> list[int]:
+    return [parse_header(b).base_offset for b in log.batches() if parse_header(b).is_control and list(iter_records(b))]
+
+
+# compaction
+
+
+def test_the_newest_record_of_each_key_stays_where_it_was(make_log: MakeLog) -> None:
+    log = make_log()
+    put(log, ("a", "1"), ("b", "1"), ("a", "2"))
+    put(log, ("b", "2"), ("c", "1"))
+    put(log, ("a", "3"))
+    put(log, ("newest", "segment"))
+    compact(log)
+    assert data(log) == [(3, "b", "2"), (4, "c", "1"), (5, "a", "3"), (6, "newest", "segment")]
+    assert (log.log_start_offset, log.log_end_offset) == (0, 7)
+
+
+def test_reading_goes_on_behind_what_is_gone(make_log: MakeLog) -> None:
+    log = make_log()
+    for number in range(5):
+        put(log, ("a", str(number)))
+    compact(log)
+    for offset in range(5):
+        answer = log.read(offset, max_bytes=1 << 20, read_committed=True, at_least_one=True)
+        found = [record.offset for record in read_records(answer.records)]
+        while not found:  # the last batch of a segment stays, empty, and says where the next one begins
+            header = parse_header(answer.records)
+            assert header.record_count == 0
+            answer = log.read(header.last_offset + 1, max_bytes=1 << 20, read_committed=True, at_least_one=True)
+            found = [record.offset for record in read_records(answer.records)]
+        assert found[-1] >= offset
+
+
+def test_a_compacted_batch_is_a_valid_one_with_its_headers_and_timestamps(make_log: MakeLog) -> None:
+    log = make_log()
+    values = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
+    for writer in ("aiokafka", "kafka-python"):
+        assert log.append(WRITERS[writer](values), now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+    put(log, ("c", "4"))
+    compact(log)
+    batches = [b for stored in log.batches() for b in foreign_batches(stored)]
+    assert [(r.offset, r.key, r.value, r.timestamp) for b in batches for r in b] == [
+        (4, b"b", b"2", NOW_MS),
+        (5, b"a", b"3", NOW_MS),
+        (6, b"c", b"4", NOW_MS),
+    ]
+
+
+def test_tombstones_live_for_delete_retention_ms(make_log: MakeLog) -> None:
+    log = make_log(delete_retention_ms=1000)
+    put(log, ("a", "1"))
+    put(log, ("a", None))
+    put(log, ("b", "1"))
+    compact(log)
+    assert data(log) == [(1, "a", None), (2, "b", "1")]
+    put(log, ("b", "2"))
+    compact(log, NOW_MS + 999)
+    assert data(log) == [(1, "a", None), (2, "b", "1"), (3, "b", "2")]  # b=1 was in the newest segment till now
+    put(log, ("b", "3"))
+    compact(log, NOW_MS + 1000)
+    assert data(log) == [(3, "b", "2"), (4, "b", "3")]
+    [record] = [r for stored in log.batches() for r in iter_records(stored) if r.offset == 4]
+    assert record.timestamp == NOW_MS
+
+
+def test_records_of_aborted_transactions_go_and_do_not_replace_others(make_log: MakeLog) -> None:
+    log = make_log()
+    put(log, ("a", "1"))
+    transact(log, ("a", "aborted"), ("z", "aborted"), commit=False)
+    put(log, ("b", "1"))
+    compact(log)
+    assert data(log) == [(0, "a", "1"), (4, "b", "1")]
+
+
+def test_records_of_committed_transactions_replace_others(make_log: MakeLog) -> None:
+    log = make_log()
+    put(log, ("a", "1"))
+    transact(log, ("a", "committed"), commit=True)
+    put(log, ("b", "1"))
+    compact(log)
+    assert data(log) == [(1, "a", "committed"), (3, "b", "1")]
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_marker_stays_until_its_records_are_gone_and_delete_retention_ms_longer(
+    make_log: MakeLog, commit: bool
+) -> None:
+    log = make_log(delete_retention_ms=1000)
+    transact(log, ("a", "1"), commit=commit)
+    # the producer goes on, so that nothing of the first transaction has to stay for its sake
+    put(log, ("x", "1"), producer_id=7, producer_epoch=1, base_sequence=0)
+    put(log, ("a", "2"))
+    put(log, ("b", "1"))
+    compact(log)  # takes the records
+    assert markers(log) == [1]
+    put(log, ("b", "2"))
+    compact(log, NOW_MS + 5000)  # now the marker has nothing in front of it
+    assert markers(log) == [1]
+    put(log, ("b", "3"))
+    compact(log, NOW_MS + 5999)
+    assert markers(log) == [1]
+    put(log, ("b", "4"))
+    compact(log, NOW_MS + 6000)
+    assert markers(log) == []
+
+
+def test_a_consumer_in_the_middle_of_an_aborted_transaction_is_told_so(make_log: MakeLog) -> None:
+    log = make_log()
+    put(log, ("a", "x"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    put(log, ("b", "1"))
+    end(log, commit=False)
+    put(log, ("c", "1"))
+    compact(log)
+    answer = log.read(0, max_bytes=1 << 20, read_committed=True, at_least_one=True)
+    assert answer.aborted is not None
+    assert log._aborted(0, log.log_end_offset) == [(7, 0)]
+
+
+def test_open_transactions_are_not_compacted(make_log: MakeLog) -> None:
+    log = make_log()
+    put(log, ("a", "1"))
+    put(log, ("a", "2"))
+    put(log, ("a", "open"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    put(log, ("a", "3"))
+    put(log, ("a", "4"))
+    compact(log)
+    assert data(log) == [(1, "a", "2"), (2, "a", "open"), (3, "a", "3"), (4, "a", "4")]
+
+
+def test_what_is_not_replicated_is_not_compacted(make_log: MakeLog) -> None:
+    log = make_log()
+    put(log, ("a", "1"))
+    log.hold_high_watermark()
+    for number in range(2, 5):
+        put(log, ("a", str(number)))
+    compact(log)
+    assert [offset for offset, _, _ in data(log)] == [0, 1, 2, 3]
+
+
+def test_the_last_batch_of_a_producer_is_recognised_although_its_records_are_gone(
+    make_log: MakeLog, tmp_path: Path
+) -> None:
+    log = make_log()
+    fields: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
+    put(log, ("a", "1"), base_sequence=0, **fields)
+    put(log, ("a", "2"))
+    put(log, ("b", "1"))
+    compact(log)
+    assert data(log) == [(1, "a", "2"), (2, "b", "1")]
+    logs = [log]
+    if (tmp_path / "orders-0").exists():
+        for name in ("*.snapshot", "*.index"):  # as after the loss of everything but the batches
+            for file in (tmp_path / "orders-0").glob(name):
+                file.unlink()
+        logs.append(open_log(tmp_path / "orders-0"))
+    for known in logs:
+        again = build_batch([(b"a", b"1")], timestamp_ms=NOW_MS, base_sequence=0, **fields)
+        result = known.append(again, now_ms=NOW_MS, transaction_version=2)
+        assert (result.error, result.base_offset) == (ErrorCode.none, 0)
+
+
+def test_compaction_waits_for_enough_that_is_new(make_log: MakeLog) -> None:
+    log = make_log(min_cleanable_dirty_ratio=0.5)
+    for number in range(10):
+        put(log, (f"key{number}", "1"))
+    compact(log)
+    put(log, ("key0", "2"))
+    put(log, ("key1", "2"))
+    compact(log)
+    assert len(data(log)) == 12
+    for number in range(10):
+        put(log, (f"key{number}", "3"))
+    compact(log)
+    assert len(data(log)) == 11
+
+
+def test_young_records_are_not_compacted(make_log: MakeLog) -> None:
+    log = make_log(min_compaction_lag_ms=1000)
+    for number in range(3):
+        put(log, ("a", str(number)))
+    compact(log, NOW_MS + 999)
+    assert len(data(log)) == 3
+    compact(log, NOW_MS + 1000)
+    assert len(data(log)) == 2
+
+
+def test_what_the_broker_cannot_decompress_stays_and_keeps_tombstones(make_log: MakeLog) -> None:
+    log = make_log(delete_retention_ms=0)
+    snappy = bytearray(build_batch([(b"a", b"1")], timestamp_ms=NOW_MS))
+    snappy[22] |= 2  # says that its records are compressed
+    snappy[17:21] = crc32c(snappy[21:]).to_bytes(4, "big")
+    assert log.append(bytes(snappy), now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+    put(log, ("a", None))
+    put(log, ("b", "1"))
+    for second in range(3):
+        put(log, ("b", str(second)))
+        compact(log, NOW_MS + second * 1000)
+    stored = list(log.batches())
+    assert parse_header(stored[0]).compression == 2
+    assert any(record.key == b"a" and record.value is None for b in stored[1:] for record in iter_records(b))
+
+
+def test_a_log_that_was_deleted_from_meanwhile_is_left_alone(make_log: MakeLog) -> None:
+    log = make_log("compact,delete")
+    for number in range(5):
+        put(log, ("a", str(number)))
+    steps = log.compact(NOW_MS)
+    next(steps)
+    assert log.delete_records(3) is ErrorCode.none
+    for _ in steps:
+        pass
+    assert data(log) == [(3, "a", "3"), (4, "a", "4")]
+
+
+def test_compaction_survives_a_crash_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crashes = 0
+    for survived in range(40):
+        folder = tmp_path / str(survived) / "orders-0"
+        folder.parent.mkdir()
+        log = open_log(folder, segment_bytes=200, min_cleanable_dirty_ratio=0.0)
+        log.configure(log.config.with_overrides({"cleanup.policy": "compact"}))
+        for number in range(8):
+            put(log, (f"key{number % 2}", str(number)))
+        left = survived
+
+        def step(original: Callable[..., Any]) -> Callable[..., Any]:
+            def counted(*arguments: Any, **options: Any) -> Any:
+                nonlocal left
+                if left == 0:
+                    raise KeyboardInterrupt
+                left -= 1
+                return original(*arguments, **options)
+
+            return counted
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", step(Path.replace))
+            patched.setattr(Path, "unlink", step(Path.unlink))
+            try:
+                compact(log)
+            except KeyboardInterrupt:
+                crashes += 1
+        found = open_log(folder, segment_bytes=200)
+        newest = {key: value for _, key, value in data(found)}
+        assert newest == {"key0": "6", "key1": "7"}
+        assert found.log_end_offset == 8
+        assert not list(folder.glob("*.cleaned"))
+        assert not (folder / "compaction.json").exists()
+        if left > 0:
+            break
+    assert crashes >= 5
+    assert len(data(found)) < 8
+
+
+def test_records_of_compacted_topics_need_keys(make_log: MakeLog) -> None:
+    log = make_log()
+    result = log.append(build_batch([(None, b"v")], timestamp_ms=NOW_MS), now_ms=NOW_MS, transaction_version=2)
+    assert (result.error, result.error_message) == (
+        ErrorCode.invalid_record,
+        "a record of a compacted topic needs a key",
+    )
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["put", "put", "delete", "begin", "commit", "abort", "compact", "time"]),
+            st.sampled_from("abc"),
+            st.sampled_from([1, 2]),
+        ),
+        max_size=50,
+    ),
+    segment_bytes=st.sampled_from([1, 200, 400]),
+)
+@settings(max_examples=150, deadline=None)
+def test_compaction_never_changes_what_a_reader_ends_up_with(
+    steps: list[tuple[str, str, int]], segment_bytes: int
+) -> None:
+    config = LogConfig(segment_bytes=segment_bytes, min_cleanable_dirty_ratio=0.0, delete_retention_ms=1000)
+    log = PartitionLog("orders", 0, config=config.with_overrides({"cleanup.policy": "compact"}))
+    plain = PartitionLog("orders", 0)
+    now_ms, epochs, is_open = NOW_MS, {1: 0, 2: 0}, {1: 0, 2: 0}
+    for number, (what, key, producer_id) in enumerate(steps):
+        if what == "compact":
+            compact(log, now_ms)
+        elif what == "time":
+            now_ms += 1000
+        elif what in ("put", "delete"):
+            value = None if what == "delete" else str(number).encode()
+            for each in (log, plain):
+                each.append(
+                    build_batch([(key.encode(), value)], timestamp_ms=now_ms), now_ms=now_ms, transaction_version=2
+                )
+        elif what == "begin":
+            fields: dict[str, Any] = {"producer_id": producer_id, "producer_epoch": epochs[producer_id]}
+            records = build_batch(
+                [(key.encode(), str(number).encode())],
+                timestamp_ms=now_ms,
+                base_sequence=is_open[producer_id],
+                transactional=True,
+                **fields,
+            )
+            for each in (log, plain):
+                guard = each.begin_verification(**fields, base_sequence=is_open[producer_id], supports_epoch_bump=True)
+                result = each.append(records, now_ms=now_ms, guard=guard, transaction_version=2)
+                assert result.error is ErrorCode.none
+            is_open[producer_id] += 1
+        elif is_open[producer_id]:
+            epochs[producer_id] += 1
+            is_open[producer_id] = 0
+            for each in (log, plain):
+                each.append_marker(
+                    producer_id=producer_id,
+                    producer_epoch=epochs[producer_id],
+                    coordinator_epoch=0,
+                    commit=what == "commit",
+                    transaction_version=2,
+                    now_ms=now_ms,
+                )
+        assert (log.log_end_offset, log.last_stable_offset) == (plain.log_end_offset, plain.last_stable_offset)
+        assert table(log) == table(plain)
+    assert sorted(log.producers()) == sorted(plain.producers())
+
+
+def table(log: PartitionLog) -> dict[bytes, bytes]:
+    """What a read_committed reader of the whole log has at the end: the newest value of each key."""
+    found: dict[bytes, bytes] = {}
+    position = 0
+    while True:
+        answer = log.read(position, max_bytes=300, read_committed=True, at_least_one=True)
+        if not answer.records:
+            return found
+        assert answer.aborted is not None
+        waiting, aborted = sorted(answer.aborted, key=lambda row: row[1]), set()
+        view = memoryview(answer.records)
+        while view:
+            header = parse_header(view)
+            stored, view = view[: header.size_bytes], view[header.size_bytes :]
+            position = header.last_offset + 1
+            while waiting and waiting[0][1] <= header.last_offset:
+                aborted.add(waiting.pop(0)[0])
+            records = list(iter_records(stored))
+            if header.is_control:
+                if records and (records[0].key or b"")[:4] == b"\x00\x00\x00\x00":
+                    aborted.discard(header.producer_id)
+                continue
+            if header.is_transactional and header.producer_id in aborted:
+                continue
+            for record in records:
+                assert record.key is not None
+                if record.value is None:
+                    found.pop(record.key, None)
+                else:
+                    found[record.key] = record.value
+
+
+# retention
+
+
+def test_old_segments_go_by_the_newest_of_their_timestamps(make_log: MakeLog) -> None:
+    log = make_log("delete", retention_ms=DAY_MS)
+    put(log, ("a", "1"), now_ms=NOW_MS)
+    put(log, ("b", "1"), now_ms=NOW_MS + 10)
+    put(log, ("c", "1"), now_ms=NOW_MS + 20)
+    log.delete_old_segments(NOW_MS + DAY_MS)
+    assert log.log_start_offset == 0
+    log.delete_old_segments(NOW_MS + DAY_MS + 1)
+    assert (log.log_start_offset, [offset for offset, _, _ in data(log)]) == (1, [1, 2])
+    log.delete_old_segments(NOW_MS + 2 * DAY_MS)
+    assert (log.log_start_offset, log.log_end_offset, data(log)) == (3, 3, [])
+    put(log, ("d", "1"))
+    assert data(log) == [(3, "d", "1")]
+
+
+def test_segments_go_while_the_others_alone_are_enough(make_log: MakeLog) -> None:
+    log = make_log("delete", retention_bytes=200)
+    for number in range(6):
+        put(log, ("a", str(number)))
+    size = log.size_bytes // 6
+    log.delete_old_segments(NOW_MS)
+    assert log.size_bytes - size < 200 <= log.size_bytes
+    assert log.log_start_offset == data(log)[0][0] > 0
+
+
+def test_nothing_undecided_and_nothing_unreplicated_goes(make_log: MakeLog) -> None:
+    log = make_log("delete", retention_ms=1)
+    put(log, ("a", "1"))
+    put(log, ("a", "open"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    put(log, ("a", "2"))
+    log.delete_old_segments(NOW_MS + DAY_MS)
+    assert log.log_start_offset == 1
+    end(log, commit=True)
+    log.hold_high_watermark()
+    put(log, ("a", "3"))
+    log.delete_old_segments(NOW_MS + DAY_MS)
+    assert log.log_start_offset == 4
+
+
+def test_compacted_topics_keep_what_is_old(make_log: MakeLog) -> None:
+    log = make_log("compact", retention_ms=1)
+    put(log, ("a", "1"))
+    put(log, ("b", "1"))
+    log.delete_old_segments(NOW_MS + DAY_MS)
+    assert log.log_start_offset == 0
+
+
+def test_readers_below_the_start_are_out_of_range(make_log: MakeLog) -> None:
+    log = make_log("delete")
+    for number in range(4):
+        put(log, ("a", str(number)))
+    assert log.delete_records(2) is ErrorCode.none
+    below = log.read(1, max_bytes=100, read_committed=False, at_least_one=True)
+    assert below.error is ErrorCode.offset_out_of_range
+    assert log.offset_for_timestamp(-2, read_committed=False) == (2, -1)
+    assert [record.offset for stored in log.batches() for record in iter_records(stored)] == [2, 3]
+
+
+def test_delete_records_within_a_segment_and_up_to_the_high_watermark(make_log: MakeLog, tmp_path: Path) -> None:
+    log = make_log("delete", segment_bytes=1 << 20)
+    for number in range(4):
+        put(log, ("a", str(number)))
+    assert log.delete_records(5) is ErrorCode.offset_out_of_range
+    assert log.delete_records(2) is ErrorCode.none
+    assert log.delete_records(1) is ErrorCode.none  # that is done already
+    logs = [log, open_log(tmp_path / "orders-0")] if (tmp_path / "orders-0").exists() else [log]
+    assert [each.log_start_offset for each in logs] == [2] * len(logs)
+    assert log.delete_records(HIGH_WATERMARK) is ErrorCode.none
+    assert (log.log_start_offset, log.log_end_offset) == (4, 4)
+    assert make_log("compact").delete_records(0) is ErrorCode.policy_violation
+
+
+# memory
+
+
+def test_at_the_limit_clients_are_refused_and_coordinators_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    budget = MemoryBudget(2000)
+    log = PartitionLog("orders", 0, storage=MemoryStorage(budget), config=LogConfig(segment_bytes=500))
+    value = build_batch([(None, b"v" * 300)], timestamp_ms=NOW_MS)
+    results = [log.append(value, now_ms=NOW_MS, transaction_version=2) for _ in range(8)]
+    refused = [result for result in results if result.error is not ErrorCode.none]
+    assert {result.error for result in refused} == {ErrorCode.kafka_storage_error}
+    message = refused[0].error_message or ""
+    assert "--data-dir" in message
+    assert "memory.limit.bytes" in message
+    assert [record.levelname for record in caplog.records] == ["ERROR"]  # once
+    assert log.append_marker(
+        producer_id=1, producer_epoch=0, coordinator_epoch=0, commit=False, transaction_version=2, now_ms=NOW_MS
+    ) is (ErrorCode.none)
+    log.configure(LogConfig(segment_bytes=500, retention_ms=0))
+    log.delete_old_segments(NOW_MS + 1)
+    assert budget.used_bytes == 0
+    assert log.append(value, now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+    log.destroy()
+    assert budget.used_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cleanup.policy", "compress"),
+        ("retention.ms", "soon"),
+        ("segment.bytes", "1"),
+        ("min.cleanable.dirty.ratio", "2"),
+    ],
+)
+def test_a_setting_with_a_value_that_it_does_not_take(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"Invalid value {value} for configuration {name}"):
+        LogConfig().with_overrides({name: value})
