@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dualwrite.errors import ConfigError
 
@@ -44,34 +45,38 @@ class ProducerConfig:
     @classmethod
     def parse(cls, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> ProducerConfig:
         """From a mapping by Kafka's dotted names and keywords with underscores. `ConfigError` says what is wrong."""
-        given = _named_once(config or {}, settings)
-        values = {name: _PARSERS[name](_dotted(name), value) for name, value in given.items()}
+        given = _named_once({} if config is None else _mapping(config), settings)
+        say = _Spelling(setting.written for setting in given.values())
+        values = {field: _PARSERS[field](setting.written, setting.value) for field, setting in given.items()}
         if "bootstrap_servers" not in values:
-            raise ConfigError("bootstrap.servers is missing: give it as host:port[,host:port]")
+            raise ConfigError(f"{say('bootstrap_servers')} is missing: give it as host:port[,host:port]")
         parsed = cls(**values)
-        parsed._check_agreement(given)
+        parsed._check_agreement(given.keys(), say)
         return parsed
 
-    def _check_agreement(self, given: Mapping[str, Any]) -> None:
+    def _check_agreement(self, given: Collection[str], say: _Spelling) -> None:
+        two_phase, idempotence = say("transaction_two_phase_commit_enable"), say("enable_idempotence")
         if self.transaction_two_phase_commit_enable:
             if self.transactional_id is None:
-                raise ConfigError("transaction.two.phase.commit.enable needs a transactional.id")
+                raise ConfigError(f"{two_phase} needs a {say('transactional_id')}")
             if "transaction_timeout_ms" in given:
                 raise ConfigError(
-                    "transaction.timeout.ms cannot be set together with transaction.two.phase.commit.enable: "
+                    f"{say('transaction_timeout_ms')} cannot be set together with {two_phase}: "
                     "a two-phase commit has no timeout (KIP-939)"
                 )
         if not self.enable_idempotence and self.transactional_id is not None:
-            raise ConfigError("transactional.id needs enable.idempotence=true")
+            raise ConfigError(f"{say('transactional_id')} needs {idempotence}=true")
         if self.enable_idempotence and self.acks != -1:
-            raise ConfigError("enable.idempotence=true needs acks=all")
+            raise ConfigError(f"{idempotence}=true needs acks=all")
         if self.enable_idempotence and self.max_in_flight_requests_per_connection > 5:
             raise ConfigError(
-                "enable.idempotence=true needs max.in.flight.requests.per.connection <= 5, "
+                f"{idempotence}=true needs {say('max_in_flight_requests_per_connection')} <= 5, "
                 "because a broker recognises the last five batches of a producer"
             )
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
-            raise ConfigError("delivery.timeout.ms must be at least linger.ms + request.timeout.ms")
+            raise ConfigError(
+                f"{say('delivery_timeout_ms')} must be at least {say('linger_ms')} + {say('request_timeout_ms')}"
+            )
 
     @property
     def effective_transaction_timeout_ms(self) -> int:
@@ -79,24 +84,58 @@ class ProducerConfig:
         return MAX_TRANSACTION_TIMEOUT_MS if self.transaction_two_phase_commit_enable else self.transaction_timeout_ms
 
 
-def _dotted(name: str) -> str:
-    return name.replace("_", ".")
+class _Given(NamedTuple):
+    """A setting as the caller wrote it."""
+
+    written: str
+    value: Any
 
 
-def _named_once(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+class _Spelling:
+    """Names with dots or with underscores, as the caller writes them; a caller who gave no sign gets Kafka's dots."""
+
+    def __init__(self, written: Iterable[str]) -> None:
+        names = list(written)
+        self._separator = "_" if any("_" in name for name in names) and not any("." in name for name in names) else "."
+
+    def __call__(self, field: str) -> str:
+        return field.replace("_", self._separator)
+
+
+def _mapping(config: Any) -> Mapping[str, Any]:
+    if isinstance(config, Mapping):
+        return config
+    sentence = f"the settings are a mapping by Kafka's names or keywords, not {config!r}"
+    if isinstance(config, str):
+        sentence += f"; for an address: bootstrap_servers={config!r}"
+    raise ConfigError(sentence)
+
+
+def _named_once(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, _Given]:
+    given: dict[str, _Given] = {}
     for name, value in [*config.items(), *settings.items()]:
+        if not isinstance(name, str):
+            raise ConfigError(f"the name of a setting is a text, not {name!r}")
         field = name.replace(".", "_")
         if field not in _PARSERS:
-            raise ConfigError(f"unknown setting {name!r}; the settings are {', '.join(map(_dotted, _PARSERS))}")
+            raise ConfigError(_unknown(name, field))
         if field in given:
-            raise ConfigError(f"{_dotted(field)} is given twice")
-        given[field] = value
+            raise ConfigError(f"{given[field].written} is given twice, once as {name}")
+        given[field] = _Given(name, value)
     return given
 
 
+def _unknown(name: str, field: str) -> str:
+    say = _Spelling([name])
+    close = difflib.get_close_matches(field.lower(), _PARSERS, n=1)
+    hint = f"did you mean {say(close[0])}?" if close else f"the settings are {', '.join(map(say, _PARSERS))}"
+    return f"unknown setting {name!r}; {hint}"
+
+
 def _servers(name: str, value: Any) -> tuple[tuple[str, int], ...]:
-    parts: Sequence[Any] = value.split(",") if isinstance(value, str) else list(value)
+    if not isinstance(value, str | Iterable):
+        raise ConfigError(f"{name}: {value!r} is not host:port[,host:port]")
+    parts = value.split(",") if isinstance(value, str) else list(value)
     servers = tuple(_server(name, part) for part in parts if str(part).strip())
     if not servers:
         raise ConfigError(f"{name} names no server: give it as host:port[,host:port]")
@@ -105,7 +144,7 @@ def _servers(name: str, value: Any) -> tuple[tuple[str, int], ...]:
 
 def _server(name: str, value: Any) -> tuple[str, int]:
     host, colon, port = str(value).strip().rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise ConfigError(f"{name}: {value!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

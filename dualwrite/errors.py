@@ -135,6 +135,11 @@ class Api(IntEnum):
     END_TXN = 26
     TXN_OFFSET_COMMIT = 28
 
+    @property
+    def kafka_name(self) -> str:
+        """As the protocol writes it: `InitProducerId`."""
+        return self.name.title().replace("_", "")
+
 
 NETWORK_EXCEPTION: Final = 13
 """Kafka's code for an answer that did not come; a lost connection is reported as this."""

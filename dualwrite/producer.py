@@ -13,9 +13,16 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from dualwrite.client.accumulator import Batch
-from dualwrite.client.engine import Engine, checked_headers, encoded
+from dualwrite.client.engine import Engine
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
 from dualwrite.client.operations import Operation
+from dualwrite.client.record_checks import (
+    check_topic,
+    checked_headers,
+    checked_partition,
+    checked_timestamp_ms,
+    encoded,
+)
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
 from dualwrite.client.states import ProducerState
 from dualwrite.config import ProducerConfig
@@ -40,13 +47,13 @@ _log = logging.getLogger(__name__)
 class RecordFuture:
     """The fate of one sent record."""
 
-    __slots__ = ("_batch", "_index", "_lock", "_timestamp_ms")
+    __slots__ = ("_batch", "_engine", "_index", "_timestamp_ms")
 
-    def __init__(self, batch: Batch, index: int, timestamp_ms: int, lock: threading.Lock) -> None:
+    def __init__(self, batch: Batch, index: int, timestamp_ms: int, engine: Engine) -> None:
         self._batch = batch
         self._index = index
         self._timestamp_ms = timestamp_ms
-        self._lock = lock
+        self._engine = engine
 
     def done(self) -> bool:
         """Whether the fate is known."""
@@ -61,10 +68,13 @@ class RecordFuture:
         batch = self._batch
         if not batch.done:
             waiter = _Waiter()
-            with self._lock:
+            with self._engine.lock:
                 batch.listen(waiter.wake)
             if not waiter.wait(timeout_s):
-                raise KafkaTimeoutError(f"the record for {batch.topic}-{batch.partition} has no answer yet")
+                raise KafkaTimeoutError(
+                    f"the record for {batch.topic}-{batch.partition} has no answer after {timeout_s or 0:g} s "
+                    f"({self._engine.obstacle((timeout_s or 0) * 1000)}); it is still being sent"
+                )
         if batch.error is not None:
             raise batch.error
         offset = batch.base_offset + self._index if batch.base_offset >= 0 else -1
@@ -216,11 +226,14 @@ class Producer:
         Raises `InvalidRecordError` (nothing was sent), `IllegalStateError`, `AbortableError`, `KafkaTimeoutError`.
         """
         self._check_process()
+        if type(topic) is not str:
+            check_topic(topic)
         value_bytes = value if type(value) is bytes else encoded("value", value)
         key_bytes = encoded("key", key)
-        header_list = checked_headers(headers) if headers else []
-        if timestamp_ms is None:
-            timestamp_ms = int(time.time() * 1000)
+        header_list = [] if headers is None else checked_headers(headers)
+        if partition is not None:
+            partition = checked_partition(partition)
+        timestamp_ms = int(time.time() * 1000) if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
         engine = self._engine
         tried = engine.try_send(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
         if isinstance(tried, Operation):
@@ -229,7 +242,7 @@ class Producer:
                 self._wait_to_send(tried, topic, deadline_s)
                 tried = engine.try_send(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
         batch, index = tried
-        return RecordFuture(batch, index, timestamp_ms, engine.lock)
+        return RecordFuture(batch, index, timestamp_ms, engine)
 
     def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float) -> None:
         waiter = self._new_waiter()
@@ -239,7 +252,8 @@ class Producer:
             self._engine.give_up_waiting(operation, waiter.wake)
             raise KafkaTimeoutError(
                 f"send() to {topic!r} waited for {operation.name} longer than "
-                f"max.block.ms={self._config.max_block_ms}; the record was not sent"
+                f"max.block.ms={self._config.max_block_ms} ({self._engine.obstacle(self._config.max_block_ms)}); "
+                "the record was not sent"
             )
         if operation.error is not None:
             raise operation.error
@@ -267,24 +281,26 @@ class Producer:
         self._closed = True
         if self._generation != process_generation() or sys.is_finalizing():
             return  # a forked child's copy, whose connections are the parent's; or the I/O thread has been stopped
-        self._end_open_transaction(self._deadline_s() if timeout_s is None else time.monotonic() + timeout_s)
-        self._engine.mark_closed()
+        ended = self._end_open_transaction(self._deadline_s() if timeout_s is None else time.monotonic() + timeout_s)
+        self._engine.mark_closed(pending=not ended)
         try:
             self._io.start(self._engine.close()).result(_CLOSE_CONNECTIONS_TIMEOUT_S)
         except FutureTimeoutError:
             _log.warning("the connections did not close within %g s", _CLOSE_CONNECTIONS_TIMEOUT_S)
 
-    def _end_open_transaction(self, deadline_s: float) -> None:
+    def _end_open_transaction(self, deadline_s: float) -> bool:
+        """Whether nothing is pending any more."""
         waiter = self._new_waiter()
         operation = self._engine.last_operation()
         if operation is None:
-            return
+            return True
         with self._engine.lock:
             operation.listen(waiter.wake)
         if not waiter.wait(deadline_s - time.monotonic()):
-            _log.warning("closed before %s ended; its outcome is unknown to this producer", operation.name)
-        elif operation.error is not None:
+            return operation.done
+        if operation.error is not None:
             _log.warning("%s failed while closing: %s", operation.name, operation.error)
+        return True
 
     def __enter__(self) -> Self:
         return self
@@ -320,7 +336,8 @@ class Producer:
             raise
         if not ended and self._engine.give_up_waiting(operation, waiter.wake):
             raise KafkaTimeoutError(
-                f"{operation.name} has no answer within max.block.ms={self._config.max_block_ms}; "
+                f"{operation.name} has no answer within max.block.ms={self._config.max_block_ms} "
+                f"({self._engine.obstacle(self._config.max_block_ms)}); "
                 "it may still take effect, so repeat the same call until it returns"
             )
 

@@ -375,8 +375,11 @@ class Accumulator:
         self.incomplete -= 1
         batch.end(error)
 
-    def expire(self, now_ms: float) -> list[Batch]:
-        """Give up what waits longer than `delivery.timeout.ms`; those batches, ended."""
+    def expire(self, now_ms: float, obstacle: Callable[[float], str]) -> list[Batch]:
+        """Give up what waits longer than `delivery.timeout.ms`; those batches, ended.
+
+        `obstacle` says what has been in their way since a time.
+        """
         if not self._active:
             return []
         due_ms = now_ms - self._delivery_timeout_ms
@@ -386,7 +389,7 @@ class Accumulator:
                 batch,
                 DeliveryError(
                     f"{batch.record_count} record(s) for {batch.topic}-{batch.partition} were not acknowledged within "
-                    f"delivery.timeout.ms={self._delivery_timeout_ms:g}"
+                    f"delivery.timeout.ms={self._delivery_timeout_ms:.0f} ({obstacle(batch.created_ms)})"
                 ),
             )
         return expired

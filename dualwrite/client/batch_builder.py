@@ -9,20 +9,23 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from dualwrite.config import COMPRESSION_TYPES
 from dualwrite.errors import ConfigError
 
 try:
+    from aiokafka.errors import UnsupportedCodecError as _MissingCodecError
     from aiokafka.record.default_records import DefaultRecordBatchBuilder as _Builder
     from aiokafka.record.util import calc_crc32c as _crc32c
 
     _STAMP_ARGUMENTS: tuple[bool, ...] = ()
+    _CODEC_PACKAGES: dict[str, str] = dict.fromkeys(("snappy", "lz4", "zstd"), "cramjam")
 except ImportError:
-    from kafka.record.default_records import (  # type: ignore[assignment]
-        DefaultRecordBatchBuilder as _Builder,
-    )
-    from kafka.record.util import calc_crc32c as _crc32c
+    from dualwrite.client.kafka_python import DefaultRecordBatchBuilder as _Builder  # type: ignore[assignment]
+    from dualwrite.client.kafka_python import UnsupportedCodecError as _MissingCodecError  # type: ignore[assignment]
+    from dualwrite.client.kafka_python import calc_crc32c as _crc32c
 
     _STAMP_ARGUMENTS = (True,)
+    _CODEC_PACKAGES = {"snappy": "python-snappy", "lz4": "lz4", "zstd": "zstandard"}
 
 Header = tuple[str, bytes | None]
 
@@ -64,8 +67,11 @@ def _check_codec(builder: RecordBatchBuilder, compression_type: int) -> None:
     try:
         builder.append(0, 0, None, b"0" * 100, [])
         builder.build()
-    except Exception as error:
-        raise ConfigError(f"compression.type: codec {compression_type} is not usable here: {error}") from error
+    except _MissingCodecError as error:
+        name = next(name for name, number in COMPRESSION_TYPES.items() if number == compression_type)
+        raise ConfigError(
+            f"compression.type={name} needs a package that is not installed: pip install {_CODEC_PACKAGES[name]}"
+        ) from error
 
 
 def stamp_and_build(

@@ -12,6 +12,7 @@ from dualwrite.client.backoff import Backoff
 from dualwrite.client.codec import Framer
 from dualwrite.client.connection import Connection
 from dualwrite.client.messages import Broker, MetadataAnswer
+from dualwrite.client.problems import Problems, reason_of
 
 NO_LEADER: Final = -1
 
@@ -101,6 +102,7 @@ class Connections:
         request_timeout_ms: float,
         new_backoff: Callable[[], Backoff],
         clock_ms: Callable[[], float],
+        problems: Problems,
         on_change: Callable[[], None],
     ) -> None:
         self._bootstrap = list(bootstrap)
@@ -109,6 +111,7 @@ class Connections:
         self._request_timeout_ms = request_timeout_ms
         self._new_backoff = new_backoff
         self._clock_ms = clock_ms
+        self._problems = problems
         self._on_change = on_change
         self._nodes: dict[Address, _Node] = {}
         self._closed = False
@@ -164,8 +167,8 @@ class Connections:
                     port,
                 )
                 await connection.negotiate()
-        except OSError as error:  # TimeoutError and ConnectionError are OSErrors too
-            _log.info("cannot connect to %s:%d: %s", host, port, error)
+        except (OSError, ValueError, OverflowError) as error:  # the latter two: a host or port that cannot be one
+            self._note(f"cannot connect to {_named(node)}: {self._why_not_connected(error, connection)}")
             if connection is not None:
                 connection.close()
             connection = None
@@ -178,8 +181,37 @@ class Connections:
             node.connection = connection
         self._on_change()
 
+    def _why_not_connected(self, error: Exception, connection: Connection | None) -> str:
+        if isinstance(error, TimeoutError) and error.errno is None:  # ours, not that of the kernel
+            missing = "no connection" if connection is None else "no answer to ApiVersions"
+            return f"{missing} within request.timeout.ms={self._request_timeout_ms:.0f}"
+        return reason_of(error) if isinstance(error, OSError) else str(error)
+
+    def _note(self, sentence: str) -> None:
+        _log.info("%s", sentence)
+        self._problems.note(self._clock_ms(), sentence)
+
+    def obstacle(self, since_ms: float) -> str:
+        """What a caller is told who has waited in vain since then; from any thread."""
+        recent = self._problems.last(since_ms)
+        if recent is not None:
+            return f"last problem: {recent}"
+        older = self._problems.last()
+        return self._waited_for() or ("no problem was seen" if older is None else f"last problem: {older}")
+
+    def _waited_for(self) -> str | None:
+        for node in tuple(self._nodes.values()):
+            if node.task is not None:
+                return f"still connecting to {_named(node)}"
+            oldest = None if node.connection is None else node.connection.oldest_request
+            if oldest is not None:
+                return f"{_named(node)} has not answered {oldest.kafka_name} yet"
+        return None
+
     def _lost(self, node: _Node, connection: Connection) -> None:
         if node.connection is connection:
+            if not self._closed:
+                self._note(f"{_named(node)}: {connection.problem}")
             node.connection = None
             node.retry_at_ms = self._clock_ms() + node.backoff.failed()
             self._on_change()
@@ -194,3 +226,8 @@ class Connections:
         for node in self._nodes.values():
             if node.connection is not None:
                 node.connection.close()
+
+
+def _named(node: _Node) -> str:
+    host, port = node.address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -10,26 +10,23 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from kafka.protocol.metadata import (
+from dualwrite.client import messages as m
+from dualwrite.client.kafka_python import (
     ApiVersionsRequest,
     ApiVersionsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
-from kafka.protocol.producer import (
     EndTxnRequest,
     EndTxnResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    MetadataRequest,
+    MetadataResponse,
     ProduceRequest,
     ProduceResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-
-from dualwrite.client import messages as m
 from dualwrite.errors import Api
 
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"

@@ -14,6 +14,7 @@ from dualwrite.client.codec import (
     decode_api_versions,
     encode_api_versions,
 )
+from dualwrite.client.error_texts import error_name
 from dualwrite.client.messages import BrokerFeatures
 from dualwrite.errors import Api
 
@@ -39,6 +40,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, *, framer: Framer, request_timeout_ms: float, on_lost: Callable[[Connection], None]) -> None:
         self.features = BrokerFeatures(0, {}, 0)
         self.lost = False
+        self.problem = "the connection was lost"
         self._framer = framer
         self._request_timeout_s = request_timeout_ms / 1000
         self._on_lost = on_lost
@@ -69,6 +71,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop when the connection is gone, whoever closed it."""
         self.lost = True
+        if exc is not None:
+            self.problem += f" ({exc})"
         if self._timer is not None:
             self._timer.cancel()
         self._on_lost(self)
@@ -94,10 +98,19 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self.lost:
             self._transport.write(self._framer.frame(api, version, self._next_correlation_id(), body))
 
+    @property
+    def oldest_request(self) -> Api | None:
+        """What has waited longest for its answer; from any thread."""
+        return next((waiting.api for waiting in tuple(self._waiting)), None)
+
     def close(self) -> None:
         """Drop the connection; requests that wait hear that no answer comes."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _give_up(self, problem: str) -> None:
+        self.problem = problem
+        self.close()
 
     async def negotiate(self) -> None:
         """Learn what the broker offers (KIP-35). `ConnectionError` when it does not say."""
@@ -106,7 +119,7 @@ class Connection(asyncio.Protocol):
         if self.features.error_code == _UNSUPPORTED_VERSION:
             self.features = await self._ask_api_versions(0)
         if self.features.error_code:
-            raise ConnectionError(f"ApiVersions was answered with error {self.features.error_code}")
+            raise ConnectionError(f"ApiVersions was answered with {error_name(self.features.error_code)}")
 
     async def _ask_api_versions(self, version: int) -> BrokerFeatures:
         answered: asyncio.Future[memoryview | None] = self._loop.create_future()
@@ -118,8 +131,13 @@ class Connection(asyncio.Protocol):
         self.send(Api.API_VERSIONS, version, encode_api_versions(version), on_answer)
         body = await answered
         if body is None:
-            raise ConnectionError("the connection was lost before ApiVersions was answered")
-        return decode_api_versions(body, version)
+            raise ConnectionError(
+                f"{self.problem} before ApiVersions was answered; is this a Kafka listener without TLS and SASL?"
+            )
+        try:
+            return decode_api_versions(body, version)
+        except Exception as error:  # whatever a codec may say to foreign bytes
+            raise ConnectionError(f"the answer to ApiVersions is not Kafka's ({error!r})") from error
 
     def _next_correlation_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & _MAX_CORRELATION_ID
@@ -133,7 +151,7 @@ class Connection(asyncio.Protocol):
         while len(data) - position >= 4:
             size = int.from_bytes(data[position : position + 4], "big", signed=True)
             if not 4 <= size <= MAX_FRAME_BYTES:
-                self.close()
+                self._give_up(f"an answer claimed to have {size} bytes, which Kafka's do not,")
                 return len(data)
             end = position + 4 + size
             if end > len(data):
@@ -144,7 +162,8 @@ class Connection(asyncio.Protocol):
 
     def _take_frame(self, frame: memoryview) -> None:
         if not self._waiting or self._waiting[0].correlation_id != correlation_id_of(frame):
-            self.close()  # the peer does not speak Kafka, or an answer is missing: nothing after it can be trusted
+            # The peer does not speak Kafka, or an answer is missing: nothing after it can be trusted.
+            self._give_up("an answer came that belongs to no request")
             return
         waiting = self._waiting.popleft()
         waiting.on_answer(self._framer.body(waiting.api, waiting.version, frame))
@@ -156,6 +175,7 @@ class Connection(asyncio.Protocol):
             return
         left_s = self._waiting[0].deadline_s - self._loop.time()
         if left_s <= 0:
-            self.close()
+            api = self._waiting[0].api.kafka_name
+            self._give_up(f"{api} was not answered within request.timeout.ms={self._request_timeout_s * 1000:.0f}")
         else:
             self._timer = self._loop.call_later(left_s, self._on_timer)

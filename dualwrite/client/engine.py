@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from dualwrite.client.accumulator import Accumulator, Batch
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.batch_builder import Header, builder_factory
+from dualwrite.client.closing import what_is_left
 from dualwrite.client.cluster import Connections, Topology
 from dualwrite.client.codec import Framer, ProduceEncoder
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.operations import Operation
 from dualwrite.client.partitioner import partition_for_key
+from dualwrite.client.problems import Problems
+from dualwrite.client.record_checks import check_topic
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.sender import Sender
 from dualwrite.client.states import ProducerState
@@ -53,6 +56,7 @@ class Engine:
             enabled=config.enable_idempotence, backoff=_retry_backoff(config)
         )
         self._topology = Topology()
+        self._problems = Problems()
         self._accumulator = _accumulator(config)
         self._connections = Connections(
             bootstrap=config.bootstrap_servers,
@@ -61,6 +65,7 @@ class Engine:
             request_timeout_ms=config.request_timeout_ms,
             new_backoff=lambda: Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
             clock_ms=_monotonic_ms,
+            problems=self._problems,
             on_change=self.wake,
         )
         self._sender = self._new_sender()
@@ -84,6 +89,7 @@ class Engine:
             metadata_pause_ms=config.retry_backoff_ms,
             metadata_backoff=_retry_backoff(config),
             clock_ms=_monotonic_ms,
+            problems=self._problems,
         )
 
     def wake(self) -> None:
@@ -112,6 +118,10 @@ class Engine:
     def transaction_has_records(self) -> bool:
         """Whether the transaction has anything to commit."""
         return self._manager is not None and self._manager.has_records
+
+    def obstacle(self, waited_ms: float) -> str:
+        """Why whoever has waited that long has no answer: the newest problem, or what is waited for."""
+        return self._connections.obstacle(_monotonic_ms() - waited_ms)
 
     # ---- transactions ---------------------------------------------------------------------------------------
 
@@ -203,6 +213,7 @@ class Engine:
             self._identity.check_send()
             partitions = self._topology.partitions(topic)
             if partitions == 0:
+                check_topic(topic)
                 self.wake()
                 return self._sender.want_topic(topic)
             if partition is None:
@@ -282,18 +293,14 @@ class Engine:
         self.wake()
         return operation
 
-    def mark_closed(self) -> None:
-        """No more calls; whoever waits is told."""
+    def mark_closed(self, *, pending: bool) -> None:
+        """No more calls; whoever waits is told. `pending`: a call has no answer yet; the log says what that means."""
         with self.lock:
             if self.state is ProducerState.CLOSED:
                 return
-            if self.state is ProducerState.PREPARED_TRANSACTION:
-                _log.warning(
-                    "closed while transaction %s of transactional id %r is prepared: it stays in doubt until "
-                    "init_transactions(keep_prepared_txn=True) and complete_transaction() are called for that id",
-                    self.prepared_txn_state,
-                    self.config.transactional_id,
-                )
+            left = what_is_left(self.state, self.prepared_txn_state, self.config, pending=pending)
+            if left is not None:
+                _log.log(left.level, "%s", left.sentence)
             self._identity.close(FatalError("the producer was closed before this was answered; its outcome is unknown"))
 
     async def close(self) -> None:
@@ -332,25 +339,3 @@ def _accumulator(config: ProducerConfig) -> Accumulator:
         delivery_timeout_ms=config.delivery_timeout_ms,
         max_in_flight=config.max_in_flight_requests_per_connection,
     )
-
-
-def checked_headers(headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None) -> list[Header]:
-    """Headers as the record builder takes them."""
-    if not headers:
-        return []
-    pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
-    for name, value in pairs:
-        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
-            raise InvalidRecordError(f"header {name!r}: a header is a text and bytes; the record was not sent")
-    return pairs
-
-
-def encoded(what: str, content: bytes | str | None) -> bytes | None:
-    """A key or value as bytes; a text is encoded as UTF-8."""
-    if content is None or type(content) is bytes:
-        return content
-    if isinstance(content, str):
-        return content.encode()
-    if isinstance(content, bytes | bytearray | memoryview):
-        return bytes(content)
-    raise InvalidRecordError(f"the {what} is {type(content).__name__}, not bytes or a text; the record was not sent")

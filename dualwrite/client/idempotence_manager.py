@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
+from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.identity import Outgoing
 from dualwrite.client.states import WHAT_NEXT, ProducerState
 from dualwrite.errors import (
@@ -124,7 +125,9 @@ class IdempotenceManager:
         ):
             self._retry_at_ms = now_ms + self._backoff.failed(error_code)
             return
-        sentence = f"INIT_PRODUCER_ID was answered with error {error_code}"
+        right = missing_right(Api.INIT_PRODUCER_ID, error_code, "")
+        sentence = f"InitProducerId was answered with {error_name(error_code)}"
+        sentence += "" if right is None else f": the right that is missing is {right}"
         error = exception_for(Api.INIT_PRODUCER_ID, error_code, sentence)
         self.fail_fatal(error if isinstance(error, FatalError) else FatalError(sentence, error_code=error_code))
 

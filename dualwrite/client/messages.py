@@ -136,3 +136,10 @@ API_OF: dict[type[Request], Api] = {
     TxnOffsetCommit: Api.TXN_OFFSET_COMMIT,
     Metadata: Api.METADATA,
 }
+
+
+def error_codes_of(answer: Answer) -> tuple[int, ...]:
+    """What an answer says as a whole; Metadata says it of each topic instead."""
+    if isinstance(answer, TxnOffsetCommitAnswer):
+        return answer.error_codes
+    return () if isinstance(answer, MetadataAnswer) else (answer.error_code,)

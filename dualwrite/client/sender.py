@@ -24,8 +24,10 @@ from dualwrite.client.backoff import Backoff
 from dualwrite.client.cluster import Connections, NodeState, Topology
 from dualwrite.client.connection import Connection
 from dualwrite.client.delivery import Verdict, judge
+from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.identity import Identity, Outgoing
 from dualwrite.client.operations import Operation
+from dualwrite.client.problems import Problems
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
     Api,
@@ -74,6 +76,7 @@ class Sender:
         metadata_pause_ms: float,
         metadata_backoff: Backoff,
         clock_ms: Callable[[], float],
+        problems: Problems,
     ) -> None:
         self.timer_at_ms = _NEVER
         self._lock = lock
@@ -90,6 +93,7 @@ class Sender:
         self._metadata_pause_ms = metadata_pause_ms
         self._metadata_backoff = metadata_backoff
         self._clock_ms = clock_ms
+        self._problems = problems
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._outgoing: Outgoing | None = None
@@ -143,7 +147,7 @@ class Sender:
         self._arm_timer(now_ms)
 
     def _give_up(self, now_ms: float) -> None:
-        expired = self._accumulator.expire(now_ms)
+        expired = self._accumulator.expire(now_ms, self._connections.obstacle)
         for batch in expired:
             assert batch.error is not None
             self._identity.fail_abortable(batch.error)
@@ -292,13 +296,19 @@ class Sender:
                 self._topology.forget_leader(batch.topic, batch.partition)
             self._refresh_metadata(now_ms)
         if verdict in (Verdict.SEND_AGAIN, Verdict.SEND_AGAIN_AFTER_LOOKUP):
+            if result is not None:
+                where = f"Produce to {batch.topic}-{batch.partition}"
+                self._problems.note(now_ms, f"{where} was answered with {error_name(error_code)}")
             self._accumulator.send_again(batch, now_ms, error_code)
             return
         self._lose(batch, error_code, result.message if result is not None else None, verdict)
 
     def _lose(self, batch: Batch, error_code: int, message: str | None, verdict: Verdict) -> None:
         where = f"{batch.record_count} record(s) for {batch.topic}-{batch.partition}"
-        sentence = f"{where} were refused with error {error_code}{': ' + message if message else ''}"
+        right = missing_right(Api.PRODUCE, error_code, batch.topic)
+        details = [f"the right that is missing is {right}"] if right is not None else []
+        details += [message] if message else []
+        sentence = ": ".join([f"{where} were refused with {error_name(error_code)}", *details])
         if verdict is Verdict.FATAL:
             fatal = exception_for(Api.PRODUCE, error_code, sentence)
             self._accumulator.failed(batch, fatal)
@@ -336,7 +346,9 @@ class Sender:
         unsupported = self._unsupported(connection.features, request, version)
         if version is None or unsupported is not None:
             with self._lock:
-                self._identity.on_unsupported(unsupported or UnsupportedByBrokerError(f"{api.name} is not offered"))
+                self._identity.on_unsupported(
+                    unsupported or UnsupportedByBrokerError(f"{api.kafka_name} is not offered")
+                )
             asyncio.get_running_loop().call_soon(self.pump)
             return
         body = codec.encode(request, version)
@@ -349,7 +361,7 @@ class Sender:
             return missing_support(features, two_phase_commit=request.enable_2pc, keep=request.keep_prepared_txn)
         if version is None:
             api = m.API_OF[type(request)]
-            return UnsupportedByBrokerError(f"the broker does not offer the version of {api.name} that is needed")
+            return UnsupportedByBrokerError(f"the broker does not offer the version of {api.kafka_name} that is needed")
         return None
 
     def _on_answer(self, request: m.Request, version: int, body: memoryview | None) -> None:
@@ -357,7 +369,7 @@ class Sender:
             return
         now_ms = self._clock_ms()
         try:
-            self._take_answer(None if body is None else codec.decode(request, body, version), now_ms)
+            self._take_answer(request, None if body is None else codec.decode(request, body, version), now_ms)
         except Exception as error:
             self._fail_on_bug(error)
         if isinstance(request, m.EndTxn) and now_ms + self._linger_ms < self.timer_at_ms:
@@ -365,14 +377,22 @@ class Sender:
             self._set_timer(now_ms + self._linger_ms, now_ms)
         self.pump()
 
-    def _take_answer(self, answer: m.Answer | None, now_ms: float) -> None:
+    def _take_answer(self, request: m.Request, answer: m.Answer | None, now_ms: float) -> None:
         with self._lock:
             if answer is None:
                 self._identity.on_no_answer(now_ms)
                 return
             if isinstance(answer, m.FindCoordinatorAnswer) and answer.error_code == 0:
                 self._topology.learn_broker(m.Broker(answer.node_id, answer.host, answer.port))
+            self._note_refusals(request, answer, now_ms)
             self._identity.on_answer(answer, now_ms)
+
+    def _note_refusals(self, request: m.Request, answer: m.Answer, now_ms: float) -> None:
+        """Most of them are followed by another try, which may come too late for whoever waits."""
+        for error_code in m.error_codes_of(answer):
+            if error_code:
+                name = m.API_OF[type(request)].kafka_name
+                self._problems.note(now_ms, f"{name} was answered with {error_name(error_code)}")
 
     # ---- metadata -------------------------------------------------------------------------------------------
 
@@ -410,7 +430,7 @@ class Sender:
         if isinstance(answer, m.MetadataAnswer):
             with self._lock:
                 self._topology.apply(answer)
-                complete = [self._take_topic(topic) for topic in answer.topics].count(False) == 0
+                complete = [self._take_topic(topic, now_ms) for topic in answer.topics].count(False) == 0
         else:
             complete = False
         if complete:
@@ -420,18 +440,22 @@ class Sender:
             self._metadata_due_at_ms = now_ms + self._metadata_backoff.failed()
         self.pump()
 
-    def _take_topic(self, topic: m.TopicMetadata) -> bool:
+    def _take_topic(self, topic: m.TopicMetadata, now_ms: float) -> bool:
         """Tell who waits for it. False when it should be asked about again soon."""
         waiter = self._topic_waiters.get(topic.name)
         if topic.error_code == 0 and topic.leaders:
             if waiter is not None:
                 del self._topic_waiters[topic.name]
                 waiter.end()
-            return all(leader >= 0 for leader in topic.leaders)
+            leaderless = [str(partition) for partition, leader in enumerate(topic.leaders) if leader < 0]
+            if leaderless:
+                self._problems.note(now_ms, f"{topic.name!r} has no leader for partition {', '.join(leaderless)}")
+            return not leaderless
         if waiter is not None and error_class(Api.METADATA, topic.error_code) is not ErrorClass.RETRIABLE:
             del self._topic_waiters[topic.name]
             waiter.end(_topic_error(topic))
             return True
+        self._problems.note(now_ms, f"Metadata for {topic.name!r} was answered with {error_name(topic.error_code)}")
         return False
 
     def _end_topic_waiters(self, topics: tuple[str, ...], error: KafkaError) -> None:
@@ -458,7 +482,9 @@ class Sender:
 def _topic_error(topic: m.TopicMetadata) -> KafkaError | InvalidRecordError:
     if topic.error_code == _INVALID_TOPIC:
         return InvalidRecordError(f"{topic.name!r} is not a valid topic name; the record was not sent")
-    sentence = f"the topic {topic.name!r} cannot be used: error {topic.error_code}; the record was not sent"
+    right = missing_right(Api.METADATA, topic.error_code, topic.name)
+    cause = error_name(topic.error_code) + ("" if right is None else f", the right that is missing is {right}")
+    sentence = f"the topic {topic.name!r} cannot be used: {cause}; the record was not sent"
     return exception_for(Api.METADATA, topic.error_code, sentence)
 
 
@@ -480,5 +506,7 @@ def missing_support(
         )
     for api in (Api.END_TXN, Api.TXN_OFFSET_COMMIT):
         if codec.common_version(codec.SPOKEN_VERSIONS[api], features.versions.get(api)) is None:
-            return UnsupportedByBrokerError(f"the broker does not offer {api.name} v{codec.SPOKEN_VERSIONS[api][0]}")
+            return UnsupportedByBrokerError(
+                f"the broker does not offer {api.kafka_name} v{codec.SPOKEN_VERSIONS[api][0]}"
+            )
     return None

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
+from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.identity import Outgoing
 from dualwrite.client.operations import Operation
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -412,7 +413,7 @@ class TransactionManager:
 
     def _on_coordinator(self, request: m.FindCoordinator, answer: m.FindCoordinatorAnswer, now_ms: float) -> None:
         if answer.error_code:
-            self._failed_with(Api.FIND_COORDINATOR, answer.error_code, now_ms)
+            self._failed_with(Api.FIND_COORDINATOR, answer.error_code, now_ms, resource=request.key)
         elif request.key_type is m.CoordinatorType.TRANSACTION:
             self._coordinator = answer.node_id
         else:
@@ -457,20 +458,21 @@ class TransactionManager:
         if self._offsets is None:
             return  # the transaction failed or is being aborted; its offsets do not matter any more
         if error_code:
-            self._failed_with(Api.TXN_OFFSET_COMMIT, error_code, now_ms)
+            self._failed_with(Api.TXN_OFFSET_COMMIT, error_code, now_ms, resource=self._offsets.group.group_id)
             return
         self._backoff.succeeded()
         self._offsets = None
         self._finish(None)
 
-    def _failed_with(self, api: Api, error_code: int, now_ms: float) -> None:
+    def _failed_with(self, api: Api, error_code: int, now_ms: float, *, resource: str | None = None) -> None:
+        """`resource` is what the request was about, where that is not the transactional id."""
         what = error_class(api, error_code)
         if what in _RETRIED:
             self._retry_at_ms = now_ms + self._backoff.failed(error_code)
             if what is ErrorClass.RETRIABLE_AFTER_LOOKUP:
                 self._forget_coordinator(api)
             return
-        error = exception_for(api, error_code, _sentence(self.transactional_id, api, error_code, self._keep_prepared))
+        error = exception_for(api, error_code, self._sentence(api, error_code, resource or self.transactional_id))
         # What was prepared may be decided already: no answer is a reason to abort it, and close() must not (KIP-939).
         may_abort = self.state is not ProducerState.ABORTING_TRANSACTION and self.prepared_txn_state.is_empty
         if what is ErrorClass.ABORTABLE and may_abort:
@@ -480,6 +482,23 @@ class TransactionManager:
             self._finish(error)
         else:
             self.fail_fatal(error if isinstance(error, FatalError) else FatalError(str(error), error_code=error_code))
+
+    def _sentence(self, api: Api, error_code: int, resource: str) -> str:
+        meaning = error_class(api, error_code).value
+        right = missing_right(api, error_code, resource)
+        if right is not None:
+            meaning = f"the right that is missing is {right}"
+        if api is Api.INIT_PRODUCER_ID and error_code == 35 and self._keep_prepared:
+            meaning = "this broker cannot keep a prepared transaction for recovery (KIP-939)"
+        if api is Api.INIT_PRODUCER_ID and error_code == 53 and self.two_phase_commit:
+            meaning = (
+                f"either two-phase commit is off at the broker (transaction.two.phase.commit.enable=true turns it on), "
+                f"or a right is missing: {right}, and TWO_PHASE_COMMIT on it"
+            )
+        return (
+            f"{api.kafka_name} for transactional id {self.transactional_id!r} was answered with "
+            f"{error_name(error_code)}: {meaning}"
+        )
 
     def _forget_coordinator(self, api: Api) -> None:
         if api is Api.TXN_OFFSET_COMMIT:
@@ -501,15 +520,3 @@ def _worst(error_codes: tuple[int, ...]) -> int:
     final = [code for code in codes if error_class(Api.TXN_OFFSET_COMMIT, code) not in _RETRIED]
     lookup = [code for code in codes if error_class(Api.TXN_OFFSET_COMMIT, code) is ErrorClass.RETRIABLE_AFTER_LOOKUP]
     return next(iter([*final, *lookup, *codes]), 0)
-
-
-def _sentence(transactional_id: str, api: Api, error_code: int, keep_prepared: bool) -> str:
-    meaning = error_class(api, error_code).value
-    if api is Api.INIT_PRODUCER_ID and error_code == 35 and keep_prepared:
-        meaning = "this broker cannot keep a prepared transaction for recovery (KIP-939)"
-    if api is Api.INIT_PRODUCER_ID and error_code == 53:
-        meaning = (
-            "permission is missing, or two-phase commit is off at the broker: it takes the broker setting "
-            "transaction.two.phase.commit.enable=true and the right TWO_PHASE_COMMIT"
-        )
-    return f"{api.name} for transactional id {transactional_id!r} was answered with error {error_code}: {meaning}"

@@ -243,7 +243,7 @@ def test_two_phase_commit_switched_off_at_the_broker() -> None:
 
 
 def test_a_setting_is_checked_before_anything_starts() -> None:
-    with pytest.raises(ConfigError, match=r"transaction\.two\.phase"):
+    with pytest.raises(ConfigError, match="transaction_two_phase"):
         Producer(bootstrap_servers="127.0.0.1:1", transaction_two_phase_commit_enable=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kafka.errors import UnsupportedCodecError
 from kafka.partitioner.default import murmur2 as kafka_murmur2
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
@@ -14,6 +15,7 @@ from dualwrite.client.accumulator import MAX_SEQUENCE, Accumulator, Batch
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.batch_builder import builder_factory, restamp, stamp_and_build
 from dualwrite.client.partitioner import murmur2, partition_for_key
+from dualwrite.config import COMPRESSION_TYPES
 from dualwrite.errors import ConfigError, DeliveryError, FatalError, InvalidRecordError
 
 
@@ -45,10 +47,19 @@ def test_a_restamped_batch_is_as_if_built_so() -> None:
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.is_transactional) == (43, 0, 0, True)
 
 
-def test_a_missing_codec_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["snappy", "lz4", "zstd"])
+def test_a_missing_codec_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(f"aiokafka.codec.has_{name}", lambda: False)
+    with pytest.raises(ConfigError, match=rf"compression\.type={name} needs .*: pip install cramjam"):
+        builder_factory(compression_type=COMPRESSION_TYPES[name], transactional=False, batch_size=1000)
+
+
+def test_a_missing_codec_of_the_other_builder_does_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka.codec.has_zstd", lambda: False)
     monkeypatch.setattr(batch_builder, "_Builder", KafkaPythonBuilder)
-    with pytest.raises(ConfigError, match=r"compression\.type"):
+    monkeypatch.setattr(batch_builder, "_MissingCodecError", UnsupportedCodecError)
+    monkeypatch.setattr(batch_builder, "_CODEC_PACKAGES", {"zstd": "zstandard"})
+    with pytest.raises(ConfigError, match=r"compression\.type=zstd needs .*: pip install zstandard"):
         builder_factory(compression_type=4, transactional=False, batch_size=1000)
 
 
@@ -210,16 +221,21 @@ def test_a_record_larger_than_a_request_is_refused_and_leaves_nothing() -> None:
     assert acc.wake_at_ms(0) is None
 
 
+def obstacle(since_ms: float) -> str:
+    return f"nothing goes since {since_ms:.0f}"
+
+
 def test_what_waits_too_long_expires_wherever_it_waits() -> None:
     acc = accumulator()
     again, closed = fill(acc, 2)
     drain(acc)
     acc.send_again(again, 0, None)
     open_batch = acc.append("t", 0, 0, None, b"x", [], 500.0)
-    assert acc.expire(999) == []
-    assert acc.expire(1000) == [again, closed]
+    assert acc.expire(999, obstacle) == []
+    assert acc.expire(1000, obstacle) == [again, closed]
     assert isinstance(again.error, DeliveryError)
-    assert acc.expire(1500) == [open_batch]
+    assert "nothing goes since 0" in str(again.error)
+    assert acc.expire(1500, obstacle) == [open_batch]
     assert acc.incomplete == 0
 
 

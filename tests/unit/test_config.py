@@ -8,6 +8,7 @@ import pytest
 
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
+from dualwrite.producer import Producer
 
 
 def parse(config: dict[str, Any] | None = None, **settings: Any) -> ProducerConfig:
@@ -27,7 +28,15 @@ def test_bootstrap_servers() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"bogus.setting": 1}, "unknown setting"),
+        ({"bogus.setting": 1}, r"unknown setting 'bogus\.setting'; the settings are bootstrap\.servers, client\.id"),
+        ({"xxxx_yyyy": 1}, "the settings are bootstrap_servers, client_id"),
+        ({"lingerms": 1}, r"did you mean linger\.ms\?"),
+        ({"compresion.type": "gzip"}, r"did you mean compression\.type\?"),
+        ({"compresion_type": "gzip"}, r"did you mean compression_type\?"),
+        ({1: 2}, "the name of a setting is a text, not 1"),
+        ({"linger_ms": "soon"}, "linger_ms: 'soon' is not a whole number"),
+        ({"bootstrap.servers": 5}, r"5 is not host:port\[,host:port\]"),
+        ({"bootstrap.servers": "a:²"}, "is not host:port"),
         ({"bootstrap.servers": "nohost"}, "is not host:port"),
         ({"bootstrap.servers": ""}, "names no server"),
         ({"bootstrap.servers": "a:0"}, "is not host:port"),
@@ -62,6 +71,37 @@ def test_what_is_wrong_is_said(settings: dict[str, Any], words: str) -> None:
 def test_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="given twice"):
         parse({"linger.ms": 1}, linger_ms=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, r"bootstrap\.servers is missing"),
+        ({"client_id": "c"}, "bootstrap_servers is missing"),
+        ({"client.id": "c", "linger_ms": 1}, r"bootstrap\.servers is missing"),
+        ({"bootstrap_servers": "h:1", "acks": 1}, "enable_idempotence=true needs acks=all"),
+        (
+            {"bootstrap_servers": "h:1", "transaction_two_phase_commit_enable": True},
+            "transaction_two_phase_commit_enable needs a transactional_id",
+        ),
+        ({"bootstrap_server": "h:1"}, r"did you mean bootstrap_servers\?"),
+        ({"bootstrap.server": "h:1"}, r"did you mean bootstrap\.servers\?"),
+    ],
+)
+def test_names_are_spelt_as_the_caller_spells_them(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ProducerConfig.parse(None, settings)
+
+
+@pytest.mark.parametrize("config", ["127.0.0.1:9093", 5, ["bootstrap.servers"], b"h:1"])
+def test_settings_that_are_no_mapping_are_refused(config: Any) -> None:
+    with pytest.raises(ConfigError, match="the settings are a mapping by Kafka's names or keywords"):
+        Producer(config)
+
+
+def test_an_address_in_place_of_settings_is_recognised() -> None:
+    with pytest.raises(ConfigError, match=r"for an address: bootstrap_servers='127\.0\.0\.1:9093'"):
+        Producer("127.0.0.1:9093")  # type: ignore[arg-type]
 
 
 def test_missing_bootstrap_servers() -> None:

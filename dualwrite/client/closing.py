@@ -1,0 +1,63 @@
+"""What a producer that is closed too early leaves behind, and who completes it: sentences for the log. Pure."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+from dualwrite.client.states import ProducerState
+from dualwrite.config import ProducerConfig
+from dualwrite.prepared_state import PreparedTxnState
+
+
+class LeftBehind(NamedTuple):
+    """A sentence, and how loud it is to be said (a level of `logging`)."""
+
+    level: int
+    sentence: str
+
+
+_ENDS: Final = {ProducerState.COMMITTING_TRANSACTION: "commit", ProducerState.ABORTING_TRANSACTION: "abort"}
+_COMPLETED_BY: Final = "init_transactions(keep_prepared_txn=True) and complete_transaction() are called for that id"
+
+
+def what_is_left(
+    state: ProducerState, prepared: PreparedTxnState, config: ProducerConfig, *, pending: bool
+) -> LeftBehind | None:
+    """None where nothing is. `pending`: a call has no answer yet."""
+    named = f"transactional id {config.transactional_id!r}"
+    if state is ProducerState.PREPARED_TRANSACTION:
+        return LeftBehind(
+            logging.WARNING,
+            f"closed while transaction {prepared} of {named} is prepared: it stays in doubt until {_COMPLETED_BY}",
+        )
+    if not pending:
+        return None
+    if state in _ENDS:
+        return LeftBehind(
+            logging.WARNING,
+            f"closed while the {_ENDS[state]} for {named} had no answer: Kafka completes it if the request arrived; "
+            f"if not, {_else(prepared, config)}",
+        )
+    if state is ProducerState.INITIALIZING:
+        return LeftBehind(
+            logging.INFO,
+            f"closed while init_transactions() for {named} had no answer: no transaction was begun here, and the next "
+            "producer with that id makes the same call",
+        )
+    return LeftBehind(
+        logging.WARNING,
+        "closed before all records were acknowledged: the futures of those that were not say so, "
+        "and Kafka may have stored them all the same",
+    )
+
+
+def _else(prepared: PreparedTxnState, config: ProducerConfig) -> str:
+    if not prepared.is_empty:
+        return f"the transaction stays prepared until {_COMPLETED_BY}"
+    if config.transaction_two_phase_commit_enable:
+        return "the next producer with that id aborts it in init_transactions()"
+    return (
+        "Kafka aborts it by itself after "
+        f"transaction.timeout.ms={config.transaction_timeout_ms}, or earlier for the next producer with that id"
+    )

@@ -1,0 +1,36 @@
+"""Kafka's error numbers as a person reads them: with their names, and with the right that is missing where one is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dualwrite.client.kafka_python import kafka_errors
+from dualwrite.errors import Api
+
+# One row per refusal; {0} is what was asked for: the topic, the group or the transactional id.
+_MISSING_RIGHTS: Final[dict[tuple[Api, int], str]] = {
+    (Api.PRODUCE, 29): "WRITE on the topic {0!r}",
+    (Api.PRODUCE, 31): "IDEMPOTENT_WRITE on the cluster",
+    (Api.PRODUCE, 53): "WRITE on the transactional id",
+    (Api.METADATA, 29): "DESCRIBE on the topic {0!r} (WRITE includes it), or CREATE where it does not exist yet",
+    (Api.FIND_COORDINATOR, 30): "DESCRIBE on the group {0!r} (READ includes it)",
+    (Api.FIND_COORDINATOR, 53): "DESCRIBE on the transactional id {0!r} (WRITE includes it)",
+    (Api.INIT_PRODUCER_ID, 31): "IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (KIP-679)",
+    (Api.INIT_PRODUCER_ID, 53): "WRITE on the transactional id {0!r}",
+    (Api.END_TXN, 53): "WRITE on the transactional id {0!r}",
+    (Api.TXN_OFFSET_COMMIT, 29): "READ on the topics whose offsets are committed",
+    (Api.TXN_OFFSET_COMMIT, 30): "READ on the group {0!r}",
+    (Api.TXN_OFFSET_COMMIT, 53): "WRITE on the transactional id",
+}
+
+
+def error_name(error_code: int) -> str:
+    """Kafka's name and number, `TOPIC_AUTHORIZATION_FAILED (29)`."""
+    known = kafka_errors.get(error_code)
+    return f"error {error_code}, which has no name here" if known is None else f"{known.message} ({error_code})"
+
+
+def missing_right(api: Api, error_code: int, resource: str) -> str | None:
+    """The right to grant after this answer, None where it does not speak of rights."""
+    right = _MISSING_RIGHTS.get((api, error_code))
+    return None if right is None else right.format(resource)

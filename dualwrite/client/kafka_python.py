@@ -1,0 +1,54 @@
+"""What is used of kafka-python, imported so that its imports warn nobody.
+
+Whatever part of it is imported first, all of its schemas are loaded then and there, in a way that Python has
+deprecated. Only those warnings are dropped, and only during this import.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", r"(read_text|open_text) is deprecated", DeprecationWarning)
+    from kafka.errors import UnsupportedCodecError, kafka_errors
+    from kafka.protocol.metadata import (
+        ApiVersionsRequest,
+        ApiVersionsResponse,
+        FindCoordinatorRequest,
+        FindCoordinatorResponse,
+        MetadataRequest,
+        MetadataResponse,
+    )
+    from kafka.protocol.producer import (
+        EndTxnRequest,
+        EndTxnResponse,
+        InitProducerIdRequest,
+        InitProducerIdResponse,
+        ProduceRequest,
+        ProduceResponse,
+        TxnOffsetCommitRequest,
+        TxnOffsetCommitResponse,
+    )
+    from kafka.record.default_records import DefaultRecordBatchBuilder
+    from kafka.record.util import calc_crc32c
+
+__all__ = [
+    "ApiVersionsRequest",
+    "ApiVersionsResponse",
+    "DefaultRecordBatchBuilder",
+    "EndTxnRequest",
+    "EndTxnResponse",
+    "FindCoordinatorRequest",
+    "FindCoordinatorResponse",
+    "InitProducerIdRequest",
+    "InitProducerIdResponse",
+    "MetadataRequest",
+    "MetadataResponse",
+    "ProduceRequest",
+    "ProduceResponse",
+    "TxnOffsetCommitRequest",
+    "TxnOffsetCommitResponse",
+    "UnsupportedCodecError",
+    "calc_crc32c",
+    "kafka_errors",
+]

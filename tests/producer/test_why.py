@@ -1,0 +1,250 @@
+"""What a caller is told whose time is up: not only that, but why; and what the log says of a producer closed then."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.faults import DropRequest, Error, Fault
+from dualwrite.errors import AuthorizationError, DeliveryError, InvalidRecordError, KafkaTimeoutError
+from dualwrite.producer import Producer, ProducerState
+from tests.producer.conftest import MakeProducer
+
+ALWAYS = 1_000_000
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening
+
+
+def address(listening: socket.socket) -> str:
+    return f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def answer_everybody(listening: socket.socket, answer: bytes) -> None:
+    """In a thread, until the listener is closed."""
+
+    def run() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(answer)
+            except OSError:
+                return
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def init_in_vain(servers: str, **settings: Any) -> str:
+    settings = {"max_block_ms": 200, "reconnect_backoff_ms": 20} | settings
+    with Producer(bootstrap_servers=servers, transactional_id="t", **settings) as producer:
+        with pytest.raises(KafkaTimeoutError, match="repeat the same call") as raised:
+            producer.init_transactions()
+        producer.close(timeout_s=0)
+    return str(raised.value)
+
+
+def test_a_refused_connection() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        assert f"last problem: cannot connect to {address(closed)}: Connection refused" in init_in_vain(address(closed))
+
+
+def test_a_name_that_cannot_be_one() -> None:
+    assert "cannot connect to a..b:9092: " in init_in_vain("a..b:9092")
+
+
+def test_a_listener_that_says_nothing(listener: socket.socket) -> None:
+    assert f"(still connecting to {address(listener)})" in init_in_vain(address(listener))
+    said = init_in_vain(address(listener), request_timeout_ms=50)
+    assert "no answer to ApiVersions within request.timeout.ms=50" in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            b"",
+            "the connection was lost before ApiVersions was answered; is this a Kafka listener without TLS and SASL?",
+        ),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an answer claimed to have 1213486160 bytes"),
+        (b"\0\0\0\6\0\0\0\1\0\0", "the answer to ApiVersions is not Kafka's"),
+        (b"\0\0\0\4\0\0\0\7", "an answer came that belongs to no request"),
+    ],
+    ids=["closed", "http", "garbage", "another correlation id"],
+)
+def test_a_listener_that_is_not_kafka(listener: socket.socket, answer: bytes, words: str) -> None:
+    answer_everybody(listener, answer)
+    assert words in init_in_vain(address(listener))
+
+
+def test_a_request_that_is_not_answered(make_producer: MakeProducer, emulator: Emulator) -> None:
+    emulator.faults.add(Fault(api="InitProducerId", action=DropRequest(), count=ALWAYS))
+    producer = make_producer(max_block_ms=500)
+    with pytest.raises(KafkaTimeoutError, match="has not answered InitProducerId yet"):
+        producer.init_transactions()
+    impatient = make_producer("other", max_block_ms=500, request_timeout_ms=50)
+    with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was not answered within request\.timeout\.ms=50"):
+        impatient.init_transactions()
+
+
+def test_a_request_that_is_refused_again_and_again(make_producer: MakeProducer, emulator: Emulator) -> None:
+    emulator.faults.add(Fault(api="InitProducerId", action=Error(51), count=ALWAYS))
+    producer = make_producer(max_block_ms=500)
+    with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was answered with CONCURRENT_TRANSACTIONS \(51\)"):
+        producer.init_transactions()
+
+
+def test_a_topic_that_does_not_come(make_producer: MakeProducer, emulator: Emulator) -> None:
+    emulator.faults.add(Fault(api="Metadata", action=Error(3), count=ALWAYS))
+    producer = make_producer(None, max_block_ms=500)
+    with pytest.raises(KafkaTimeoutError, match=r"UNKNOWN_TOPIC_OR_PARTITION \(3\)"):
+        producer.send("orders", "v")
+
+
+def test_a_record_that_does_not_get_there(make_producer: MakeProducer, emulator: Emulator) -> None:
+    emulator.faults.add(Fault(api="Produce", action=Error(19), count=ALWAYS))
+    producer = make_producer(None, request_timeout_ms=100, delivery_timeout_ms=400)
+    future = producer.send("orders", "v")
+    with pytest.raises(KafkaTimeoutError, match=r"no answer after 0\.2 s \(.*NOT_ENOUGH_REPLICAS \(19\)"):
+        future.result(0.2)
+    with pytest.raises(DeliveryError, match=r"delivery\.timeout\.ms=400 \(.*NOT_ENOUGH_REPLICAS \(19\)"):
+        future.result(10)
+
+
+def test_errors_by_their_names_and_the_rights_that_are_missing(make_producer: MakeProducer, emulator: Emulator) -> None:
+    producer = make_producer(None)
+    emulator.faults.add(Fault(api="Metadata", action=Error(29)))
+    with pytest.raises(
+        AuthorizationError, match=r"TOPIC_AUTHORIZATION_FAILED \(29\), the right .* DESCRIBE on the top"
+    ):
+        producer.send("orders", "v")
+    emulator.faults.add(Fault(api="Produce", action=Error(29)))
+    with pytest.raises(DeliveryError, match=r"TOPIC_AUTHORIZATION_FAILED \(29\): the right .* WRITE on the topic 'ord"):
+        producer.send("orders", "v").result(10)
+    for two_phase_commit, words in (
+        (True, "TWO_PHASE_COMMIT on it"),
+        (False, r"is WRITE on the transactional id 'tid'$"),
+    ):
+        emulator.faults.add(Fault(api="InitProducerId", action=Error(53)))
+        with pytest.raises(AuthorizationError, match=words):
+            make_producer(two_phase_commit=two_phase_commit).init_transactions()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"topic": None},
+        {"topic": 5},
+        {"topic": []},
+        {"topic": ""},
+        {"value": "\ud800"},
+        {"key": "\ud800"},
+        {"headers": "abc"},
+        {"headers": [("h",)]},
+        {"headers": 5},
+        {"headers": [None]},
+        {"partition": "0"},
+        {"partition": -1},
+        {"timestamp_ms": "now"},
+        {"timestamp_ms": 1.5},
+        {"timestamp_ms": -5},
+        {"timestamp_ms": True},
+    ],
+    ids=repr,
+)
+def test_what_is_no_record_is_refused_at_once_and_changes_nothing(
+    make_producer: MakeProducer, record: dict[str, Any]
+) -> None:
+    producer = make_producer()
+    producer.init_transactions()
+    producer.begin_transaction()
+    with pytest.raises(InvalidRecordError, match=r"the record was not sent$"):
+        producer.send(**{"topic": "orders", "value": "v"} | record)
+    assert producer.state is ProducerState.IN_TRANSACTION
+    assert not producer.transaction_has_records
+    producer.send("orders", "v")
+    producer.commit_transaction()
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (Producer.commit_transaction, "closed while the commit for transactional id 'tid' had no answer"),
+        (lambda producer: producer.complete_transaction(producer.prepare_transaction()), "stays prepared until"),
+        (lambda producer: producer.close(timeout_s=0), "closed while the abort for transactional id 'tid' had no answ"),
+    ],
+    ids=["commit", "complete", "abort by close"],
+)
+def test_closing_says_once_what_is_pending_and_who_completes_it(
+    make_producer: MakeProducer,
+    emulator: Emulator,
+    caplog: pytest.LogCaptureFixture,
+    end: Callable[[Producer], None],
+    words: str,
+) -> None:
+    producer = make_producer(max_block_ms=300)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", "v").result(10)
+    emulator.faults.add(Fault(api="EndTxn", action=DropRequest(), count=ALWAYS))
+    with caplog.at_level(logging.INFO, "dualwrite"):
+        with contextlib.suppress(KafkaTimeoutError):
+            end(producer)
+        producer.close(timeout_s=0)
+        producer.close(timeout_s=0)
+    said = [record.getMessage() for record in caplog.records if "closed" in record.getMessage()]
+    assert len(said) == 1
+    assert words in said[0]
+
+
+def test_closing_after_an_initialisation_in_vain_does_not_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "dualwrite"), socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        init_in_vain(address(closed))
+    assert not caplog.records
+
+
+SCRIPT = """
+import sys
+if {without_fast}:
+    sys.modules["aiokafka"] = sys.modules["uvloop"] = None
+from dualwrite.producer import Producer
+with Producer(bootstrap_servers=sys.argv[1], transactional_id="x", compression_type="gzip") as producer:
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", "v", headers={{"h": b"1"}})
+    producer.commit_transaction()
+"""
+
+
+@pytest.mark.parametrize("without_fast", [False, True])
+def test_a_program_that_uses_a_with_block_hears_no_warning(emulator: Emulator, without_fast: bool) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-X", "dev", "-W", "error"),
+            *("-c", SCRIPT.format(without_fast=without_fast), emulator.bootstrap_servers),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,54 @@
+"""What the log says of a producer that is closed too early."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from dualwrite.client.closing import what_is_left
+from dualwrite.client.states import ProducerState
+from dualwrite.config import ProducerConfig
+from dualwrite.prepared_state import PreparedTxnState
+
+S = ProducerState
+NOTHING = PreparedTxnState()
+PREPARED = PreparedTxnState("42:7")
+
+
+def config(**settings: Any) -> ProducerConfig:
+    return ProducerConfig.parse(None, {"bootstrap_servers": "h:1", "transactional_id": "orders-1"} | settings)
+
+
+@pytest.mark.parametrize("state", list(S))
+def test_nothing_is_said_where_nothing_is_left(state: ProducerState) -> None:
+    left = what_is_left(state, NOTHING, config(), pending=False)
+    assert (left is None) == (state is not S.PREPARED_TRANSACTION)
+
+
+@pytest.mark.parametrize(
+    ("state", "prepared", "two_phase", "level", "words"),
+    [
+        (S.PREPARED_TRANSACTION, PREPARED, True, logging.WARNING, ["transaction 42:7", "in doubt", "complete_tr"]),
+        (S.INITIALIZING, NOTHING, True, logging.INFO, ["no transaction was begun", "the next producer"]),
+        (S.COMMITTING_TRANSACTION, PREPARED, True, logging.WARNING, ["the commit", "stays prepared until init_tr"]),
+        (S.ABORTING_TRANSACTION, PREPARED, True, logging.WARNING, ["the abort", "stays prepared until init_tr"]),
+        (S.COMMITTING_TRANSACTION, NOTHING, True, logging.WARNING, ["the next producer with that id aborts it"]),
+        (S.ABORTING_TRANSACTION, NOTHING, False, logging.WARNING, ["after transaction.timeout.ms=60000"]),
+    ],
+)
+def test_what_is_pending_and_who_completes_it(
+    state: ProducerState, prepared: PreparedTxnState, two_phase: bool, level: int, words: list[str]
+) -> None:
+    left = what_is_left(state, prepared, config(transaction_two_phase_commit_enable=two_phase), pending=True)
+    assert left is not None
+    assert left.level == level
+    assert "'orders-1'" in left.sentence
+    assert not [word for word in words if word not in left.sentence]
+
+
+def test_records_without_an_answer() -> None:
+    left = what_is_left(S.READY, NOTHING, config(transactional_id=None), pending=True)
+    assert left is not None
+    assert "the futures of those that were not say so" in left.sentence
