@@ -1,0 +1,526 @@
+"""Consumer groups as the clients of other people drive them: librdkafka, kafka-python and aiokafka.
+
+Sessions and rebalances follow a clock that stands still until a test moves it, while the clients' heartbeats follow
+real time: a member dies by being cut off, and by the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.faults import CloseBefore, Fault
+from tests.support.conditions import until
+
+# taken as untyped: what types they have are not what mypy's strict mode asks for
+aiokafka: Any = import_module("aiokafka")
+confluent_kafka: Any = import_module("confluent_kafka")
+confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
+kafka: Any = import_module("kafka")
+kafka_errors: Any = import_module("kafka.errors")
+
+TIMEOUT_S = 20.0
+PARTITIONS = 4
+SESSION_MS = 10_000
+
+
+@pytest.fixture(params=[1, 3])
+def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
+    config = BrokerConfig(offsets_topic_num_partitions=5, transaction_state_log_num_partitions=5)
+    with Emulator(nodes=request.param, config=config, clock=VirtualClock(), topics={"t": PARTITIONS}) as broker:
+        yield broker
+
+
+class Consumers:
+    """librdkafka consumers that are polled together, as their rebalances need all of them to be polled."""
+
+    def __init__(self, emulator: Emulator, **settings: Any) -> None:
+        self.emulator = emulator
+        self.settings = settings
+        self.members: dict[str, Any] = {}
+        self.messages: list[Any] = []
+
+    def join(self, name: str, **settings: Any) -> Any:
+        config = {
+            "bootstrap.servers": self.emulator.bootstrap_servers,
+            "group.id": "g",
+            "client.id": name,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": 50,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 10,
+            "log_level": 0,
+        }
+        given = {key.replace("_", "."): value for key, value in {**self.settings, **settings}.items()}
+        consumer = confluent_kafka.Consumer({**config, **given})
+        consumer.subscribe(["t"])
+        self.members[name] = consumer
+        return consumer
+
+    def poll(self) -> None:
+        for consumer in self.members.values():
+            message = consumer.poll(0.02)
+            if message is not None and message.error() is None:
+                self.messages.append(message)
+
+    def poll_until(self, condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline, (self.assignment(), self.emulator_group())
+            self.poll()
+            meanwhile()
+
+    def assignment(self) -> dict[str, list[int]]:
+        return {
+            name: sorted(partition.partition for partition in consumer.assignment())
+            for name, consumer in self.members.items()
+        }
+
+    def emulator_group(self) -> Any:
+        return next((group for group in self.emulator.groups() if group.group_id == "g"), None)
+
+    def let_session_end(self, name: str) -> None:
+        """Move the clock as long as the group has a member of this name, and no further: others have to live."""
+        group = self.emulator_group()
+        if any(member.client_id == name for member in group.members.values()):
+            self.emulator.advance_clock(500)
+
+    def is_shared(self) -> bool:
+        """Whether every partition is assigned once, and as evenly as can be."""
+        shares = self.assignment().values()
+        sizes = [len(share) for share in shares]
+        is_even = max(sizes) - min(sizes) <= 1
+        return sorted(partition for share in shares for partition in share) == list(range(PARTITIONS)) and is_even
+
+    def close(self) -> None:
+        for consumer in self.members.values():
+            consumer.close()
+
+
+@pytest.fixture
+def consumers(emulator: Emulator) -> Iterator[Consumers]:
+    """Eager rebalances on one node, cooperative ones on several."""
+    is_single = "," not in emulator.bootstrap_servers
+    group = Consumers(emulator, partition_assignment_strategy="range" if is_single else "cooperative-sticky")
+    yield group
+    group.close()
+
+
+def produce(emulator: Emulator, values: Iterable[str], partition: int | None = None) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": emulator.bootstrap_servers, "log_level": 0})
+    for index, value in enumerate(values):
+        producer.produce("t", value.encode(), partition=index % PARTITIONS if partition is None else partition)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def test_librdkafka_members_come_and_go(emulator: Emulator, consumers: Consumers) -> None:
+    consumers.join("a")
+    consumers.poll_until(consumers.is_shared)
+    consumers.join("b")
+    consumers.poll_until(lambda: len(consumers.members) == 2 and consumers.is_shared())
+    consumers.join("c")
+    consumers.poll_until(consumers.is_shared)
+    consumers.members.pop("a").close()
+    consumers.poll_until(consumers.is_shared)
+    consumers.members.pop("c").close()
+    consumers.poll_until(consumers.is_shared)
+
+
+def test_librdkafka_member_that_dies_is_missed_after_its_session(emulator: Emulator, consumers: Consumers) -> None:
+    consumers.join("a")
+    consumers.join("b")
+    consumers.poll_until(consumers.is_shared)
+    dead = consumers.members.pop("b")
+    silence(emulator, "b")
+    consumers.poll_until(consumers.is_shared, lambda: consumers.let_session_end("b"))
+    assert consumers.assignment() == {"a": list(range(PARTITIONS))}
+    dead.close()
+
+
+def silence(emulator: Emulator, client_id: str) -> Any:
+    """What a SIGKILL does: not a word comes from the client any more."""
+    return emulator.faults.add(Fault(client_id=client_id, count=None, action=CloseBefore()))
+
+
+def test_librdkafka_commits_and_resumes(emulator: Emulator, consumers: Consumers) -> None:
+    produce(emulator, [f"{index}" for index in range(20)])
+    consumers.join("a")
+    consumers.poll_until(lambda: len(consumers.messages) == 20)
+    consumers.members["a"].commit(asynchronous=False)
+    consumers.members.pop("a").close()
+    consumers.messages.clear()
+    produce(emulator, ["new"])
+    consumers.join("b")
+    consumers.poll_until(lambda: len(consumers.messages) == 1)
+    assert consumers.messages[0].value() == b"new"
+
+
+def test_librdkafka_static_member_comes_back_without_a_rebalance(emulator: Emulator) -> None:
+    consumers = Consumers(emulator, partition_assignment_strategy="range")
+    consumers.join("a", group_instance_id="instance-a")
+    consumers.join("b", group_instance_id="instance-b")
+    consumers.poll_until(consumers.is_shared)
+    before, generation = consumers.assignment(), consumers.emulator_group().generation
+    consumers.members.pop("b").close()  # a static member does not leave
+    emulator.advance_clock(SESSION_MS // 2)
+    consumers.join("b", group_instance_id="instance-b")
+    consumers.poll_until(lambda: consumers.assignment() == before)
+    assert consumers.emulator_group().generation == generation
+    consumers.close()
+
+
+def test_librdkafka_static_member_is_fenced_by_its_successor(emulator: Emulator) -> None:
+    consumers = Consumers(emulator, partition_assignment_strategy="range", group_instance_id="instance")
+    fenced = consumers.join("a")
+    consumers.poll_until(consumers.is_shared)
+    del consumers.members["a"]
+    consumers.join("b")
+    errors: list[int] = []
+
+    def look() -> None:
+        message = fenced.poll(0.02)
+        if message is not None and message.error() is not None:
+            errors.append(message.error().code())
+
+    consumers.poll_until(lambda: bool(errors) and consumers.is_shared(), look)
+    assert errors[0] == confluent_kafka.KafkaError._FATAL
+    fenced.close()
+    consumers.close()
+
+
+# transactions of consumers that are also producers, as KIP-447 has them
+
+
+class Worker:
+    """Moves records from topic "t" to topic "out", each exactly once."""
+
+    def __init__(self, consumers: Consumers, name: str) -> None:
+        self.consumers = consumers
+        self.name = name
+        self.consumer = consumers.join(name)
+        self.producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": consumers.emulator.bootstrap_servers,
+                "transactional.id": f"worker-{name}",
+                "client.id": f"producer-{name}",
+                "linger.ms": 0,
+                "log_level": 0,
+            }
+        )
+        self.producer.init_transactions(TIMEOUT_S)
+
+    def move(self, messages: list[Any]) -> None:
+        """Begin a transaction with what comes of the messages."""
+        self.producer.begin_transaction()
+        for message in messages:
+            self.producer.produce("out", message.value(), partition=message.partition())
+        assert self.producer.flush(TIMEOUT_S) == 0
+
+    def send_offsets(self, messages: list[Any], metadata: Any) -> bool:
+        """Make the messages' offsets part of the transaction. False if the group refuses, which ends in an abort."""
+        offsets = {
+            message.partition(): confluent_kafka.TopicPartition("t", message.partition(), message.offset() + 1)
+            for message in messages
+        }
+        try:
+            self.producer.send_offsets_to_transaction(list(offsets.values()), metadata, TIMEOUT_S)
+        except confluent_kafka.KafkaException as refused:
+            if not refused.args[0].txn_requires_abort():
+                raise
+            self.producer.abort_transaction(TIMEOUT_S)
+            return False
+        return True
+
+    def rewind(self) -> None:
+        """Go back to what is committed, as a consumer has to after an abort."""
+        assigned = self.consumer.assignment()
+        for partition in self.consumer.committed(assigned, TIMEOUT_S) if assigned else ():
+            partition.offset = max(partition.offset, 0)
+            with suppress(confluent_kafka.KafkaException):  # taken away meanwhile
+                self.consumer.seek(partition)
+
+
+class Reader:
+    """Sees what is committed in topic "out"."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.values: list[str] = []
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": emulator.bootstrap_servers,
+                "group.id": "reader",
+                "fetch.wait.max.ms": 10,
+                "isolation.level": "read_committed",
+                "log_level": 0,
+            }
+        )
+        beginning = confluent_kafka.OFFSET_BEGINNING
+        self._consumer.assign([confluent_kafka.TopicPartition("out", index, beginning) for index in range(PARTITIONS)])
+
+    def read(self) -> list[str]:
+        """Everything so far, in the order of the values."""
+        for message in self._consumer.consume(100, 0.05):
+            assert message.error() is None, message.error()
+            self.values.append(message.value().decode())
+        return sorted(self.values)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+WORK = [f"{index:02}" for index in range(24)]
+
+
+@pytest.fixture
+def reader(emulator: Emulator) -> Iterator[Reader]:
+    """A reader of what is made of the work, which is there to be done."""
+    emulator.create_topic("out", PARTITIONS)
+    produce(emulator, WORK)
+    out = Reader(emulator)
+    yield out
+    out.close()
+
+
+def read_until_all_is_moved(reader: Reader) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(reader.read()) < len(WORK):
+        assert time.monotonic() < deadline, reader.values
+    assert reader.read() == WORK
+
+
+def messages_of_all_work(consumers: Consumers, meanwhile: Callable[[], None] = lambda: None) -> list[Any]:
+    """Have one member consume everything that there is to do."""
+    consumers.messages.clear()
+    consumers.poll_until(lambda: len(consumers.messages) == len(WORK) and consumers.is_shared(), meanwhile)
+    return list(consumers.messages)
+
+
+def test_a_zombie_cannot_commit_what_another_member_does_again(
+    emulator: Emulator, reader: Reader, consumers: Consumers
+) -> None:
+    zombie = Worker(consumers, "a")
+    messages = messages_of_all_work(consumers)
+    metadata = zombie.consumer.consumer_group_metadata()
+    zombie.move(messages)
+    silenced = silence(emulator, "a")
+    del consumers.members["a"]
+    worker = Worker(consumers, "b")
+    again = messages_of_all_work(consumers, lambda: consumers.let_session_end("a"))
+    worker.move(again)
+    assert worker.send_offsets(again, worker.consumer.consumer_group_metadata())
+    worker.producer.commit_transaction(TIMEOUT_S)
+    silenced.remove()  # it wakes up in the middle of its transaction
+    assert not zombie.send_offsets(messages, metadata)
+    read_until_all_is_moved(reader)
+    zombie.consumer.close()
+
+
+def test_nobody_begins_where_a_transaction_may_still_end(
+    emulator: Emulator, reader: Reader, consumers: Consumers
+) -> None:
+    zombie = Worker(consumers, "a")
+    messages = messages_of_all_work(consumers)
+    zombie.move(messages)
+    assert zombie.send_offsets(messages, zombie.consumer.consumer_group_metadata())
+    consumers.members.pop("a").close()
+    worker = Worker(consumers, "b")
+    consumers.messages.clear()
+    consumers.poll_until(consumers.is_shared)
+    unstable = emulator.faults.add(Fault(api="OffsetFetch", client_id="b", count=None))
+    unstable.wait(3)  # it asks again and again
+    consumers.poll()
+    assert consumers.messages == []
+    emulator.advance_clock(80_000)  # the transaction's timeout
+    again = messages_of_all_work(consumers)
+    worker.move(again)
+    assert worker.send_offsets(again, worker.consumer.consumer_group_metadata())
+    worker.producer.commit_transaction(TIMEOUT_S)
+    with pytest.raises(confluent_kafka.KafkaException):
+        zombie.producer.commit_transaction(TIMEOUT_S)
+    read_until_all_is_moved(reader)
+
+
+def test_every_record_is_moved_once_while_members_come_and_go(
+    emulator: Emulator, reader: Reader, consumers: Consumers
+) -> None:
+    workers = {"a": Worker(consumers, "a")}
+    transactions = 0
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(reader.read()) < len(WORK):
+        assert time.monotonic() < deadline, (reader.values, consumers.emulator_group())
+        for worker in list(workers.values()):
+            messages = worker.consumer.consume(4, 0.02)
+            if not messages:
+                continue
+            transactions += 1
+            metadata = worker.consumer.consumer_group_metadata()
+            worker.move(messages)
+            if transactions == 2:
+                workers["b"] = Worker(consumers, "b")
+            if transactions == 4:  # one leaves in the middle of its transaction
+                consumers.members.pop("a").close()
+                del workers["a"]
+            if transactions % 3 == 0:
+                worker.producer.abort_transaction(TIMEOUT_S)
+                worker.rewind()
+            elif worker.send_offsets(messages, metadata):
+                worker.producer.commit_transaction(TIMEOUT_S)
+            elif worker in workers.values():
+                worker.rewind()
+    assert reader.read() == WORK
+
+
+# other clients
+
+
+class KafkaPythonMember:
+    """A kafka-python consumer in a thread of its own.
+
+    It is polled patiently: a poll whose time is over between the end of a rebalance and its start as a member loses the
+    assignment for good.
+    """
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.values: list[str] = []
+        self.partitions: set[Any] = set()
+        self._stopping = threading.Event()
+        self._consumer = kafka.KafkaConsumer(
+            "t",
+            bootstrap_servers=emulator.bootstrap_servers,
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=50,
+            session_timeout_ms=SESSION_MS,
+            fetch_max_wait_ms=10,
+        )
+        self._thread = threading.Thread(target=self._poll)
+        self._thread.start()
+
+    def _poll(self) -> None:
+        while not self._stopping.is_set():
+            for records in self._consumer.poll(200).values():
+                self.values += [record.value.decode() for record in records]
+                self._consumer.commit()
+            self.partitions = set(self._consumer.assignment())
+        self._consumer.close()
+
+    def leave(self) -> None:
+        self._stopping.set()
+        self._thread.join(TIMEOUT_S)
+
+
+def test_kafka_python(emulator: Emulator) -> None:
+    first = KafkaPythonMember(emulator)
+    produce(emulator, [f"{index}" for index in range(8)])
+    until(lambda: len(first.values) == 8)
+    second = KafkaPythonMember(emulator)
+    until(lambda: len(first.partitions) == len(second.partitions) == 2)
+    assert not first.partitions & second.partitions
+    produce(emulator, [f"{index}" for index in range(8, 16)])
+    until(lambda: len(first.values) == 12)
+    until(lambda: len(second.values) == 4)
+    assert sorted(first.values + second.values, key=int) == [f"{index}" for index in range(16)]
+    first.leave()
+    until(lambda: len(second.partitions) == PARTITIONS)
+    second.leave()
+
+
+def test_aiokafka(emulator: Emulator) -> None:
+    produce(emulator, [f"{index}" for index in range(8)])
+    asyncio.run(asyncio.wait_for(aiokafka_members(emulator), 2 * TIMEOUT_S))
+
+
+async def aiokafka_members(emulator: Emulator) -> None:
+    settings = {
+        "bootstrap_servers": emulator.bootstrap_servers,
+        "group_id": "g",
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "heartbeat_interval_ms": 50,
+        "session_timeout_ms": SESSION_MS,
+        "fetch_max_wait_ms": 10,
+        "retry_backoff_ms": 20,
+    }
+    first = aiokafka.AIOKafkaConsumer("t", **settings)
+    await first.start()
+    values = [(await first.getone()).value.decode() for _ in range(8)]
+    assert sorted(values) == [f"{index}" for index in range(8)]
+    await first.commit()
+    second = aiokafka.AIOKafkaConsumer("t", **settings)
+    await second.start()
+    while len(first.assignment()) != 2 or len(second.assignment()) != 2:
+        await asyncio.gather(first.getmany(timeout_ms=10), second.getmany(timeout_ms=10))
+    assert not first.assignment() & second.assignment()
+    async with aiokafka.AIOKafkaProducer(
+        bootstrap_servers=emulator.bootstrap_servers, transactional_id="x"
+    ) as producer:
+        (partition, *_) = first.assignment()
+        await producer.begin_transaction()
+        await producer.send_offsets_to_transaction({partition: 1}, "g")
+        await producer.commit_transaction()
+    await first.stop()
+    while len(second.assignment()) != PARTITIONS:
+        await second.getmany(timeout_ms=10)
+    assert await second.committed(partition) == 1
+    await second.stop()
+
+
+# administration
+
+
+def test_librdkafka_admin(emulator: Emulator, consumers: Consumers) -> None:
+    admin = confluent_kafka_admin.AdminClient({"bootstrap.servers": emulator.bootstrap_servers, "log_level": 0})
+    state = confluent_kafka.ConsumerGroupState
+    consumers.join("a")
+    consumers.poll_until(consumers.is_shared)
+    consumers.members["a"].commit(offsets=[confluent_kafka.TopicPartition("t", 0, 5)], asynchronous=False)
+    listed = admin.list_consumer_groups(states={state.STABLE}).result(TIMEOUT_S)
+    assert ([group.group_id for group in listed.valid], listed.errors) == (["g"], [])
+    assert admin.list_consumer_groups(states={state.EMPTY}).result(TIMEOUT_S).valid == []
+    described = admin.describe_consumer_groups(["g"], include_authorized_operations=True)["g"].result(TIMEOUT_S)
+    (member,) = described.members
+    assert (described.state, described.partition_assignor) == (
+        state.STABLE,
+        consumers.settings["partition_assignment_strategy"],
+    )
+    assert (member.client_id, member.host) == ("a", "/127.0.0.1")
+    assert sorted(part.partition for part in member.assignment.topic_partitions) == list(range(PARTITIONS))
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
+    assert refused.value.args[0].code() == confluent_kafka.KafkaError.NON_EMPTY_GROUP
+    consumers.members.pop("a").close()
+    request = confluent_kafka.ConsumerGroupTopicPartitions("g", [confluent_kafka.TopicPartition("t", 0)])
+    offsets = admin.list_consumer_group_offsets([request])["g"].result(TIMEOUT_S)
+    assert [part.offset for part in offsets.topic_partitions] == [5]
+    admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
+    assert emulator.groups() == []
+
+
+def test_kafka_python_admin(emulator: Emulator) -> None:
+    settings = {"bootstrap_servers": emulator.bootstrap_servers, "group_id": "g", "enable_auto_commit": False}
+    consumer = kafka.KafkaConsumer("t", **settings)
+    consumer.poll(1000)
+    admin = kafka.KafkaAdminClient(bootstrap_servers=emulator.bootstrap_servers)
+    partition = kafka.TopicPartition("t", 0)
+    consumer.commit({partition: kafka.structs.OffsetAndMetadata(3, "", -1)})
+    described = admin.describe_groups(["g"])
+    assert "Stable" in str(described)
+    assert "g" in str(admin.list_groups())
+    consumer.close()
+    assert admin.list_group_offsets(["g"])["g"][partition].offset == 3
+    admin.delete_group_offsets("g", [partition])
+    assert admin.delete_groups(["g"])
+    assert emulator.groups() == []
+    admin.close()
