@@ -153,7 +153,7 @@ def test_as_a_process(stop: signal.Signals) -> None:
     [
         ("--config", "no.such.setting=1", "unknown broker setting 'no.such.setting'"),
         ("--config", "nonsense", "not KEY=VALUE"),
-        ("--topic", "t:many", "invalid"),
+        ("--topic", "t:many", "not a whole number"),
         ("--listen", "nowhere", "host:port"),
     ],
 )

@@ -1,0 +1,82 @@
+"""What keeps the emulator's process from starting is said in one line, with exit status 2."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULE = (sys.executable, "-m", "dualwrite.broker_emulator")
+EXTRA = "the emulator needs the packages of the extra: pip install 'dualwrite[emulator]'"
+
+
+def run(*command: str, python_path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ) if python_path is None else {**os.environ, "PYTHONPATH": str(python_path)}
+    root = Path(__file__).parents[2]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment, cwd=root)
+
+
+def refusal(*arguments: str) -> str:
+    done = run(*MODULE, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("python -m dualwrite.broker_emulator: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--listen", "127.0.0.1:99999"), "the greatest port is 65535"),
+        (("--listen", "127.0.0.1:65535", "--nodes", "2"), "2 nodes from port 65535 on need ports beyond 65535"),
+        (("--listen", "127.0.0.1:-1"), "is not host:port"),
+        (("--listen", "a..b:0"), "a..b cannot be the name of a host"),
+        (("--nodes", "0"), "0 is less than 1"),
+        (("--nodes", "two"), "'two' is not a whole number"),
+        (("--topic", "a@b:1"), "'a@b' is not a legal topic name"),
+        (("--topic", "..:1"), "'..' is not a legal topic name"),
+        (("--topic", "orders:0"), "0 is less than 1"),
+        (("--topic", "orders:-1"), "-1 is less than 1"),
+        (("--config", "num.partitions=0"), "num.partitions is at least 1, not 0"),
+        (("--config", "log.retention.ms=-2"), "log.retention.ms is at least -1, not -2"),
+        (("--config", "message.max.bytes=-1"), "message.max.bytes is at least 0, not -1"),
+        (("--config", "message.max.bytes=many"), "takes a int, not 'many'"),
+    ],
+    ids=" ".join,
+)
+def test_arguments_that_make_no_sense(arguments: tuple[str, ...], said: str) -> None:
+    assert said in refusal(*arguments)
+
+
+def test_a_port_that_is_in_use() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1:{port}: address already in use" in refusal("--listen", f"127.0.0.1:{port}")
+
+
+def test_every_option_is_explained() -> None:
+    done = run(*MODULE, "--help")
+    assert done.returncode == 0
+    for explanation in (
+        "first node listens",
+        "how many brokers",
+        "whose behaviour",
+        "create this topic",
+        "Kafka's name",
+    ):
+        assert explanation in " ".join(done.stdout.split())
+
+
+def test_a_missing_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "kio.py").write_text("raise ModuleNotFoundError(\"No module named 'kio'\", name='kio')\n")
+    done = run(*MODULE, python_path=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{EXTRA}\n")
+    done = run(sys.executable, "-c", "import dualwrite.broker_emulator", python_path=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {EXTRA} (No module named 'kio')"
