@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.broker_emulator.__main__ import main
+
 MODULE = (sys.executable, "-m", "dualwrite.broker_emulator")
 EXTRA = "the emulator needs the packages of the extra: pip install 'dualwrite[emulator]'"
 
@@ -20,12 +22,11 @@ def run(*command: str, python_path: Path | None = None) -> subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment, cwd=root)
 
 
-def refusal(*arguments: str) -> str:
-    done = run(*MODULE, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("python -m dualwrite.broker_emulator: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+def assert_refused(status: int | str | None, output: str, errors: str, said: str) -> None:
+    assert (status, output) == (2, "")
+    assert errors.startswith("python -m dualwrite.broker_emulator: ")
+    assert errors.count("\n") == 1
+    assert said in errors
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,6 @@ def refusal(*arguments: str) -> str:
         (("--listen", "127.0.0.1:99999"), "the greatest port is 65535"),
         (("--listen", "127.0.0.1:65535", "--nodes", "2"), "2 nodes from port 65535 on need ports beyond 65535"),
         (("--listen", "127.0.0.1:-1"), "is not host:port"),
-        (("--listen", "a..b:0"), "a..b cannot be the name of a host"),
         (("--nodes", "0"), "0 is less than 1"),
         (("--nodes", "two"), "'two' is not a whole number"),
         (("--topic", "a@b:1"), "'a@b' is not a legal topic name"),
@@ -48,8 +48,17 @@ def refusal(*arguments: str) -> str:
     ],
     ids=" ".join,
 )
-def test_arguments_that_make_no_sense(arguments: tuple[str, ...], said: str) -> None:
-    assert said in refusal(*arguments)
+def test_arguments_that_make_no_sense(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert_refused(ended.value.code, *capsys.readouterr(), said)
+
+
+def test_a_host_that_cannot_be_one() -> None:
+    done = run(*MODULE, "--listen", "a..b:0")
+    assert_refused(done.returncode, done.stdout, done.stderr, "a..b cannot be the name of a host")
 
 
 def test_a_port_that_is_in_use() -> None:
@@ -57,12 +66,17 @@ def test_a_port_that_is_in_use() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"cannot listen on 127.0.0.1:{port}: address already in use" in refusal("--listen", f"127.0.0.1:{port}")
+        done = run(*MODULE, "--listen", f"127.0.0.1:{port}")
+    assert_refused(
+        done.returncode, done.stdout, done.stderr, f"cannot listen on 127.0.0.1:{port}: address already in use"
+    )
 
 
-def test_every_option_is_explained() -> None:
-    done = run(*MODULE, "--help")
-    assert done.returncode == 0
+def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
     for explanation in (
         "first node listens",
         "how many brokers",
@@ -70,7 +84,7 @@ def test_every_option_is_explained() -> None:
         "create this topic",
         "Kafka's name",
     ):
-        assert explanation in " ".join(done.stdout.split())
+        assert explanation in shown
 
 
 def test_a_missing_extra_is_named(tmp_path: Path) -> None:
