@@ -33,8 +33,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from dualwrite.config import ProducerConfig
 from dualwrite.errors import (
     AbortableError,
+    ConfigError,
     DualWriteError,
     FencedError,
     IllegalStateError,
@@ -46,7 +48,7 @@ from dualwrite.producer import Producer, RecordFuture
 from dualwrite.recipes.decisions import Outcome, commit_outcome, recovery_outcome
 from dualwrite.recipes.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.slot import Slot, SlotState
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.state_table import MAX_TRANSACTIONAL_ID_LENGTH, SqlAlchemyStateStore, create_state_table
 from dualwrite.recipes.unit_of_work import Bind, UnitOfWork, watch
 
 _log = logging.getLogger(__name__)
@@ -127,17 +129,27 @@ class DualTransaction:
         Raises IllegalStateError after the block has ended, which it has for a `before_commit` hook too, and what
         `Producer.send` raises.
         """
-        self._assert_open()
-        future = self._writer._live_producer().send(
-            topic, value=value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
-        )
+        with self._doomed_by_failure():
+            future = self._writer._live_producer().send(
+                topic, value=value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+            )
         self._writer._reach(PausePoint.AFTER_SEND)
         return future
 
     def send_offsets(self, offsets: Mapping[Any, Any], group_metadata: Any) -> None:
         """Commit consumed offsets as part of this dual write (KIP-447); see `Producer.send_offsets_to_transaction`."""
+        with self._doomed_by_failure():
+            self._writer._live_producer().send_offsets_to_transaction(offsets, group_metadata)
+
+    @contextmanager
+    def _doomed_by_failure(self) -> Iterator[None]:
+        """A record that was refused is missing: swallowing that must not end as a success, as with a statement."""
         self._assert_open()
-        self._writer._live_producer().send_offsets_to_transaction(offsets, group_metadata)
+        try:
+            yield
+        except BaseException as error:
+            self._work.doom(error)
+            raise
 
     def _assert_open(self) -> None:
         if not self._open:
@@ -169,6 +181,21 @@ class DualWriter:
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
+        if not isinstance(engine, sa.Engine):
+            raise ConfigError(f"engine takes a sqlalchemy.Engine, made by create_engine(url), not {engine!r}")
+        if not isinstance(transactional_id, str) or not 0 < len(transactional_id) <= MAX_TRANSACTIONAL_ID_LENGTH:
+            raise ConfigError(
+                f"transactional_id takes a text of 1 to {MAX_TRANSACTIONAL_ID_LENGTH} characters, "
+                f"not {transactional_id!r}"
+            )
+        if "transaction_two_phase_commit_enable" in producer_settings:
+            raise ConfigError("transaction_two_phase_commit_enable is not a choice here: a dual write needs it")
+        producer_settings = {
+            **producer_settings,
+            "transactional_id": transactional_id,
+            "transaction_two_phase_commit_enable": True,
+        }
+        ProducerConfig.parse(None, producer_settings)  # now, and not at the first use
         watch(engine)
         self._engine = engine
         self._transactional_id = transactional_id
@@ -218,6 +245,8 @@ class DualWriter:
 
         `bind` is a Session or Connection of the caller's, on the writer's engine; its transaction is committed or
         rolled back with the block. Without it the writer opens a Session of its own and closes it at the end.
+
+        A refused record dooms the block like a failed statement, even if its error is swallowed.
 
         Raises what the block raises; RowLockTimeoutError, FencedError, RetriableError and the database's own errors,
         after which neither side was changed; OutcomeUnknown where the database commit was sent and nobody could be
@@ -314,11 +343,7 @@ class DualWriter:
         lock is gone.
         """
         self._give_up_producer()
-        producer = Producer(
-            **self._producer_settings,
-            transactional_id=self._transactional_id,
-            transaction_two_phase_commit_enable=True,
-        )
+        producer = Producer(**self._producer_settings)
         self._producer = producer
         try:
             producer.init_transactions(keep_prepared_txn=True)

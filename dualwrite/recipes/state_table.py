@@ -14,12 +14,15 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 
+MAX_TRANSACTIONAL_ID_LENGTH = 255
+"""In characters; Kafka itself allows more, but some databases have no longer primary keys."""
+
 metadata = sa.MetaData()
 
 kafka_transaction_state = sa.Table(
     "kafka_transaction_state",
     metadata,
-    sa.Column("transactional_id", sa.String(255), primary_key=True),
+    sa.Column("transactional_id", sa.String(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
     sa.Column("prepared_transaction_state", sa.String(64), nullable=False, server_default=""),
     sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
 )
@@ -194,8 +197,9 @@ class SqlAlchemyStateStore:
         if transaction.execute(self._write, values).rowcount != 1:
             raise StateRowError(
                 f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r} under the "
-                "lock of this transaction; nothing was written: something sent COMMIT or ROLLBACK past SQLAlchemy, or "
-                "writes to this table"
+                "lock of this transaction, so the dual write was given up: something writes to this table, or sent "
+                "COMMIT or ROLLBACK past SQLAlchemy; a COMMIT has made the statements before it permanent, without "
+                "the records"
             )
 
     @staticmethod

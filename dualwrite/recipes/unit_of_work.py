@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -16,6 +17,11 @@ from dualwrite.errors import IllegalStateError, TransactionDoomedError, Transact
 _log = logging.getLogger(__name__)
 
 Bind = Session | scoped_session[Session] | sa.Connection
+
+# A statement, written out, that ends the whole transaction; ROLLBACK TO SAVEPOINT does not.
+_ENDS_TRANSACTION = re.compile(
+    r"\s*(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b", re.IGNORECASE
+)
 
 
 class _Binding(Protocol):
@@ -80,6 +86,8 @@ class _ConnectionBinding:
 def _binding(bind: Bind, *, owned: bool) -> _Binding:
     if isinstance(bind, sa.Connection):
         return _ConnectionBinding(bind)
+    if not isinstance(bind, Session | scoped_session):
+        raise IllegalStateError(f"a dual write runs on a Session or a Connection, not on {bind!r}; nothing was written")
     return _SessionBinding(bind() if isinstance(bind, scoped_session) else bind, owned=owned)
 
 
@@ -97,7 +105,11 @@ def watch(engine: sa.Engine) -> None:
     SQLAlchemy iterates over an engine's listeners while other threads work, so they must not come and go with each
     transaction: a listener that leaves while an error is handled replaces that error by a RuntimeError.
     """
-    for name, listener in (("commit", _before_commit), ("handle_error", _on_error)):
+    for name, listener in (
+        ("commit", _before_commit),
+        ("handle_error", _on_error),
+        ("before_cursor_execute", _before_statement),
+    ):
         if not event.contains(engine, name, listener):
             event.listen(engine, name, listener)
 
@@ -106,6 +118,14 @@ def _before_commit(connection: sa.Connection) -> None:
     work = connection.get_execution_options().get(_OPTION)
     if work is not None:
         work._before_commit()
+
+
+def _before_statement(
+    connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
+) -> None:
+    work = connection.get_execution_options().get(_OPTION)
+    if work is not None and _ENDS_TRANSACTION.match(statement):
+        work._refuse_to_end(statement)
 
 
 def _on_error(context: ExceptionContext) -> None:
@@ -126,7 +146,7 @@ class UnitOfWork:
         self._binding = _binding(bind, owned=owned)
         self._process_id = os.getpid()
         self._committing = False
-        self._failed_statement: BaseException | None = None
+        self._failure: BaseException | None = None
         self._second_database = False
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
@@ -163,7 +183,7 @@ class UnitOfWork:
 
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError where this transaction cannot be the decision."""
-        self._assert_no_failed_statement()
+        self._assert_not_doomed()
         if self._second_database:
             raise IllegalStateError(_SECOND_DATABASE)
         if self._root is None or not self._root.is_active or self.connection.get_transaction() is not self._root:
@@ -179,7 +199,7 @@ class UnitOfWork:
         if not self.commit_was_sent:
             raise IllegalStateError(_JOINED)
         # A hook that ran between our look at it and COMMIT may have failed the transaction and swallowed that.
-        self._assert_no_failed_statement()
+        self._assert_not_doomed()
 
     def rollback(self) -> None:
         """Roll back, if it takes dropping the connection. Never raises: the database drops what it cannot reach."""
@@ -218,12 +238,18 @@ class UnitOfWork:
         except Exception:
             _log.warning("the database connection was already unusable", exc_info=True)
 
-    def _assert_no_failed_statement(self) -> None:
-        if self._failed_statement is not None:
+    def doom(self, error: BaseException) -> None:
+        """From now on this dual write can only be rolled back, even if `error` is swallowed."""
+        if self._failure is None:
+            self._failure = error
+
+    def _assert_not_doomed(self) -> None:
+        if self._failure is not None:
             raise TransactionDoomedError(
-                "a statement of this dual write failed and its error was swallowed; neither database nor Kafka was "
-                "changed: let the error end the block, or run the statement in a savepoint (session.begin_nested())"
-            ) from self._failed_statement
+                f"a part of this dual write failed ({type(self._failure).__name__}) and its error was swallowed; "
+                "neither database nor Kafka was changed: let the error end the block, or run a statement that may "
+                "fail in a savepoint (session.begin_nested())"
+            ) from self._failure
 
     def _before_commit(self) -> None:
         if not self._committing:
@@ -231,12 +257,18 @@ class UnitOfWork:
                 "commit was called inside a dual write; neither database nor Kafka was changed: "
                 "leaving the block commits both"
             )
-        self._assert_no_failed_statement()
+        self._assert_not_doomed()
         self.commit_was_sent = True
 
     def _remember(self, error: BaseException) -> None:
-        if self._failed_statement is None and not self.connection.in_nested_transaction():
-            self._failed_statement = error
+        if not self.connection.in_nested_transaction():
+            self.doom(error)
+
+    def _refuse_to_end(self, statement: str) -> None:
+        raise TransactionEndedInsideError(
+            f"{statement.strip()!r} was sent inside a dual write, whose transaction only the end of the block may end; "
+            "the statement was not executed, and neither database nor Kafka is changed"
+        )
 
     def _refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
         if connection is not self.connection:

@@ -1,0 +1,87 @@
+"""What a newcomer tries: it is refused with a sentence, at once, and nothing is half written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.sqlalchemy import DualWriter
+from tests.crash.scenario import Scenario
+from tests.recipes.steps import put
+
+
+@pytest.mark.parametrize(
+    "statement", ["COMMIT", " rollback", "END", "Abort", "ROLLBACK WORK", "commit and chain", "PREPARE TRANSACTION 'x'"]
+)
+@pytest.mark.parametrize("swallow", [True, False])
+def test_a_written_out_end_of_the_transaction_is_refused(
+    scenario: Scenario, writer: DualWriter, statement: str, swallow: bool
+) -> None:
+    with pytest.raises((TransactionEndedInsideError, TransactionDoomedError)), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        try:
+            tx.connection.execute(sa.text(statement))
+        except TransactionEndedInsideError:
+            if not swallow:
+                raise
+    scenario.assert_both_sides_agree()
+
+
+def test_a_rollback_to_a_savepoint_is_not_the_end(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+        tx.connection.execute(sa.text("SAVEPOINT s"))
+        tx.connection.execute(sa.text("ROLLBACK TO SAVEPOINT s"))
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("refused", [{"value": 5}, {"value": b"x" * 5_000_000}, {"value": "v", "partition": 99}])
+def test_a_refused_record_that_is_swallowed_dooms_the_block(
+    scenario: Scenario, writer: DualWriter, refused: dict[str, Any]
+) -> None:
+    with pytest.raises(TransactionDoomedError) as caught, writer.transaction() as tx:
+        put(tx, scenario, 1)
+        try:
+            tx.send(scenario.topic, **refused)
+        except Exception as error:
+            swallowed = error
+    assert caught.value.__cause__ is swallowed
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bootstrap_server": "127.0.0.1:9092"}, "bootstrap_server"),
+        ({}, "bootstrap"),
+        ({"bootstrap_servers": "127.0.0.1:9092", "linger_ms": "soon"}, "linger"),
+        ({"bootstrap_servers": "127.0.0.1:9092", "transaction_two_phase_commit_enable": True}, "not a choice"),
+        ({"bootstrap_servers": "127.0.0.1:9092", "transaction_timeout_ms": 1000}, "no timeout"),
+    ],
+)
+def test_wrong_settings_are_refused_at_once(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DualWriter(sa.create_engine("sqlite://"), transactional_id="t", **settings)
+
+
+@pytest.mark.parametrize("transactional_id", ["", None, 5, "x" * 256])
+def test_a_transactional_id_that_no_row_can_have(transactional_id: Any) -> None:
+    with pytest.raises(ConfigError, match="1 to 255 characters"):
+        DualWriter(sa.create_engine("sqlite://"), transactional_id=transactional_id, bootstrap_servers="127.0.0.1:1")
+
+
+def test_an_url_is_no_engine() -> None:
+    with pytest.raises(ConfigError, match="create_engine"):
+        DualWriter("sqlite://", transactional_id="t", bootstrap_servers="127.0.0.1:1")  # type: ignore[arg-type]
+
+
+def test_a_block_runs_on_a_session_or_a_connection(scenario: Scenario, writer: DualWriter) -> None:
+    with (
+        pytest.raises(IllegalStateError, match="a Session or a Connection"),
+        writer.transaction(scenario.database.engine),  # type: ignore[arg-type]
+    ):
+        pass
