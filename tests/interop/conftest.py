@@ -54,7 +54,8 @@ class Broker:
     facts: Facts
 
 
-def _start(server: ApacheKafka) -> Iterator[Broker]:
+def start(server: ApacheKafka) -> Iterator[Broker]:
+    """The body of a fixture that runs `server`; the tests are skipped where it cannot be had."""
     try:
         server.start()
     except ServerUnavailableError as error:
@@ -68,7 +69,7 @@ def _start(server: ApacheKafka) -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def apache_kafka() -> Iterator[Broker]:
     """A real Apache Kafka with two-phase commit allowed, as far as a release has it."""
-    yield from _start(
+    yield from start(
         ApacheKafka(
             version=KAFKA_VERSION_USED,
             two_phase_commit=True,
@@ -80,7 +81,7 @@ def apache_kafka() -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def plain_apache_kafka() -> Iterator[Broker]:
     """A real Apache Kafka as its default settings make it."""
-    yield from _start(ApacheKafka(version=KAFKA_VERSION_USED))
+    yield from start(ApacheKafka(version=KAFKA_VERSION_USED))
 
 
 def _emulate(profile: Profile) -> Emulator:

@@ -153,6 +153,19 @@ def test_after_an_abort(broker: Broker, wire: Wire, transactional_id: str, topic
     assert wire.end_settled(transactional_id, current, commit=ABORT) == End(Code.NONE, current.bumped())
 
 
+def test_epoch_before_in_releases(released_kafka: Broker, transactional_id: str) -> None:
+    """Releases take for a retry whatever names the epoch before, though no version 5 request ended anything."""
+    topic = f"{transactional_id}-topic"
+    with Wire(released_kafka.bootstrap_servers) as wire:
+        wire.create_topic(topic)
+        wire.init_ok(transactional_id)
+        identity = wire.init_ok(transactional_id)
+        assert wire.add(transactional_id, identity, (topic, 0)) == [Code.NONE]
+        assert wire.end_settled(transactional_id, identity, commit=COMMIT, version=4) == End(Code.NONE)
+        assert wire.end(transactional_id, identity.bumped(-1), commit=COMMIT) == End(Code.NONE, identity)
+        assert wire.end(transactional_id, identity.bumped(-1), commit=ABORT) == End(Code.INVALID_TXN_STATE)
+
+
 def test_end_without_a_transaction(wire: Wire, transactional_id: str) -> None:
     wire.init_ok(transactional_id)
     identity = wire.init_ok(transactional_id)

@@ -74,6 +74,17 @@ def test_zombie_while_its_successor_has_a_transaction(wire: Wire, transactional_
     assert wire.end_settled(transactional_id, identity, commit=True).error == Code.NONE
 
 
+def test_epoch_from_the_future_while_a_transaction_is_open(wire: Wire, transactional_id: str, topic: str) -> None:
+    identity = wire.init_ok(transactional_id)
+    assert wire.add(transactional_id, identity, (topic, 0)) == [Code.NONE]
+    assert wire.produce(transactional_id, identity, topic, 0, version=11).error == Code.NONE
+    future = wire.produce(transactional_id, identity.bumped(), topic, 0, version=11)
+    assert future.error == Code.INVALID_PRODUCER_EPOCH
+    # its sequence is remembered as one that must come first, and it never will
+    refused = wire.produce(transactional_id, identity, topic, 1, version=11)
+    assert refused.error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 def test_late_produce_of_an_ended_transaction(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, identity, topic, 0).error == Code.NONE

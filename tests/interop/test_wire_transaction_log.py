@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from .conftest import Broker
 from .wire import Code, Identity, Wire, wait_for
 
 TOPIC = "__transaction_state"
@@ -201,4 +202,38 @@ def test_timeout(wire: Wire, log: TransactionLog, transactional_id: str, topic: 
         Entry(ONGOING, identity, 1, added, True, False, 2),
         Entry(PREPARE_ABORT, identity.bumped(), 1, added, True, False, 2),
         Entry(COMPLETE_ABORT, identity.bumped(), 1, {}, True, False, 2),
+    ]
+
+
+def tags_of(value: bytes) -> dict[int, int]:
+    reader = _Reader(value)
+    for layout in (">h", ">q", ">h", ">i", ">b"):
+        reader.take(layout)
+    reader.partitions()
+    reader.take(">q")
+    reader.take(">q")
+    return {tag: int.from_bytes(data, "big", signed=True) for tag, data in reader.tags().items()}
+
+
+def test_tags_of_releases(released_kafka: Broker, transactional_id: str) -> None:
+    """Every tag that a release writes, its own producer id as the previous one included."""
+    topic = f"{transactional_id}-topic"
+    with Wire(released_kafka.bootstrap_servers) as wire:
+        wire.create_topic(topic)
+        wire.wait_for_coordinator(transactional_id)
+        log = TransactionLog(wire)
+        last = wire.exhaust_epochs(transactional_id)
+        assert wire.produce(transactional_id, last, topic, 0).error == Code.NONE
+        fresh = wire.end_settled(transactional_id, last, commit=True).identity
+        assert wire.produce(transactional_id, fresh, topic, 0).error == Code.NONE
+        following = wire.end_settled(transactional_id, fresh, commit=False).identity
+        wire.init_ok(transactional_id, following)
+        values = [value for index in range(PARTITIONS) for value in log.values(transactional_id, index)][-8:]
+    old, new = last.producer_id, fresh.producer_id
+    assert [tags_of(value) for value in values] == [
+        {PREVIOUS_PRODUCER_ID: old},
+        {PREVIOUS_PRODUCER_ID: old, CLIENT_TRANSACTION_VERSION: 2},
+        {PREVIOUS_PRODUCER_ID: old, NEXT_PRODUCER_ID: new, CLIENT_TRANSACTION_VERSION: 2},
+        {PREVIOUS_PRODUCER_ID: old, CLIENT_TRANSACTION_VERSION: 2},
+        *[{PREVIOUS_PRODUCER_ID: new, CLIENT_TRANSACTION_VERSION: 2}] * 4,
     ]

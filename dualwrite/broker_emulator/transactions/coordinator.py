@@ -207,7 +207,8 @@ def decide_add_partitions(
         return Decision(ErrorCode.concurrent_transactions)
     if metadata.state is TransactionState.ONGOING and metadata.topic_partitions.issuperset(partitions):
         return Decision(ErrorCode.none)
-    transition = transitions.added(metadata, partitions, transaction_version=transaction_version, now_ms=now_ms)
+    recorded_version = min(transaction_version, rules.newest_client_version)
+    transition = transitions.added(metadata, partitions, transaction_version=recorded_version, now_ms=now_ms)
     return Decision(ErrorCode.none, transition)
 
 

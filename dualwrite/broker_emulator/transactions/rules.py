@@ -16,6 +16,8 @@ class CoordinatorRules:
 
     transaction_version: int = 2
     """The cluster's finalized `transaction.version`: decides the log's value version and how the server aborts."""
+    newest_client_version: int = 2
+    """The newest transaction version that a request can be recorded with; brokers before 4.0 record none."""
     two_phase_commit_enabled: bool = True
     keep_prepared_supported: bool = True
     max_timeout_ms: int = 900_000
@@ -30,6 +32,9 @@ class CoordinatorRules:
     """Whether `__transaction_state` holds the epoch before the last bump (KAFKA-20357) and the pair of a recovering
     client (KIP-939). Without it, a retry of EndTxn is told by its epoch being one behind, and InitProducerId's is
     not recognised by the next coordinator."""
+    unwritable_record_wedges: bool = False
+    """Whether an id stays pending for ever (51) after a record that its log has no format for: what a client of
+    transaction version 2 asks for on a cluster at level 0. Seen in 4.3.1; it ends when the coordinator moves."""
     exhausted_init_retry_fails: bool = False
     """Whether InitProducerId with the last epoch, at the epoch limit, surfaces Kafka's IllegalStateException as -1.
 
@@ -44,6 +49,7 @@ class CoordinatorRules:
         transaction_version = 0 if before_tv2 else config.transaction_version
         return cls(
             transaction_version=transaction_version,
+            newest_client_version=0 if before_tv2 else 2,
             two_phase_commit_enabled=config.transaction_two_phase_commit_enable,
             keep_prepared_supported=imitates_kip and transaction_version >= 2,
             max_timeout_ms=config.transaction_max_timeout_ms,
@@ -51,5 +57,6 @@ class CoordinatorRules:
             late_commit_error=ErrorCode.producer_fenced if imitates_kip else ErrorCode.invalid_txn_state,
             pending_checked_before_identity=not before_tv2,
             logs_last_epoch=imitates_kip,
+            unwritable_record_wedges=not imitates_kip,
             exhausted_init_retry_fails=not imitates_kip,
         )

@@ -43,6 +43,7 @@ from dualwrite.broker_emulator.transactions.transaction_log import (
     decode_value,
     encode_key,
     encode_value,
+    is_representable,
     partition_for,
     value_version,
 )
@@ -406,6 +407,8 @@ class TransactionCoordinator:
         owned.ids[after.transactional_id] = transition.during
         error = await self._append(owned, after)
         if error is not ErrorCode.none:
+            if error is ErrorCode.unsupported_version and self._rules.unwritable_record_wedges:
+                return error
             if transition.on_failure is None:
                 del owned.ids[after.transactional_id]
             else:
@@ -425,12 +428,12 @@ class TransactionCoordinator:
             await self._reach(_BEFORE_APPEND, metadata)
             if not self._is_owner(owned):
                 return ErrorCode.not_coordinator
-        key, value = encode_key(metadata.transactional_id), self._encode_value(metadata)
-        return await self._log.append(owned.partition, key, value)
-
-    def _encode_value(self, metadata: TransactionMetadata) -> bytes:
         rules = self._rules
-        return encode_value(metadata, value_version(rules.transaction_version), as_kafka_4_3=not rules.logs_last_epoch)
+        version = value_version(rules.transaction_version)
+        if not is_representable(metadata, version):
+            return ErrorCode.unsupported_version
+        value = encode_value(metadata, version, as_kafka_4_3=not rules.logs_last_epoch)
+        return await self._log.append(owned.partition, encode_key(metadata.transactional_id), value)
 
     async def _write_markers(self, run: _MarkerRun) -> None:
         begun = [begin(self._write_marker(run, topic_partition)) for topic_partition in run.decided.topic_partitions]

@@ -105,6 +105,12 @@ def value_version(transaction_version: int) -> int:
     return 0 if transaction_version == 0 else 1
 
 
+def is_representable(metadata: TransactionMetadata, version: int) -> bool:
+    """Whether a value of this version can say all that a coordinator has to know again: version 0 has no place for
+    the transaction version of the client's requests, other than 0."""
+    return version > 0 or metadata.client_transaction_version == 0
+
+
 def encode_value(metadata: TransactionMetadata, version: int, *, as_kafka_4_3: bool = False) -> bytes:
     """The record value of an id in value version 0 or 1; version 0 has no room for the tagged fields.
 

@@ -29,13 +29,17 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 async def begin(
-    coordinator: TransactionCoordinator, *partitions: TopicPartition, timeout_ms: int = 60_000, two_pc: bool = False
+    coordinator: TransactionCoordinator,
+    *partitions: TopicPartition,
+    timeout_ms: int = 60_000,
+    two_pc: bool = False,
+    version: int = 2,
 ) -> tuple[int, int]:
     answer = await coordinator.init_producer_id(TXN, timeout_ms, enable_2pc=two_pc)
     assert answer.error is ErrorCode.none
     pair = (answer.producer_id, answer.producer_epoch)
     if partitions:
-        assert await coordinator.add_partitions(TXN, *pair, partitions, transaction_version=2) is ErrorCode.none
+        assert await coordinator.add_partitions(TXN, *pair, partitions, transaction_version=version) is ErrorCode.none
     return pair
 
 
@@ -383,7 +387,7 @@ async def test_an_open_transaction_survives_and_its_timeout_counts_from_its_star
 async def test_a_transaction_times_out_strictly_after_its_timeout(version: int, marker_version: int) -> None:
     cluster = FakeCluster(transaction_version=version)
     coordinator = cluster.coordinator()
-    pid, epoch = await begin(coordinator, T0, timeout_ms=500)
+    pid, epoch = await begin(coordinator, T0, timeout_ms=500, version=version)
     cluster.clock.advance(500)
     coordinator.abort_timed_out()
     assert not coordinator._tasks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,13 +20,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def settings() -> dict[str, object]:
-    """Override for other broker settings."""
-    return {}
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Other broker settings, as an indirect parameter."""
+    return dict(getattr(request, "param", {}))
 
 
 @pytest.fixture
-def world(profile: Profile, settings: dict[str, object]) -> Iterator[World]:
+def world(profile: Profile, settings: dict[str, Any]) -> Iterator[World]:
     config = BrokerConfig(
         **{
             "profile": profile,

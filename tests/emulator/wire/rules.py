@@ -318,7 +318,12 @@ RULES: Mapping[str, Set[Profile]] = {
     "UpdateFeatures / levels that are not supported, downgrades by the wrong type and unknown features are 95": TV2,
     "UpdateFeatures / up, and down with the right type; validate-only changes nothing": TV2,
     "Version change / an old client's transaction is ended by the old rules after an upgrade; records v0, then v1": TV2,
-    "Version change / a new client's transaction is ended by the new rules after a downgrade": TV2,
+    "Version change / a new client's transaction is ended by the new rules after a downgrade to 1": TV2,
+    "Version change / at level 0 the log has no place for requests of version 2: 35, and nothing changes": {KIP_939},
+    "Version change / at level 0 requests of version 2 are 35, and the id is 51 until its coordinator moves": {
+        KAFKA_4_3
+    },
+    "Version change / at level 0 the server aborts what a new client left open": TV2,
     "Version change / level 1 changes the log's records only, not the wire": TV2,
     "Versions / a release's profile offers what that release offers, from the oldest that the codec has": RELEASED,
     "Versions / kip-939 offers all that the codec has, InitProducerId v6 among them": {KIP_939},

@@ -282,11 +282,6 @@ def test_stuck_at_the_limit(world: World) -> None:
 # -- two-phase commit
 
 
-@pytest.fixture
-def settings(request: pytest.FixtureRequest) -> dict[str, object]:
-    return dict(getattr(request, "param", {}))
-
-
 @tv2
 @rule("InitProducerId v6 / Enable2Pc: stored and described with the timeout 2147483647, whatever was sent")
 @rule("InitProducerId v6 / from two-phase commit back to a normal timeout")

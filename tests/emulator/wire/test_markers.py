@@ -10,7 +10,7 @@ from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
 from dualwrite.broker_emulator import PausePoint
 from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, TV2, World
-from tests.interop.wire import READ_COMMITTED, Code, Identity
+from tests.interop.wire import READ_COMMITTED, Code, Identity, wait_until
 
 rule = pytest.mark.rule
 NONE, IPE = Code.NONE, Code.INVALID_PRODUCER_EPOCH
@@ -121,8 +121,7 @@ def test_outstanding_markers(world: World) -> None:
     held.wait_reached()
     written.wait_reached()
     written.release()
-    while len(world.wire.describe("x").topics["many"]) > 1:
-        pass
+    wait_until(lambda: len(world.wire.describe("x").topics["many"]) == 1)
     described = world.wire.describe("x")
     assert (described.state, described.topics) == ("PrepareCommit", {"many": [1]})
     held.release()

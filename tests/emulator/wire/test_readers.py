@@ -6,7 +6,7 @@ import pytest
 
 from dualwrite.broker_emulator import PausePoint
 from tests.emulator.wire.world import ABORT, COMMIT, World
-from tests.interop.wire import EARLIEST, LATEST, NOBODY, READ_COMMITTED, Code, Fetched
+from tests.interop.wire import EARLIEST, LATEST, NOBODY, READ_COMMITTED, Code, Fetched, wait_until
 
 rule = pytest.mark.rule
 NONE = Code.NONE
@@ -95,8 +95,7 @@ def test_marker_behind_the_high_watermark(world: World) -> None:
     written = world.hold(PausePoint.BEFORE_MARKER)
     assert world.wire.end("x", opened, commit=COMMIT, version=5 if world.has_tv2 else 4).error == NONE
     written.release()
-    while world.emulator.log("t").log_end_offset < 2:
-        pass
+    wait_until(lambda: world.emulator.log("t").log_end_offset == 2)
     fetched = world.wire.fetch("t", isolation=READ_COMMITTED)
     assert (fetched.high_watermark, fetched.last_stable_offset, offsets(fetched)) == (1, 0, [])
     assert offsets(world.wire.fetch("t")) == [0]

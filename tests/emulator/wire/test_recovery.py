@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from dualwrite.broker_emulator import PausePoint
+from tests.emulator.wire.test_time import rare_scans
 from tests.emulator.wire.world import COMMIT, KAFKA_3_9, KAFKA_4_3, KIP_939, LAST, TV2, World
 from tests.interop.wire import NOBODY, Code, End, Init, wait_until
 
@@ -22,8 +25,8 @@ def fail_over(world: World) -> None:
 
 
 @pytest.fixture
-def world(world: World) -> World:
-    yield world  # type: ignore[misc]
+def world(world: World) -> Iterator[World]:
+    yield world
     world.wire.close()
 
 
@@ -125,6 +128,7 @@ def test_offsets_while_the_group_loads(world: World) -> None:
     held.release()
 
 
+@rare_scans
 @rule("Recovery / an id that expired stays gone")
 def test_tombstone(world: World) -> None:
     first = world.wire.init_ok("gone")

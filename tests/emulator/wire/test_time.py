@@ -109,10 +109,17 @@ def test_cluster_version(world: World, level: int) -> None:
 # -- ids
 
 
+rare_scans = pytest.mark.parametrize(
+    "settings", [{"transaction_abort_timed_out_transaction_cleanup_interval_ms": SWEEP_MS}], indirect=True, ids=[""]
+)
+"""A week has 60,000 of the usual scans for timeouts, and nothing to find."""
+
+
 def expire(world: World) -> None:
     world.emulator.advance_clock(EXPIRATION_MS + SWEEP_MS)
 
 
+@rare_scans
 @pytest.mark.parametrize("state", ["Empty", "CompleteCommit", "CompleteAbort"])
 @rule("Expiry of transactional ids / Empty and Complete ids, unused for transactional.id.expiration.ms")
 @rule("Expiry of transactional ids / afterwards: Describe 105, List without it, EndTxn and AddPartitions 49")
@@ -147,6 +154,7 @@ def last_values(world: World) -> dict[str, bytes | None]:
     return found
 
 
+@rare_scans
 @rule("Expiry of transactional ids / never Ongoing, prepared ones neither")
 @rule("Expiry of transactional ids / what is used does not expire")
 def test_what_does_not_expire(world: World) -> None:
@@ -165,6 +173,7 @@ def test_what_does_not_expire(world: World) -> None:
     world.end("open", opened, commit=COMMIT)
 
 
+@rare_scans
 @rule("Expiry of transactional ids / while the tombstone is written: 51, hidden from Describe and List")
 @rule("States / Dead is never shown")
 def test_while_it_expires(world: World) -> None:
@@ -182,6 +191,7 @@ def test_while_it_expires(world: World) -> None:
     assert (fresh.producer_epoch, fresh.producer_id == identity.producer_id) == (0, False)
 
 
+@rare_scans
 @rule("Expiry of transactional ids / the sequences of a new producer id begin anew")
 def test_after_expiry(world: World) -> None:
     world.end("x", world.open(), commit=COMMIT)

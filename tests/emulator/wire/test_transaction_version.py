@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.emulator.wire.test_transaction_log import StateLog
-from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, TV2, World
-from tests.interop.wire import Code, End
+from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, KAFKA_4_3, KIP_939, TV2, World
+from tests.interop.wire import Code, End, Init
 
 rule = pytest.mark.rule
 tv2 = pytest.mark.profiles(*TV2)
@@ -101,25 +101,73 @@ def test_upgrade_during_a_transaction(world: World) -> None:
 
 
 @tv2
-@rule("Version change / a new client's transaction is ended by the new rules after a downgrade")
+@rule("Version change / a new client's transaction is ended by the new rules after a downgrade to 1")
 def test_downgrade_during_a_transaction(world: World) -> None:
     log = StateLog(world)
     identity = world.open()
-    world.emulator.set_transaction_version(0)
+    world.emulator.set_transaction_version(1)
     assert world.wire.end_settled("x", identity, commit=ABORT) == End(NONE, identity.bumped())
     assert world.wire.fetch("t").batches[-1].identity == identity.bumped()
-    assert [(value.version, value.state) for value in log.values("x")] == [(1, 0), (1, 1), (0, 3), (0, 5)]
+    assert [(value.version, value.state) for value in log.values("x")] == [(1, 0), (1, 1), (1, 3), (1, 5)]
 
 
 @tv2
-@pytest.mark.parametrize("level", [0, 1])
 @rule("Version change / level 1 changes the log's records only, not the wire")
-def test_old_levels(world: World, level: int) -> None:
-    world.emulator.set_transaction_version(level)
+def test_level_1(world: World) -> None:
+    world.emulator.set_transaction_version(1)
     log = StateLog(world)
     identity = world.open(old=True)
     assert world.wire.end_settled("x", identity, commit=COMMIT, version=4) == End(NONE)
-    assert {value.version for value in log.values("x")} == {level}
+    assert {value.version for value in log.values("x")} == {1}
     # what a new client asks for is served by the version of its requests
     assert world.write("x", identity, sequence=1).error == NONE
     assert world.wire.end_settled("x", identity, commit=COMMIT) == End(NONE, identity.bumped())
+
+
+def ask_for_version_2(world: World) -> list[Code | int]:
+    """What a client of transaction version 2 is told on four ids that are in four states."""
+    wire, idle = world.wire, world.end("idle", world.open("idle"), commit=COMMIT)
+    opened, empty = world.open("open"), wire.init_ok("empty")
+    world.emulator.set_transaction_version(0)
+    fresh = wire.init_ok("fresh")
+    return [
+        wire.end("open", opened, commit=COMMIT).error,
+        wire.end("empty", empty, commit=ABORT).error,
+        wire.produce("fresh", fresh, "many", 0).error,
+        wire.init("idle", idle).error,
+    ]
+
+
+NAMES = ("open", "empty", "fresh", "idle")
+
+
+@pytest.mark.profiles(KIP_939)
+@rule("Version change / at level 0 the log has no place for requests of version 2: 35, and nothing changes")
+def test_level_0(world: World) -> None:
+    assert ask_for_version_2(world) == [Code.UNSUPPORTED_VERSION] * 4
+    assert [world.metadata(name).pending_state for name in NAMES] == [None] * 4
+    # an old client goes on, and so does the new one after the next upgrade
+    empty = world.wire.describe("empty").identity
+    assert world.write("empty", empty, "many", old=True).error == NONE
+    world.emulator.set_transaction_version(2)
+    opened = world.wire.describe("open").identity
+    assert world.wire.end_settled("open", opened, commit=COMMIT) == End(NONE, opened.bumped())
+
+
+@pytest.mark.profiles(KAFKA_4_3)
+@rule("Version change / at level 0 requests of version 2 are 35, and the id is 51 until its coordinator moves")
+def test_level_0_in_releases(world: World) -> None:
+    """Seen in 4.3.1: the exception that says so leaves the id pending."""
+    assert ask_for_version_2(world) == [Code.UNSUPPORTED_VERSION] * 4
+    assert [world.wire.init(name).error for name in NAMES] == [Code.CONCURRENT_TRANSACTIONS] * 4
+    world.emulator.set_transaction_version(2)
+    assert [world.wire.init(name).error for name in NAMES] == [Code.CONCURRENT_TRANSACTIONS] * 4
+
+
+@tv2
+@rule("Version change / at level 0 the server aborts what a new client left open")
+def test_server_abort_at_level_0(world: World) -> None:
+    identity = world.open()
+    world.emulator.set_transaction_version(0)
+    assert world.time_out().identity == identity.bumped()
+    assert world.wire.init("x") == Init(NONE, identity.bumped(2))

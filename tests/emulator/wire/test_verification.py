@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -145,11 +146,6 @@ def test_verification_is_off(world: World) -> None:
         assert world.wire.describe("x").topics == {"many": [1]}
 
 
-@pytest.fixture
-def settings(request: pytest.FixtureRequest) -> dict[str, object]:
-    return dict(getattr(request, "param", {}))
-
-
 # -- guards
 
 
@@ -196,10 +192,10 @@ def test_guard_ends_with_the_first_batch(world: World) -> None:
     asked.release()
 
 
-def verifications(world: World) -> dict[int, object]:
+def verifications(world: World) -> Mapping[int, object]:
     partition = world.emulator._call(lambda: world.emulator._cluster.partition("t", 0))
     assert partition is not None
-    entries: dict[int, object] = partition.log._verifications._entries
+    entries: Mapping[int, object] = partition.log._verifications._entries
     return entries
 
 

@@ -1,0 +1,183 @@
+"""The emulator's profile kafka-3.9 and Apache Kafka 3.9.1: the same requests and answers (KIP-98, KIP-890 part 1).
+
+Old clients only: Produce up to v11, EndTxn up to v4, partitions added by the client.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.testing.apache_kafka import ApacheKafka
+
+from .conftest import RELEASED, TIMEOUT_SCAN_MS, Broker, start
+from .wire import GROUP, NOBODY, Code, ConnectionClosedError, End, Identity, Init, Produced, Wire, wait_for
+
+COMMIT, ABORT = True, False
+NONE = Code.NONE
+
+
+@pytest.fixture(scope="module")
+def emulated_kafka_3_9() -> Iterator[Broker]:
+    config = BrokerConfig(
+        profile=Profile.KAFKA_3_9,
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=TIMEOUT_SCAN_MS,
+        transaction_state_log_num_partitions=5,
+        offsets_topic_num_partitions=5,
+    )
+    with Emulator(config=config) as emulator:
+        yield Broker("the emulator as Kafka 3.9", emulator.bootstrap_servers, RELEASED)
+
+
+@pytest.fixture(scope="module")
+def apache_kafka_3_9() -> Iterator[Broker]:
+    scan = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": str(TIMEOUT_SCAN_MS)}
+    yield from start(ApacheKafka(version="3.9.1", properties=scan))
+
+
+@pytest.fixture(scope="module", params=["emulated_kafka_3_9", "apache_kafka_3_9"])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """Both of them, in place of the brokers of the other tests."""
+    chosen: Broker = request.getfixturevalue(request.param)
+    return chosen
+
+
+def produce(wire: Wire, transactional_id: str, identity: Identity, topic: str, sequence: int) -> Produced:
+    return wire.produce(transactional_id, identity, topic, sequence, version=11)
+
+
+def open_transaction(wire: Wire, transactional_id: str, topic: str, *, timeout_ms: int = 60_000) -> Identity:
+    identity = wire.init_ok(transactional_id, timeout_ms=timeout_ms)
+    assert wire.add(transactional_id, identity, (topic, 0)) == [NONE]
+    assert produce(wire, transactional_id, identity, topic, 0).error == NONE
+    return identity
+
+
+def test_versions(wire: Wire) -> None:
+    offered = {api.api_key: api.max_version for api in wire.api_versions().api_keys}
+    newest = {0: 11, 1: 17, 2: 9, 3: 12, 18: 4, 22: 5, 24: 5, 25: 4, 26: 4, 27: 1, 28: 4, 57: 1, 61: 0, 65: 0, 66: 1}
+    assert {key: offered[key] for key in newest} == newest
+    assert "transaction.version" not in [feature.name for feature in wire.api_versions().supported_features]
+
+
+@pytest.mark.parametrize(("api", "version"), [(26, 5), (22, 6), (28, 5), (0, 12)])
+def test_later_versions_close_the_connection(broker: Broker, api: int, version: int) -> None:
+    with Wire(broker.bootstrap_servers) as wire, pytest.raises(ConnectionClosedError):
+        wire.exchange(struct.pack(">hhih4s", api, version, 5, 4, b"wire") + bytes(60))
+
+
+@pytest.mark.parametrize(("version", "refused"), [(10, Code.INVALID_TXN_STATE), (11, Code.TRANSACTION_ABORTABLE)])
+def test_verification(wire: Wire, transactional_id: str, topic: str, version: int, refused: Code) -> None:
+    wire.init_ok(transactional_id)
+    identity = wire.init_ok(transactional_id)
+    write = wire.produce
+    assert write(transactional_id, identity, topic, 0, version=version) == Produced(refused, -1)
+    for by in (-1, 1):
+        fenced = write(transactional_id, identity.bumped(by), topic, 0, version=version)
+        assert fenced.error == Code.INVALID_PRODUCER_EPOCH
+    assert write("nobody", identity, topic, 0, version=version).error == Code.INVALID_PRODUCER_ID_MAPPING
+    assert wire.add(transactional_id, identity, (topic, 0)) == [NONE]
+    assert write(transactional_id, identity, topic, 0, version=version) == Produced(NONE, 0)
+
+
+def test_lowest_sequence_seen(wire: Wire, transactional_id: str, topic: str) -> None:
+    identity = wire.init_ok(transactional_id)
+    assert produce(wire, transactional_id, identity, topic, 0).error == Code.TRANSACTION_ABORTABLE
+    assert wire.add(transactional_id, identity, (topic, 0)) == [NONE]
+    assert produce(wire, transactional_id, identity, topic, 1).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert produce(wire, transactional_id, identity, topic, 0).error == NONE
+    assert produce(wire, transactional_id, identity, topic, 1).error == NONE
+
+
+@pytest.mark.parametrize("commit", [COMMIT, ABORT])
+def test_two_transactions_of_one_epoch(wire: Wire, transactional_id: str, topic: str, commit: bool) -> None:
+    identity = open_transaction(wire, transactional_id, topic)
+    assert wire.end_settled(transactional_id, identity, commit=commit, version=4) == End(NONE)
+    assert wire.end(transactional_id, identity, commit=commit, version=4) == End(NONE)
+    assert wire.end(transactional_id, identity, commit=not commit, version=4) == End(Code.INVALID_TXN_STATE)
+    assert wire.end(transactional_id, identity.bumped(), commit=commit, version=4) == End(Code.PRODUCER_FENCED)
+    marker = wire.fetch(topic).batches[-1]
+    assert (marker.is_control, marker.identity) == (True, identity)
+    assert produce(wire, transactional_id, identity, topic, 1).error == Code.TRANSACTION_ABORTABLE
+    assert wire.add(transactional_id, identity, (topic, 0)) == [NONE]
+    assert produce(wire, transactional_id, identity, topic, 1) == Produced(NONE, 2)
+
+
+def test_end_without_a_transaction(wire: Wire, transactional_id: str) -> None:
+    identity = wire.init_ok(transactional_id)
+    for version in range(5):
+        for commit in (COMMIT, ABORT):
+            assert wire.end(transactional_id, identity, commit=commit, version=version) == End(Code.INVALID_TXN_STATE)
+
+
+def test_initialisation_of_an_open_transaction(wire: Wire, transactional_id: str, topic: str) -> None:
+    identity = open_transaction(wire, transactional_id, topic)
+    assert wire.init(transactional_id, identity) == Init(Code.CONCURRENT_TRANSACTIONS, NOBODY)
+    assert wire.wait_until_settled(transactional_id).identity == identity.bumped()
+    # the fence is not remembered as the client's own bump
+    assert wire.init(transactional_id, identity) == Init(Code.PRODUCER_FENCED, NOBODY)
+    assert wire.init(transactional_id) == Init(NONE, identity.bumped(2))
+
+
+def test_expected_pair(wire: Wire, transactional_id: str) -> None:
+    first = wire.init_ok(transactional_id)
+    assert wire.init(transactional_id, first) == Init(NONE, first.bumped())
+    assert wire.init(transactional_id, first) == Init(NONE, first.bumped())
+    assert wire.init(transactional_id, first.bumped(7)) == Init(Code.PRODUCER_FENCED, NOBODY)
+    assert wire.init(transactional_id, first.bumped(7), version=3) == Init(Code.INVALID_PRODUCER_EPOCH, NOBODY)
+
+
+def test_timeout(wire: Wire, transactional_id: str, topic: str) -> None:
+    identity = open_transaction(wire, transactional_id, topic, timeout_ms=1)
+    aborted = wait_for(lambda: wire.describe(transactional_id), lambda described: described.state == "CompleteAbort")
+    assert aborted.identity == identity.bumped()
+    for commit in (COMMIT, ABORT):
+        assert wire.end(transactional_id, identity, commit=commit, version=4) == End(Code.PRODUCER_FENCED)
+    assert produce(wire, transactional_id, identity, topic, 1).error == Code.INVALID_PRODUCER_EPOCH
+    assert wire.add(transactional_id, identity, (topic, 0)) == [Code.PRODUCER_FENCED]
+
+
+def test_epoch_limit(wire: Wire, transactional_id: str, topic: str) -> None:
+    last = wire.exhaust_epochs(transactional_id, timeout_ms=1)
+    assert wire.init(transactional_id, last.bumped(-1)) == Init(Code.UNKNOWN_SERVER_ERROR, NOBODY)
+    assert wire.add(transactional_id, last, (topic, 0)) == [NONE]
+    aborted = wait_for(lambda: wire.describe(transactional_id), lambda described: described.state == "CompleteAbort")
+    assert aborted.identity == last.bumped()
+    answer = wire.init(transactional_id)
+    assert (answer.error, answer.identity.producer_epoch) == (NONE, 0)
+    assert answer.identity.producer_id != last.producer_id
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_offsets(wire: Wire, transactional_id: str, topic: str, group: str, version: int) -> None:
+    wire.wait_for_coordinator(group, GROUP)
+    identity = wire.init_ok(transactional_id)
+    refused = Code.TRANSACTION_ABORTABLE if version == 4 else Code.INVALID_TXN_STATE
+    assert wire.txn_offset_commit(transactional_id, identity, group, topic, 7, version=version) == refused
+    assert wire.add_offsets(transactional_id, identity, group) == NONE
+    assert wire.txn_offset_commit(transactional_id, identity, group, topic, 7, version=version) == NONE
+    assert wire.offset_fetch(group, topic, require_stable=True)[0] == Code.UNSTABLE_OFFSET_COMMIT
+    assert wire.end_settled(transactional_id, identity, commit=COMMIT, version=4) == End(NONE)
+    assert wire.offset_fetch(group, topic, require_stable=True) == (NONE, 7)
+
+
+def test_state_records(wire: Wire, transactional_id: str, topic: str) -> None:
+    starts = [wire.list_offsets("__transaction_state", partition=index) for index in range(5)]
+    identity = open_transaction(wire, transactional_id, topic)
+    assert wire.end_settled(transactional_id, identity, commit=COMMIT, version=4) == End(NONE)
+    heads = [
+        struct.unpack_from(">hqhib", value)
+        for index, start_offset in enumerate(starts)
+        for batch in wire.fetch("__transaction_state", start_offset, partition=index).batches
+        for value in batch.values
+        if value is not None
+    ]
+    assert heads == [(0, *identity_fields(identity), 60_000, state) for state in (0, 1, 2, 4)]
+
+
+def identity_fields(identity: Identity) -> tuple[int, int]:
+    return identity.producer_id, identity.producer_epoch
