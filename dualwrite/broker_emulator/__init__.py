@@ -1,10 +1,27 @@
-"""A Kafka broker and transaction coordinator in one process (KIP-98, KIP-664, KIP-890, KIP-939)."""
+"""A Kafka broker and transaction coordinator in one process (KIP-98, KIP-664, KIP-890, KIP-939).
+
+Names are imported when they are first asked for (PEP 562), so that the command line decides what its process loads.
+"""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 try:
+    import crc32c  # noqa: F401  # only to see that they are there
+    import kio  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name not in ("kio", "crc32c"):
+        raise
+    _SENTENCE = "the emulator needs the packages of the extra: pip install 'dualwrite[emulator]'"
+    if sys.argv[:1] == ["-m"]:  # while Python looks for the module that is to be run: a traceback would help nobody
+        print(_SENTENCE, file=sys.stderr)
+        raise SystemExit(2) from error
+    raise ModuleNotFoundError(f"{_SENTENCE} ({error})", name=error.name) from error
+
+if TYPE_CHECKING:
     from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
     from dualwrite.broker_emulator.config import BrokerConfig, Profile
     from dualwrite.broker_emulator.emulator import Emulator, HeldPoint, LogSnapshot
@@ -27,14 +44,6 @@ try:
         Reorder,
     )
     from dualwrite.broker_emulator.pause_points import PausePoint
-except ModuleNotFoundError as error:
-    if error.name not in ("kio", "crc32c"):
-        raise
-    _SENTENCE = "the emulator needs the packages of the extra: pip install 'dualwrite[emulator]'"
-    if sys.argv[:1] == ["-m"]:  # while Python looks for the module that is to be run: a traceback would help nobody
-        print(_SENTENCE, file=sys.stderr)
-        raise SystemExit(2) from error
-    raise ModuleNotFoundError(f"{_SENTENCE} ({error})", name=error.name) from error
 
 __all__ = [
     "BrokerConfig",
@@ -62,3 +71,40 @@ __all__ = [
     "SystemClock",
     "VirtualClock",
 ]
+
+_NAMES = {
+    "clock": ("SystemClock", "VirtualClock"),
+    "config": ("BrokerConfig", "Profile"),
+    "emulator": ("Emulator", "HeldPoint", "LogSnapshot"),
+    "faults": (
+        "CloseAfter",
+        "CloseBefore",
+        "CrashAfter",
+        "CrashBefore",
+        "Delay",
+        "DropReply",
+        "DropRequest",
+        "Duplicate",
+        "Error",
+        "Fault",
+        "FaultHandle",
+        "Faults",
+        "Hold",
+        "HoldReply",
+        "PartitionError",
+        "Reorder",
+    ),
+    "pause_points": ("PausePoint",),
+}
+"""By the module that they come from."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,166 @@
+"""`python -m dualwrite.broker_emulator`: a cluster of its own process.
+
+Prints the bootstrap address alone on one line once it serves, logs to standard error, and stops at SIGINT or
+SIGTERM with exit status 0. What keeps it from starting is one line on standard error: exit status 2, or 1 where it is
+the data directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from dualwrite.broker_emulator.cluster import is_legal_topic_name
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.log.segment import StorageError
+
+_MAX_PORT = 65535
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, without the usage, which --help shows."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until told to stop."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    host, port = options.listen
+    if port and port + options.nodes - 1 > _MAX_PORT:
+        parser.error(f"argument --listen: {options.nodes} nodes from port {port} on need ports beyond {_MAX_PORT}")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        emulator = Emulator(
+            nodes=options.nodes,
+            listen=f"{host}:{port}",
+            config=BrokerConfig.from_properties({"profile": options.profile, **dict(options.config)}),
+            topics=dict(options.topic),
+            data_dir=options.data_dir,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        _start(emulator, parser, host)
+        try:
+            print(emulator.bootstrap_servers, flush=True)
+            stopped.wait()
+        finally:
+            emulator.stop()
+    except StorageError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _start(emulator: Emulator, parser: _Parser, host: str) -> None:
+    try:
+        emulator.start()
+    except socket.gaierror as error:
+        parser.error(f"argument --listen: {host}: {error.strerror}")
+    except UnicodeError:
+        parser.error(f"argument --listen: {host} cannot be the name of a host")
+    except OSError as error:
+        parser.error(error.strerror or str(error))
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="python -m dualwrite.broker_emulator", description="A Kafka cluster to test with.")
+    parser.add_argument(
+        "--listen",
+        type=_address,
+        default=("127.0.0.1", 0),
+        metavar="HOST:PORT",
+        help="where the first node listens; the others take the following ports; port 0: free ones "
+        "(default: 127.0.0.1:0)",
+    )
+    parser.add_argument(
+        "--nodes", type=_at_least(1), default=1, metavar="N", help="how many brokers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--profile",
+        choices=[str(profile) for profile in Profile],
+        default=str(Profile.KIP_939),
+        help="whose behaviour is imitated (default: %(default)s, everything that the KIPs say)",
+    )
+    parser.add_argument("--data-dir", metavar="DIR", help="keep everything there; without it, in memory")
+    parser.add_argument(
+        "--topic",
+        type=_topic,
+        action="append",
+        default=[],
+        metavar="NAME:PARTITIONS",
+        help="create this topic; may be given several times (default: topics are created when first used)",
+    )
+    parser.add_argument(
+        "--config",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a broker setting by Kafka's name; may be given several times",
+    )
+    return parser
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
+    if int(port) > _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r}: the greatest port is {_MAX_PORT}")
+    return host, int(port)
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{number} is less than {least}")
+        return number
+
+    return parse
+
+
+def _topic(text: str) -> tuple[str, int]:
+    name, colon, partitions = text.rpartition(":")
+    name, count = (name, _at_least(1)(partitions)) if colon else (text, 1)
+    if not is_legal_topic_name(name):
+        raise argparse.ArgumentTypeError(f"{name!r} is not a legal topic name")
+    return name, count
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    _check_least(key, value)
+    return key, value
+
+
+def _check_least(key: str, value: str) -> None:
+    """Refuse numbers that Kafka's setting of that name does not take; what is no number is not our business."""
+    least = -1 if key in ("log.retention.ms", "log.retention.bytes") else 0  # -1: without limit
+    if key.endswith(("num.partitions", "interval.ms")):
+        least = 1
+    try:
+        number = float(value)
+    except ValueError:
+        return
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{key} is at least {least}, not {value}")

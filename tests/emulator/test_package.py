@@ -1,0 +1,26 @@
+"""What can be imported from the package, which loads nothing before it is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import dualwrite.broker_emulator as package
+
+
+def test_every_name_can_be_had() -> None:
+    assert sorted(name for names in package._NAMES.values() for name in names) == sorted(package.__all__)
+    for name in package.__all__:
+        assert getattr(package, name).__name__ == name
+
+
+def test_no_other_name_can() -> None:
+    with pytest.raises(AttributeError, match="Emulators"):
+        package.Emulators  # noqa: B018
+
+
+def test_the_command_line_decides_what_is_loaded_before_the_emulator_is() -> None:
+    loaded = "import dualwrite.broker_emulator, sys; print({'kio.static', 'asyncio'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True).strip() == "set()"
