@@ -5,7 +5,9 @@
 * Taken name 36; name that is not legal 17; no partitions 37; more replicas than nodes (or none) 38; both an
   assignment and counts 42; a name given twice 42; an assignment that leaves out a partition, repeats a node or
   names one that is not there 39.
-* Replicas say which nodes can lead: the default is all of them. Configs are kept, not obeyed.
+* Replicas say which nodes can lead: the default is all of them. A config that says how logs are
+  kept (`LogConfig`) is obeyed, and a value that it does not take is 40; others are kept to be shown.
+* What the disk does not take is 56.
 * More than 10,000 partitions in one request 44 for all of it, as from Kafka's controller.
 * ValidateOnly answers as if and creates nothing.
 """
@@ -20,6 +22,8 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
+from dualwrite.broker_emulator.log.log_config import LogConfig
+from dualwrite.broker_emulator.log.segment import StorageError
 
 
 async def handle(call: Call) -> Any:
@@ -38,13 +42,16 @@ def _create(call: Call, requested: Any, is_repeated: bool) -> Any:
     partitions, replicas = _partition_count(call, requested), _replication_factor(call, requested)
     if call.request.validate_only:
         return _row(call, requested, ErrorCode.none, None, partitions=partitions, replicas=replicas)
-    topic = call.cluster.create_topic(
-        requested.name,
-        partitions,
-        configs={config.name: config.value for config in requested.configs},
-        replication_factor=replicas,
-        assignments=_assignments(requested) or None,
-    )
+    try:
+        topic = call.cluster.create_topic(
+            requested.name,
+            partitions,
+            configs=_configs(requested),
+            replication_factor=replicas,
+            assignments=_assignments(requested) or None,
+        )
+    except StorageError as problem:
+        return _row(call, requested, ErrorCode.kafka_storage_error, str(problem))
     return _row(call, requested, ErrorCode.none, None, topic=topic, partitions=partitions, replicas=replicas)
 
 
@@ -60,7 +67,15 @@ def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
         return ErrorCode.invalid_partitions, f"{partitions} partitions"
     if replicas == 0 or replicas < -1 or replicas > len(call.cluster.nodes):
         return ErrorCode.invalid_replication_factor, f"{replicas} replicas on {len(call.cluster.nodes)} nodes"
+    try:
+        LogConfig().with_overrides(_configs(requested))
+    except ValueError as problem:
+        return ErrorCode.invalid_config, str(problem)
     return _check_assignments(call, requested)
+
+
+def _configs(requested: Any) -> dict[str, str | None]:
+    return {config.name: config.value for config in requested.configs}
 
 
 def _check_assignments(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:

@@ -164,3 +164,11 @@ def test_describe_cluster(client: RawClient, emulator: Emulator) -> None:
     assert [f"{row.host}:{row.port}" for row in response.brokers] == [emulator.bootstrap_servers]
     assert response.cluster_id == metadata(client, 12, ()).cluster_id
     assert client.call("describe_cluster", 2, endpoint_type=2, **values).error_code == 114
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_config_with_a_value_that_it_does_not_take(client: RawClient, validate_only: bool) -> None:
+    config = request_parts("create_topics", 7).CreatableTopicConfig(name="retention.ms", value="soon")
+    row = create(client, 7, "made", configs=(config,), validate_only=validate_only)
+    assert row.error_code == 40
+    assert "Invalid value soon for configuration retention.ms" in row.error_message

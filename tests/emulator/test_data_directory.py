@@ -1,0 +1,244 @@
+"""What an emulator keeps in its data directory, who may use it, and what goes wrong with a plain sentence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
+from dualwrite.broker_emulator.config import Fsync
+from dualwrite.broker_emulator.log.record_batch import iter_records
+from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.metadata_journal import MetadataJournal, producer_ids_allocated
+from dualwrite.broker_emulator.transactions.producer_ids import PRODUCER_ID_BLOCK_SIZE
+from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch
+
+DAY_MS = 86_400_000
+EVERY_TOPIC = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def values(emulator: Emulator, topic: str = "t", partition: int = 0) -> list[bytes]:
+    return [record.value or b"" for stored in emulator.log(topic, partition).batches for record in iter_records(stored)]
+
+
+@pytest.mark.parametrize("fsync", list(Fsync))
+def test_topics_and_records_are_there_after_a_restart(data_dir: Path, fsync: Fsync) -> None:
+    config = BrokerConfig(fsync=fsync)
+    with Emulator(topics={"t": 2}, data_dir=data_dir, config=config) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        before = client.call("metadata", 12, **EVERY_TOPIC)
+        assert client.produce("t", plain_batch(b"1", b"2")).base_offset == 0
+    with Emulator(topics={"t": 2, "more": 1}, data_dir=data_dir, config=config) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        after = client.call("metadata", 12, **EVERY_TOPIC)
+        assert after.cluster_id == before.cluster_id
+        ids = {topic.name: topic.topic_id for topic in after.topics}
+        assert {topic.name: topic.topic_id for topic in before.topics}.items() <= ids.items()
+        assert "more" in ids
+        assert values(emulator) == [b"1", b"2"]
+        assert emulator.log("t").leader_epoch == 1  # a start is an election
+        assert client.produce("t", plain_batch(b"3")).base_offset == 2
+
+
+def test_a_deleted_topic_stays_deleted_and_its_name_can_be_used_again(data_dir: Path) -> None:
+    with Emulator(topics={"t": 1}, data_dir=data_dir) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        client.produce("t", plain_batch(b"old"))
+        client.call("delete_topics", 5, topic_names=("t",), timeout=milliseconds(10_000))
+        assert not (data_dir / "t-0").exists()
+        emulator.create_topic("t")
+        client.produce("t", plain_batch(b"new"))
+    with Emulator(data_dir=data_dir) as emulator:
+        assert values(emulator) == [b"new"]
+
+
+def test_what_a_crash_left_of_a_deleted_topic_is_removed(data_dir: Path) -> None:
+    with Emulator(topics={"t": 1}, data_dir=data_dir) as emulator:
+        RawClient(emulator.bootstrap_servers).produce("t", plain_batch(b"1"))
+    for name in ("gone-0", "gone-1-delete"):
+        (data_dir / name).mkdir()
+        (data_dir / name / "00000000000000000000.log").write_bytes(b"")
+    (data_dir / "notes").mkdir()
+    with Emulator(data_dir=data_dir) as emulator:
+        assert values(emulator) == [b"1"]
+    assert {path.name for path in data_dir.iterdir() if path.is_dir()} == {"t-0", "notes"}
+
+
+def test_no_producer_id_is_handed_out_twice(data_dir: Path) -> None:
+    seen: list[int] = []
+    for _ in range(3):
+        with Emulator(data_dir=data_dir, clock=VirtualClock()) as emulator:  # whose time starts over
+            client = RawClient(emulator.bootstrap_servers)
+            for _ in range(2):
+                answer = client.call(
+                    "init_producer_id", 4, transactional_id=None, transaction_timeout=milliseconds(1000)
+                )
+                seen.append(answer.producer_id)
+    assert len(set(seen)) == len(seen)
+    journal = MetadataJournal(data_dir / "metadata.journal", sync=False)
+    journal.open()
+    assert journal.next_producer_id == (max(seen) // PRODUCER_ID_BLOCK_SIZE + 1) * PRODUCER_ID_BLOCK_SIZE
+
+
+def test_leader_epochs_go_on(data_dir: Path) -> None:
+    with Emulator(nodes=2, topics={"t": 1}, data_dir=data_dir) as emulator:
+        leader = emulator.log("t").leader_id
+        for _ in range(3):
+            leader = 1 - leader
+            emulator.move_leader("t", 0, leader)
+        assert emulator.log("t").leader_epoch == 3
+    with Emulator(nodes=2, data_dir=data_dir) as emulator:
+        assert emulator.log("t").leader_epoch == 4
+
+
+def test_a_directory_has_one_user_at_a_time(data_dir: Path) -> None:
+    with Emulator(data_dir=data_dir) as emulator:
+        with pytest.raises(StorageError, match=r"is in use by another broker \(process \d+\)"):
+            Emulator(data_dir=data_dir).start()
+        refused = subprocess.run(
+            [sys.executable, "-m", "dualwrite.broker_emulator", "--data-dir", str(data_dir)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert refused.returncode == 1
+        assert refused.stdout == ""
+        assert "is in use by another broker" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert RawClient(emulator.bootstrap_servers).call("api_versions", 0).error_code is ErrorCode.none
+    with Emulator(data_dir=data_dir):
+        pass
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("broker-emulator", "fsync"))]
+
+
+def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"the data directory .* cannot be used: Not a directory"):
+        Emulator(data_dir=tmp_path / "file" / "data").start()
+    with pytest.raises(StorageError, match="cannot be used"):
+        Emulator(data_dir=tmp_path / "file").start()
+
+
+def test_damaged_data_keeps_the_emulator_from_starting_and_leaves_everything_as_it_was(data_dir: Path) -> None:
+    with Emulator(topics={"t": 1}, data_dir=data_dir) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        client.produce("t", plain_batch(b"1"))
+        client.produce("t", plain_batch(b"2"))
+    (data_dir / ".clean-shutdown").unlink()
+    (data_dir / "t-0" / "00000000000000000000.index").unlink()
+    file = data_dir / "t-0" / "00000000000000000000.log"
+    damaged = bytearray(file.read_bytes())
+    damaged[64] ^= 1
+    file.write_bytes(damaged)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"00000000000000000000\.log is damaged at position 0"):
+            Emulator(data_dir=data_dir).start()
+        assert file.read_bytes() == damaged
+        assert not (data_dir / ".clean-shutdown").exists()
+
+
+def test_partitions_without_a_journal_are_not_taken_for_an_empty_directory(data_dir: Path) -> None:
+    with Emulator(topics={"t": 1}, data_dir=data_dir) as emulator:
+        RawClient(emulator.bootstrap_servers).produce("t", plain_batch(b"1"))
+    (data_dir / "metadata.journal").unlink()
+    with pytest.raises(StorageError, match=r"has partitions \(t-0, \.\.\.\) but no metadata\.journal"):
+        Emulator(data_dir=data_dir).start()
+
+
+def test_the_journal_cut_at_any_byte_is_the_journal_of_its_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.journal"
+    journal = MetadataJournal(path, sync=False)
+    journal.open()
+    sizes = [path.stat().st_size]
+    for number in range(1, 4):
+        journal.record(producer_ids_allocated(number * 1000))
+        sizes.append(path.stat().st_size)
+    data = path.read_bytes()
+    for size in range(sizes[0], len(data) + 1):
+        path.write_bytes(data[:size])
+        found = MetadataJournal(path, sync=False)
+        found.open()
+        whole = sum(size >= end for end in sizes) - 1
+        assert found.next_producer_id == (whole * 1000 or None)
+        assert found.cluster_id == journal.cluster_id
+        found.record(producer_ids_allocated(9000))
+        again = MetadataJournal(path, sync=False)
+        again.open()
+        assert again.next_producer_id == 9000
+
+
+def test_damage_within_the_journal_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.journal"
+    journal = MetadataJournal(path, sync=False)
+    journal.open()
+    journal.record(producer_ids_allocated(1000))
+    data = bytearray(path.read_bytes())
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x40
+        path.write_bytes(damaged)
+        if position == len(data) - 1:  # the end of the last line: as if it were cut short
+            continue
+        with pytest.raises(StorageError, match=r"line \d of .* is damaged"):
+            MetadataJournal(path, sync=False).open()
+
+
+def test_what_no_disk_takes_is_not_acknowledged(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Emulator(topics={"t": 1}, data_dir=data_dir) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        client.produce("t", plain_batch(b"1"))
+
+        def full(*_: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            refused = client.produce("t", plain_batch(b"2"))
+            assert refused.error_code is ErrorCode.kafka_storage_error
+            assert "No space left on device" in refused.error_message
+            with pytest.raises(StorageError, match=r"metadata\.journal cannot be written: No space left on device"):
+                emulator.create_topic("new")
+        assert client.produce("t", plain_batch(b"3")).base_offset == 1
+        assert values(emulator) == [b"1", b"3"]
+        emulator.create_topic("new")
+
+
+def test_an_fsync_that_fails_ends_in_an_error_for_the_client(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    emulator = Emulator(topics={"t": 1}, data_dir=data_dir, config=BrokerConfig(fsync=Fsync.ALWAYS)).start()
+    client = RawClient(emulator.bootstrap_servers)
+    client.produce("t", plain_batch(b"1"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fail)
+        assert client.produce("t", plain_batch(b"2"), acks=1).error_code is not ErrorCode.none
+    assert client.produce("t", plain_batch(b"3"), acks=1).error_code is ErrorCode.kafka_storage_error
+    assert emulator.log("t").high_watermark == 1
+    with pytest.raises(StorageError, match="the disk does not take what was written"):
+        emulator.stop()
+
+
+def test_retention_and_compaction_run_by_the_clock(data_dir: Path) -> None:
+    clock = VirtualClock()
+    config = BrokerConfig(log_segment_bytes=1, log_retention_ms=DAY_MS, transaction_state_log_segment_bytes=500)
+    with Emulator(topics={"t": 1}, data_dir=data_dir, clock=clock, config=config) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        for number in range(3):
+            client.produce("t", plain_batch(b"%d" % number))
+        emulator.advance_clock(DAY_MS // 2)
+        assert emulator.log("t").log_start_offset == 0
+        emulator.advance_clock(DAY_MS // 2 + config.log_retention_check_interval_ms)
+        assert (emulator.log("t").log_start_offset, emulator.log("t").log_end_offset) == (3, 3)
