@@ -113,6 +113,10 @@ class RawClient:
     ) -> None:
         self._socket.close()
 
+    def be_patient_for(self, duration_s: float) -> None:
+        """Raise TimeoutError where an answer takes longer than that."""
+        self._socket.settimeout(duration_s)
+
     def call(self, api: str, version: int, **values: Any) -> Any:
         """Send one request and give its response."""
         return self.receive(api, version, self.send(api, version, **values))
