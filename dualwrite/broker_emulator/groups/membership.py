@@ -76,6 +76,8 @@ def _add(change: Rebalance, request: JoinRequest, member_id: str) -> JoinDecisio
 def _join_known(change: Rebalance, request: JoinRequest) -> JoinDecision:
     group, member_id = change.group, request.member_id
     if member_id in group.pending_members:
+        if request.group_instance_id is not None:  # no static member is ever given an id this way
+            return _refuse_join(group, ErrorCode.unknown_server_error, member_id)
         return _add(change, request, member_id)
     error = group.member_error(member_id, request.group_instance_id)
     if error is not ErrorCode.none:

@@ -1,0 +1,529 @@
+"""Consumer groups at the wire: membership, offsets of members, administration, records and failover."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.groups.group_records import decode_group_key, decode_group_value
+from dualwrite.broker_emulator.groups.states import GroupState
+from dualwrite.broker_emulator.log.record_batch import Record, iter_records
+from dualwrite.broker_emulator.transactions.transaction_log import partition_for
+from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.test_offsets import commit, settle
+from tests.support.conditions import until
+
+SESSION_MS = 10_000
+SUBSCRIPTION = struct.pack(">hih1si", 0, 1, 1, b"t", -1)
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def emulator(config: BrokerConfig) -> Iterator[Emulator]:
+    with Emulator(config=config, clock=VirtualClock(), topics={"t": 1, "other": 1}) as broker:
+        yield broker
+
+
+def join_fields(version: int, group_id: str = "g", member_id: str = "", **values: Any) -> dict[str, Any]:
+    parts = request_parts("join_group", version)
+    defaults = {
+        "group_id": group_id,
+        "member_id": member_id,
+        "session_timeout": milliseconds(SESSION_MS),
+        "rebalance_timeout": milliseconds(60_000),
+        "protocol_type": "consumer",
+        "protocols": (parts.JoinGroupRequestProtocol(name="range", metadata=SUBSCRIPTION),),
+    }
+    return {**defaults, **values}
+
+
+def join(client: RawClient, group_id: str = "g", member_id: str = "", *, version: int = 9, **values: Any) -> Any:
+    """Join, and come again with the id that a newcomer is given."""
+    answer = client.call("join_group", version, **join_fields(version, group_id, member_id, **values))
+    if answer.error_code == 79:
+        return join(client, group_id, answer.member_id, version=version, **values)
+    return answer
+
+
+def sync_fields(joined: Any, version: int = 5) -> dict[str, Any]:
+    """A SyncGroup request; where the member leads, everybody is assigned its own name."""
+    parts = request_parts("sync_group", version)
+    assignments = tuple(
+        parts.SyncGroupRequestAssignment(member_id=member.member_id, assignment=member.member_id.encode())
+        for member in joined.members
+    )
+    member = {"group_id": "g", "generation_id": joined.generation_id, "member_id": joined.member_id}
+    return {**member, "protocol_type": "consumer", "protocol_name": "range", "assignments": assignments}
+
+
+def sync(client: RawClient, joined: Any, *, version: int = 5, **values: Any) -> Any:
+    return client.call("sync_group", version, **{**sync_fields(joined, version), **values})
+
+
+def heartbeat(client: RawClient, member: Any, *, group_id: str = "g", version: int = 4, **values: Any) -> int:
+    fields = {"group_id": group_id, "generation_id": member.generation_id, "member_id": member.member_id}
+    return int(client.call("heartbeat", version, **{**fields, **values}).error_code)
+
+
+def leave(client: RawClient, *members: tuple[str, str | None], version: int = 5, group_id: str = "g") -> list[int]:
+    parts = request_parts("leave_group", version)
+    if version < 3:
+        return [int(client.call("leave_group", version, group_id=group_id, member_id=members[0][0]).error_code)]
+    leaving = tuple(parts.MemberIdentity(member_id=name, group_instance_id=instance) for name, instance in members)
+    response = client.call("leave_group", version, group_id=group_id, members=leaving)
+    assert response.error_code == 0
+    return [int(member.error_code) for member in response.members]
+
+
+def stable_member(client: RawClient, **values: Any) -> Any:
+    joined = join(client, **values)
+    instance = values.get("group_instance_id")
+    assert sync(client, joined, group_instance_id=instance).assignment == joined.member_id.encode()
+    return joined
+
+
+def describe(client: RawClient, group_id: str = "g", *, version: int = 6) -> Any:
+    response = client.call("describe_groups", version, groups=(group_id,), include_authorized_operations=False)
+    return response.groups[0]
+
+
+def listed(client: RawClient, **filters: Any) -> list[tuple[str, str, str, str]]:
+    response = client.call("list_groups", 5, **{"states_filter": (), "types_filter": (), **filters})
+    assert response.error_code == 0
+    return [(row.group_id, row.protocol_type, row.group_state, row.group_type) for row in response.groups]
+
+
+def delete(client: RawClient, *groups: str) -> list[int]:
+    response = client.call("delete_groups", 2, groups_names=groups)
+    assert [row.group_id for row in response.results] == list(groups)
+    return [int(row.error_code) for row in response.results]
+
+
+def delete_offset(client: RawClient, topic: str, group_id: str = "g", partition: int = 0) -> tuple[int, list[int]]:
+    parts = request_parts("offset_delete", 0)
+    partitions = (parts.OffsetDeleteRequestPartition(partition_index=partition),)
+    topics = (parts.OffsetDeleteRequestTopic(name=topic, partitions=partitions),)
+    response = client.call("offset_delete", 0, group_id=group_id, topics=topics)
+    return int(response.error_code), [int(row.error_code) for part in response.topics for row in part.partitions]
+
+
+def group_of(emulator: Emulator) -> Any:
+    return next(group for group in emulator.groups() if group.group_id == "g")
+
+
+def group_records(emulator: Emulator, group_id: str = "g") -> list[Record]:
+    batches = emulator.log("__consumer_offsets", partition_for(group_id, 5)).batches
+    records = (record for batch in batches for record in iter_records(batch))
+    return [record for record in records if record.key is not None and decode_group_key(record.key) == group_id]
+
+
+# membership
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_join_in_every_version(client: RawClient, version: int) -> None:
+    first = client.call("join_group", version, **join_fields(version))
+    assert first.error_code == (79 if version >= 4 else 0)
+    assert first.member_id.startswith("raw-")
+    joined = join(client, member_id=first.member_id, version=version)
+    assert (joined.error_code, joined.generation_id, joined.protocol_name) == (0, 1, "range")
+    assert [member.member_id for member in joined.members] == [joined.leader] == [first.member_id]
+    assert joined.members[0].metadata == SUBSCRIPTION
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_sync_heartbeat_and_leave_in_every_version(client: RawClient, version: int) -> None:
+    joined = join(client)
+    answer = sync(client, joined, version=version)
+    assert (answer.error_code, answer.assignment) == (0, joined.member_id.encode())
+    assert heartbeat(client, joined, version=min(version, 4)) == 0
+    assert heartbeat(client, joined, version=min(version, 4), generation_id=7) == 22
+    assert leave(client, (joined.member_id, None), version=version) == [0]
+    assert leave(client, (joined.member_id, None), version=version) == [25]
+
+
+def test_answers_without_a_protocol_have_an_empty_one_in_old_versions(client: RawClient) -> None:
+    for version, name in ((6, ""), (7, None)):
+        refused = client.call("join_group", version, **join_fields(version, member_id="nobody"))
+        assert (refused.error_code, refused.protocol_name) == (25, name)
+
+
+def test_a_rebalance_between_two_connections(emulator: Emulator, client: RawClient) -> None:
+    first = stable_member(client)
+    with RawClient(emulator.bootstrap_servers, "second") as other:
+        asked = other.call("join_group", 9, **join_fields(9))
+        waiting = other.send("join_group", 9, **join_fields(9, member_id=asked.member_id))
+        until(lambda: group_of(emulator).state is GroupState.PREPARING_REBALANCE)
+        assert heartbeat(client, first) == 27
+        leader = join(client, member_id=first.member_id)
+        follower = other.receive("join_group", 9, waiting)
+        assert (leader.generation_id, follower.generation_id) == (2, 2)
+        assert {member.member_id for member in leader.members} == {first.member_id, asked.member_id}
+        assert follower.members == ()
+        waiting = other.send("sync_group", 5, **sync_fields(follower))
+        assert sync(client, leader).assignment == leader.member_id.encode()
+        assert other.receive("sync_group", 5, waiting).assignment == follower.member_id.encode()
+        assert (heartbeat(client, leader), heartbeat(other, follower)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"group_id": ""}, 24),
+        ({"session_timeout": milliseconds(5_999)}, 26),
+        ({"session_timeout": milliseconds(1_800_001)}, 26),
+        ({"protocol_type": ""}, 23),
+        ({"protocols": ()}, 23),
+        ({"member_id": "nobody"}, 25),
+    ],
+)
+def test_join_refusals(client: RawClient, values: dict[str, Any], error: int) -> None:
+    assert client.call("join_group", 9, **join_fields(9, **values)).error_code == error
+
+
+def test_other_refusals(client: RawClient) -> None:
+    joined = stable_member(client)
+    for group_id, error in (("", 24), ("unknown", 25)):
+        assert heartbeat(client, joined, group_id=group_id) == error
+        assert sync(client, joined, group_id=group_id).error_code == error
+    assert leave(client, ("nobody", None), ("", "i"), group_id="unknown") == [25, 25]
+    assert client.call("leave_group", 5, group_id="", members=()).error_code == 24
+    assert sync(client, joined, protocol_name=None).error_code == 23
+    assert sync(client, joined, protocol_name=None, version=4).error_code == 0
+
+
+def test_who_waits_is_replaced_by_its_own_newer_request(emulator: Emulator, client: RawClient) -> None:
+    stable_member(client)
+    with RawClient(emulator.bootstrap_servers) as lost, RawClient(emulator.bootstrap_servers) as again:
+        asked = lost.call("join_group", 9, **join_fields(9))
+        lost.send("join_group", 9, **join_fields(9, member_id=asked.member_id))
+        until(lambda: group_of(emulator).state is GroupState.PREPARING_REBALANCE)
+        waiting = again.send("join_group", 9, **join_fields(9, member_id=asked.member_id))
+        assert lost.is_closed()
+        emulator.advance_clock(SESSION_MS)
+        assert again.receive("join_group", 9, waiting).error_code == 0
+
+
+# time
+
+
+def test_sessions_end_on_the_brokers_clock(emulator: Emulator, client: RawClient) -> None:
+    joined = stable_member(client)
+    emulator.advance_clock(SESSION_MS - 1)
+    assert heartbeat(client, joined) == 0
+    emulator.advance_clock(SESSION_MS - 1)
+    assert (
+        commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1) == 0
+    )  # a sign of life too
+    emulator.advance_clock(SESSION_MS - 1)
+    assert heartbeat(client, joined) == 0
+    emulator.advance_clock(SESSION_MS)
+    assert heartbeat(client, joined) == 25
+    assert (group_of(emulator).state, group_of(emulator).generation) == (GroupState.EMPTY, 2)
+
+
+def test_the_initial_delay_on_the_brokers_clock() -> None:
+    config = BrokerConfig(group_initial_rebalance_delay_ms=3_000)
+    with (
+        Emulator(config=config, clock=VirtualClock()) as emulator,
+        RawClient(emulator.bootstrap_servers) as first,
+        RawClient(emulator.bootstrap_servers) as second,
+    ):
+        waiting = [(client, client.send("join_group", 0, **join_fields(0))) for client in (first, second)]
+        until(lambda: [len(group.members) for group in emulator.groups()] == [2])
+        assert group_of(emulator).state is GroupState.PREPARING_REBALANCE
+        emulator.advance_clock(6_000)
+        answers = [client.receive("join_group", 0, number) for client, number in waiting]
+        assert [answer.generation_id for answer in answers] == [1, 1]
+        assert sorted(len(answer.members) for answer in answers) == [0, 2]
+
+
+def test_a_session_on_the_systems_clock() -> None:
+    config = BrokerConfig(group_min_session_timeout_ms=10)
+    with Emulator(config=config) as emulator, RawClient(emulator.bootstrap_servers) as client:
+        stable_member(client, session_timeout=milliseconds(50))
+        until(lambda: group_of(emulator).state is GroupState.EMPTY)
+
+
+# static members
+
+
+def test_static_members(emulator: Emulator, client: RawClient) -> None:
+    first = stable_member(client, group_instance_id="i")
+    assert first.member_id.startswith("i-")
+    again = join(client, group_instance_id="i")
+    assert (again.generation_id, again.skip_assignment, again.leader) == (1, True, again.member_id)
+    assert sync(client, again, group_instance_id="i", assignments=()).assignment == first.member_id.encode()
+    assert heartbeat(client, first, group_instance_id="i") == 82
+    assert heartbeat(client, again, group_instance_id="i") == 0
+    assert join(client, member_id=first.member_id, group_instance_id="i").error_code == 82
+    assert sync(client, first, group_instance_id="i").error_code == 82
+    assert leave(client, (first.member_id, "i")) == [82]
+    member = {"member_id": first.member_id, "generation_id_or_member_epoch": 1, "group_instance_id": "i"}
+    assert commit(client, "g", 1, **member) == 82
+    producer = client.init_producer_id("x")
+    old = {"member_id": first.member_id, "generation_id": 1, "group_instance_id": "i"}
+    assert client.txn_offset_commit("x", producer, "g", "t", 1, **old) == 82
+    assert client.txn_offset_commit("x", producer, "g", "t", 1, **{**old, "member_id": again.member_id}) == 0
+    assert leave(client, ("", "i")) == [0]
+    assert group_of(emulator).state is GroupState.EMPTY
+
+
+# offsets of members
+
+
+@pytest.mark.parametrize(("version", "error"), [(8, 22), (9, 69)])
+def test_a_generation_of_an_unknown_group(client: RawClient, version: int, error: int) -> None:
+    parts = request_parts("offset_commit", version)
+    partition = parts.OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+    topics = (parts.OffsetCommitRequestTopic(name="t", partitions=(partition,)),)
+    request = {"group_id": "g", "generation_id_or_member_epoch": 1, "member_id": "m", "topics": topics}
+    response = client.call("offset_commit", version, **request)
+    assert response.topics[0].partitions[0].error_code == error
+
+
+def test_commits_of_members(client: RawClient) -> None:
+    joined = join(client)
+    member = {"member_id": joined.member_id, "generation_id_or_member_epoch": 1}
+    assert commit(client, "g", 1, **member) == 27
+    sync(client, joined)
+    assert commit(client, "g", 1, **member) == 0
+    assert commit(client, "g", 2, **{**member, "generation_id_or_member_epoch": 0}) == 22
+    assert commit(client, "g", 2, **{**member, "member_id": "nobody"}) == 25
+    assert commit(client, "g", 2) == 25
+    assert commit(client, "g", 2, topic="nope") == 3
+    assert commit(client, "g", 2, metadata="x" * 5_000) == 25
+    assert client.offset_fetch("g", "t").committed_offset == 1
+
+
+def test_transactional_commits_of_members(emulator: Emulator, client: RawClient) -> None:
+    joined = stable_member(client)
+    producer = client.init_producer_id("x")
+    member = {"member_id": joined.member_id, "generation_id": 1}
+    assert client.txn_offset_commit("x", producer, "g", "t", 1, **{**member, "generation_id": 2}) == 22
+    assert client.txn_offset_commit("x", producer, "g", "t", 1, member_id="nobody", generation_id=1) == 25
+    assert client.txn_offset_commit("x", producer, "unknown", "t", 1, **member) == 22
+    assert client.txn_offset_commit("x", producer, "g", "t", 3, **member) == 0
+    assert client.txn_offset_commit("x", producer, "g", "t", 4) == 0  # nobody in particular
+    emulator.advance_clock(SESSION_MS)
+    assert client.txn_offset_commit("x", producer, "g", "t", 5, **member) == 25
+    settle(emulator, client, producer, commit=True)
+    assert client.offset_fetch("g", "t").committed_offset == 4
+
+
+def test_deleting_offsets(emulator: Emulator, client: RawClient) -> None:
+    assert delete_offset(client, "t") == (69, [])
+    assert delete_offset(client, "t", "") == (24, [])
+    joined = stable_member(client)
+    member = {"member_id": joined.member_id, "generation_id_or_member_epoch": 1}
+    for topic in ("t", "other"):
+        assert commit(client, "g", 1, topic=topic, **member) == 0
+    assert delete_offset(client, "t") == (0, [86])
+    assert delete_offset(client, "other") == (0, [0])
+    assert delete_offset(client, "other") == (0, [0])
+    assert delete_offset(client, "t", partition=7) == (0, [3])
+    assert client.offset_fetch("g", "other").committed_offset == -1
+    leave(client, (joined.member_id, None))
+    assert delete_offset(client, "t") == (0, [0])
+    assert client.offset_fetch("g", "t").committed_offset == -1
+
+
+def test_offsets_of_members_who_are_no_consumers(client: RawClient) -> None:
+    stable_member_of_connect = join(client, protocol_type="connect")
+    assert stable_member_of_connect.error_code == 0
+    assert delete_offset(client, "t") == (68, [])
+
+
+def test_offsets_go_with_their_topic(emulator: Emulator, client: RawClient) -> None:
+    commit(client, "g", 1, topic="other")
+    states = (request_parts("delete_topics", 6).DeleteTopicState(name="other", topic_id=None),)
+    client.call("delete_topics", 6, topics=states, timeout=milliseconds(1))
+    emulator.create_topic("other")
+    assert client.offset_fetch("g", "other").committed_offset == -1
+
+
+# administration
+
+
+def test_describe_and_list(emulator: Emulator, client: RawClient) -> None:
+    assert (describe(client).error_code, describe(client).group_state) == (69, "Dead")
+    assert (describe(client, version=5).error_code, describe(client, version=5).group_state) == (0, "Dead")
+    commit(client, "simple", 1)
+    joined = join(client)
+    completing = describe(client)
+    assert (completing.group_state, completing.protocol_data) == ("CompletingRebalance", "")
+    assert [member.member_metadata for member in completing.members] == [b""]
+    sync(client, joined)
+    stable = describe(client)
+    (member,) = stable.members
+    assert (stable.group_state, stable.protocol_type, stable.protocol_data) == ("Stable", "consumer", "range")
+    assert (member.member_id, member.client_id, member.client_host) == (joined.member_id, "raw", "/127.0.0.1")
+    assert (member.member_metadata, member.member_assignment) == (SUBSCRIPTION, joined.member_id.encode())
+    simple, group = ("simple", "", "Empty", "classic"), ("g", "consumer", "Stable", "classic")
+    assert sorted(listed(client)) == [group, simple]
+    assert listed(client, states_filter=("sTABLE ", "Dead")) == [group]
+    assert listed(client, states_filter=("Nonsense",)) == []
+    assert sorted(listed(client, types_filter=("Classic",))) == [group, simple]
+    assert listed(client, types_filter=("consumer",)) == []
+
+
+def test_delete_groups(emulator: Emulator, client: RawClient) -> None:
+    joined = stable_member(client)
+    commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1)
+    assert delete(client, "g", "unknown") == [68, 69]
+    leave(client, (joined.member_id, None))
+    assert delete(client, "g") == [0]
+    assert delete(client, "g") == [69]
+    assert client.offset_fetch("g", "t").committed_offset == -1
+    assert group_records(emulator)[-1].value is None
+    assert stable_member(client).generation_id == 1
+
+
+def test_deleting_a_group_drops_what_is_pending(emulator: Emulator, client: RawClient) -> None:
+    producer = client.init_producer_id("x")
+    assert client.txn_offset_commit("x", producer, "g", "t", 5) == 0
+    assert delete(client, "g") == [0]
+    settle(emulator, client, producer, commit=True)
+    assert client.offset_fetch("g", "t").committed_offset == -1
+    assert emulator.groups() == []
+
+
+# expiry
+
+
+@pytest.fixture
+def short_memory() -> Iterator[Emulator]:
+    """Offsets are kept for an hour."""
+    config = BrokerConfig(offsets_retention_minutes=60, transaction_max_timeout_ms=10 * HOUR_MS)
+    with Emulator(config=config, clock=VirtualClock(), topics={"t": 1, "other": 1}) as broker:
+        yield broker
+
+
+def test_offsets_and_groups_expire(short_memory: Emulator) -> None:
+    with RawClient(short_memory.bootstrap_servers) as client:
+        joined = stable_member(client)
+        commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1)
+        commit(client, "simple", 1)
+        leave(client, (joined.member_id, None))
+        short_memory.advance_clock(HOUR_MS - 600_000)
+        assert client.offset_fetch("g", "t").committed_offset == 1
+        assert len(short_memory.groups()) == 2
+        short_memory.advance_clock(600_000)
+        assert short_memory.groups() == []
+        assert client.offset_fetch("g", "t").committed_offset == -1
+        assert client.offset_fetch("simple", "t").committed_offset == -1
+
+
+def test_nothing_expires_under_an_open_transaction(short_memory: Emulator) -> None:
+    with RawClient(short_memory.bootstrap_servers) as client:
+        commit(client, "g", 1)
+        commit(client, "g", 1, topic="other")
+        producer = client.init_producer_id("x", transaction_timeout=milliseconds(10 * HOUR_MS))
+        assert client.txn_offset_commit("x", producer, "g", "t", 5) == 0
+        short_memory.advance_clock(2 * HOUR_MS)
+        fetched = [client.offset_fetch("g", topic, require_stable=False) for topic in ("t", "other")]
+        assert [row.committed_offset for row in fetched] == [1, -1]
+        assert [group.group_id for group in short_memory.groups()] == ["g"]
+        settle(short_memory, client, producer, commit=True)
+        assert client.offset_fetch("g", "t").committed_offset == 5
+        short_memory.advance_clock(2 * HOUR_MS)
+        assert short_memory.groups() == []
+
+
+# records and failover
+
+
+def test_what_is_written(emulator: Emulator, client: RawClient) -> None:
+    joined = join(client)
+    (created,) = group_records(emulator)
+    assert created.value is not None
+    assert decode_group_value("g", created.value).members == {}
+    sync(client, joined)
+    leave(client, (joined.member_id, None))
+    _, stable, emptied = group_records(emulator)
+    assert stable.value is not None
+    group = decode_group_value("g", stable.value)
+    assert (group.state, group.generation, group.leader) == (GroupState.STABLE, 1, joined.member_id)
+    assert group.members[joined.member_id].assignment == joined.member_id.encode()
+    assert emptied.value is not None
+    group = decode_group_value("g", emptied.value)
+    assert (group.state, group.generation, group.protocol_type) == (GroupState.EMPTY, 2, "consumer")
+
+
+def client_of(emulator: Emulator, node_id: int) -> RawClient:
+    return RawClient(emulator.bootstrap_servers.split(",")[node_id])
+
+
+@pytest.fixture
+def two_nodes(config: BrokerConfig) -> Iterator[Emulator]:
+    with Emulator(nodes=2, config=config, clock=VirtualClock(), topics={"t": 1}) as broker:
+        yield broker
+
+
+def test_members_go_on_at_another_coordinator(two_nodes: Emulator) -> None:
+    old = two_nodes.coordinator(group="g")
+    with client_of(two_nodes, old) as client, client_of(two_nodes, old) as waiting_client:
+        joined = stable_member(client)
+        commit(client, "g", 7, member_id=joined.member_id, generation_id_or_member_epoch=1)
+        asked = waiting_client.call("join_group", 9, **join_fields(9))
+        waiting = waiting_client.send("join_group", 9, **join_fields(9, member_id=asked.member_id))
+        until(lambda: group_of(two_nodes).state is GroupState.PREPARING_REBALANCE)
+        two_nodes.move_coordinator(1 - old, group="g")
+        assert waiting_client.receive("join_group", 9, waiting).error_code == 16
+        assert heartbeat(client, joined) == 16
+        assert describe(client).error_code == 16
+        assert delete(client, "g") == [16]
+        assert delete_offset(client, "t") == (16, [])
+        assert listed(client) == []
+    with client_of(two_nodes, 1 - old) as client:
+        assert heartbeat(client, joined) == 0
+        assert commit(client, "g", 8, member_id=joined.member_id, generation_id_or_member_epoch=1) == 0
+        assert client.offset_fetch("g", "t").committed_offset == 8
+        two_nodes.advance_clock(SESSION_MS)
+        assert heartbeat(client, joined) == 25
+
+
+def test_while_the_group_is_loaded(two_nodes: Emulator) -> None:
+    old = two_nodes.coordinator(group="g")
+    with client_of(two_nodes, old) as client:
+        joined = stable_member(client)
+    held = two_nodes.hold(PausePoint.BEFORE_LOAD)
+    two_nodes.move_coordinator(1 - old, group="g")
+    held.wait_reached()
+    with client_of(two_nodes, 1 - old) as client:
+        assert heartbeat(client, joined) == 0  # whoever asks
+        assert join(client, member_id=joined.member_id).error_code == 14
+        assert sync(client, joined).error_code == 14
+        assert commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1) == 14
+        assert client.call("list_groups", 5, states_filter=(), types_filter=()).error_code == 14
+        held.release()
+        until(lambda: commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1) == 0)
+
+
+def test_answers_wait_for_replication(emulator: Emulator, client: RawClient) -> None:
+    joined = join(client)
+    held = emulator.hold_replication("__consumer_offsets", partition_for("g", 5))
+    waiting = client.send("sync_group", 5, **sync_fields(joined))
+    assert client.is_silent()
+    held.release()
+    assert client.receive("sync_group", 5, waiting).assignment == joined.member_id.encode()
+
+
+def test_an_assignment_that_was_not_replicated_is_lost(two_nodes: Emulator) -> None:
+    old = two_nodes.coordinator(group="g")
+    with client_of(two_nodes, old) as client:
+        joined = join(client)
+        held = two_nodes.hold_replication("__consumer_offsets", partition_for("g", 5))
+        waiting = client.send("sync_group", 5, **sync_fields(joined))
+        until(lambda: group_of(two_nodes).state is GroupState.STABLE)
+        two_nodes.move_coordinator(1 - old, group="g")
+        assert client.receive("sync_group", 5, waiting).error_code == 16
+        held.release()
+    with client_of(two_nodes, 1 - old) as client:
+        assert heartbeat(client, joined) == 25
+        assert group_of(two_nodes).members == {}

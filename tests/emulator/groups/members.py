@@ -1,0 +1,168 @@
+"""A group driven by decisions alone: what the coordinator's shell does with them, without sockets, logs and clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.groups import membership
+from dualwrite.broker_emulator.groups.answers import Decision, JoinAnswer, JoinRequest, SyncAnswer
+from dualwrite.broker_emulator.groups.group import Group, Protocol
+from dualwrite.broker_emulator.groups.group_records import decode_group_value, encode_group_value
+from dualwrite.broker_emulator.groups.membership import LeavingMember, SyncRequest
+from dualwrite.broker_emulator.groups.offset_rules import Committer, commit_error
+from dualwrite.broker_emulator.groups.rebalance import GroupSettings
+
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+RANGE = (Protocol("range", b"m"),)
+
+
+class SimulatedGroup:
+    """One group, its time, and the answers that its members got."""
+
+    def __init__(self, *, initial_delay_ms: int = 0, max_size: int = 100) -> None:
+        self.group = Group(group_id="g", state_timestamp_ms=0)
+        self.now_ms = 0
+        self.settings = GroupSettings(initial_delay_ms, max_size)
+        self.joined: dict[str, JoinAnswer] = {}
+        """The newest answer of each member."""
+        self.synced: dict[str, SyncAnswer] = {}
+        self.stored: bytes | None = None
+        """The newest record of the group."""
+        self.refuse_with: ErrorCode = ErrorCode.none
+        """What the log answers to records."""
+        self._ids = 0
+
+    def join(self, member_id: str = "", **values: Any) -> JoinAnswer | None:
+        """Join; None if the answer is not there yet."""
+        self._ids += 1
+        request = JoinRequest(
+            **{
+                "member_id": member_id,
+                "group_instance_id": None,
+                "client_id": "client",
+                "client_host": "/127.0.0.1",
+                "rebalance_timeout_ms": REBALANCE_MS,
+                "session_timeout_ms": SESSION_MS,
+                "protocol_type": "consumer",
+                "protocols": RANGE,
+                "new_member_id": f"member-{self._ids}",
+                "must_know_its_id": False,
+                "can_skip_assignment": True,
+                **values,
+            }
+        )
+        decided = membership.join(self.group, request, self.now_ms, self.settings)
+        if decided.answer is not None:
+            self._carry_out(decided.decision)
+            return decided.answer
+        self.joined.pop(decided.waits_as, None)
+        self._carry_out(decided.decision)
+        return self.joined.get(decided.waits_as)
+
+    def add(self, **values: Any) -> str:
+        """Join as a newcomer; the member's id, whether it is answered yet or not."""
+        before = set(self.group.members)
+        answer = self.join(**values)
+        (new,) = {answer.member_id} if answer is not None else set(self.group.members) - before
+        return new
+
+    def sync(self, member_id: str, assignments: Mapping[str, bytes] | None = None, **values: Any) -> SyncAnswer | None:
+        """Ask for the assignment; None if the answer is not there yet."""
+        request = SyncRequest(
+            **{
+                "member_id": member_id,
+                "group_instance_id": None,
+                "generation": self.group.generation,
+                "protocol_type": None,
+                "protocol_name": None,
+                "assignments": assignments or {},
+                **values,
+            }
+        )
+        decided = membership.sync(self.group, request, self.now_ms, self.settings)
+        if decided.answer is not None:
+            self._carry_out(decided.decision)
+            return decided.answer
+        self.synced.pop(member_id, None)
+        self._carry_out(decided.decision)
+        return self.synced.get(member_id)
+
+    def sync_all(self) -> None:
+        """Everybody asks, the leader last, with an assignment of everybody's own name."""
+        assignments = {member_id: member_id.encode() for member_id in self.group.members}
+        for member_id in sorted(self.group.members, key=lambda member_id: member_id == self.group.leader):
+            self.sync(member_id, assignments if member_id == self.group.leader else None)
+
+    def stable(self, count: int, **values: Any) -> list[str]:
+        """Bring the group to a stable generation of so many members."""
+        members = [self.add(**values) for _ in range(count)]
+        for member_id in members:
+            if not self.group.members[member_id].awaits_join:
+                self.join(member_id, **{"protocols": self.group.members[member_id].protocols, **values})
+        self.sync_all()
+        return members
+
+    def heartbeat(self, member_id: str, generation: int | None = None, instance: str | None = None) -> ErrorCode:
+        generation = self.group.generation if generation is None else generation
+        self.group, error = membership.heartbeat(self.group, member_id, instance, generation, self.now_ms)
+        return error
+
+    def leave(self, *members: tuple[str, str | None]) -> list[ErrorCode]:
+        leaving = [LeavingMember(*member) for member in members]
+        decision, errors = membership.leave(self.group, leaving, self.now_ms, self.settings)
+        self._carry_out(decision)
+        return errors
+
+    def commit(self, member_id: str, generation: int, instance: str | None = None, **values: Any) -> ErrorCode:
+        committer = Committer(member_id, instance, generation)
+        return commit_error(self.group, committer, **{"transactional": False, **values})
+
+    def advance(self, duration_ms: int) -> None:
+        """Let time pass; whatever falls due happens at its own instant."""
+        end_ms = self.now_ms + duration_ms
+        while (due_ms := self.group.next_deadline_ms) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self._tick()
+        self.now_ms = end_ms
+
+    def fail_over(self) -> None:
+        """Another coordinator reads the group's record."""
+        assert self.stored is not None
+        group = decode_group_value("g", self.stored)
+        self._carry_out(membership.after_load(group, self.now_ms, self.settings))
+
+    def _tick(self) -> None:
+        self._carry_out(membership.tick(self.group, self.now_ms, self.settings))
+
+    def _carry_out(self, decision: Decision) -> None:
+        if decision.stores_group and self.refuse_with is not ErrorCode.none:
+            decision = decision if decision.if_refused is None else decision.if_refused(self.refuse_with)
+        elif decision.stores_group:
+            self.stored = encode_group_value(decision.group)
+        self.joined |= decision.joined
+        self.synced |= decision.synced
+        self.group = decision.group
+        due_ms = self.group.next_deadline_ms
+        if due_ms is not None and due_ms <= self.now_ms:
+            self._tick()
+
+
+def as_recorded(group: Group) -> Group:
+    """A stable group without what is not in its record."""
+    members = {
+        member_id: replace(member, session_deadline_ms=None, protocols=member.protocols[:1])
+        for member_id, member in group.members.items()
+    }
+    return replace(
+        group,
+        members=members,
+        previous_state=group.state,
+        pending_members={},
+        pending_sync=frozenset(),
+        sync_deadline_ms=None,
+    )

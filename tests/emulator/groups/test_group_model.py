@@ -1,0 +1,186 @@
+"""Any order of joins, syncs, heartbeats, commits, departures, failovers and time keeps a group's promises."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.groups.group import Protocol
+from dualwrite.broker_emulator.groups.group_records import decode_group_value, encode_group_value
+from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
+from tests.emulator.groups.members import REBALANCE_MS, SESSION_MS, SimulatedGroup, as_recorded
+
+PARTITIONS = range(7)
+OFFERED = [(Protocol("range", b"r"),), (Protocol("range", b"r"), Protocol("sticky", b"s"))]
+INSTANCES = [None, None, "i", "j"]
+
+
+def encode(partitions: list[int]) -> bytes:
+    return bytes(partitions)
+
+
+class GroupModel(RuleBasedStateMachine):
+    """Members believe what they are answered; the group must never let two of them believe what excludes each other."""
+
+    member_ids = Bundle("member_ids")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.simulated = SimulatedGroup()
+        self.believed: dict[str, int] = {}
+        """The generation that each member last was told it is part of."""
+        self.protocols: dict[int, str | None] = {}
+        self.given: dict[int, dict[str, bytes]] = {}
+        """By generation, the assignments that members were handed."""
+        self.instances: dict[str, str | None] = {}
+        self.newest_generation = 0
+        self.before = self.simulated.group
+
+    @initialize(initial_delay_ms=st.sampled_from([0, 3_000]), max_size=st.sampled_from([2, 100]))
+    def begin(self, initial_delay_ms: int, max_size: int) -> None:
+        self.simulated = SimulatedGroup(initial_delay_ms=initial_delay_ms, max_size=max_size)
+        self.before = self.simulated.group
+
+    # what members do
+
+    @rule(
+        target=member_ids,
+        instance=st.sampled_from(INSTANCES),
+        protocols=st.sampled_from(OFFERED),
+        must_know_its_id=st.booleans(),
+    )
+    def come(self, instance: str | None, protocols: tuple[Protocol, ...], must_know_its_id: bool) -> object:
+        before = {*self.simulated.group.members, *self.simulated.group.pending_members}
+        answer = self.simulated.join(group_instance_id=instance, protocols=protocols, must_know_its_id=must_know_its_id)
+        known = {*self.simulated.group.members, *self.simulated.group.pending_members} - before
+        new = known if answer is None else {answer.member_id}
+        for member_id in new:
+            self.instances[member_id] = instance
+        return multiple(*sorted(new - {""}))
+
+    @rule(member_id=member_ids, protocols=st.sampled_from(OFFERED))
+    def join_again(self, member_id: str, protocols: tuple[Protocol, ...]) -> None:
+        self.simulated.join(member_id, group_instance_id=self.instances[member_id], protocols=protocols)
+
+    @rule(member_id=member_ids)
+    def sync(self, member_id: str) -> None:
+        """As its believed generation; a leader shares the partitions out among the members it knows of."""
+        generation = self.believed.get(member_id, -1)
+        answer = self.simulated.joined.get(member_id)
+        members = [] if answer is None else [member.member_id for member in answer.members]
+        shares = {name: encode(list(PARTITIONS)[index :: len(members)]) for index, name in enumerate(members)}
+        self.simulated.sync(member_id, shares, generation=generation, group_instance_id=self.instances[member_id])
+
+    @rule(member_id=member_ids)
+    def heartbeat(self, member_id: str) -> None:
+        generation = self.believed.get(member_id, -1)
+        error = self.simulated.heartbeat(member_id, generation, self.instances[member_id])
+        if error in (ErrorCode.none, ErrorCode.rebalance_in_progress):
+            assert generation == self.simulated.group.generation
+
+    @rule(member_id=member_ids, transactional=st.booleans())
+    def commit(self, member_id: str, transactional: bool) -> None:
+        """No member with a stale generation may commit; a member of the present one always may, in a transaction."""
+        generation = self.believed.get(member_id, -1)
+        group = self.simulated.group
+        error = self.simulated.commit(member_id, generation, self.instances[member_id], transactional=transactional)
+        is_current = member_id in group.members and generation == group.generation
+        if error is ErrorCode.none and generation >= 0:
+            assert is_current
+        if is_current and transactional:
+            assert error is ErrorCode.none
+
+    @rule(member_id=member_ids)
+    def leave(self, member_id: str) -> None:
+        self.simulated.leave((member_id, self.instances[member_id]))
+        assert member_id not in self.simulated.group.members or self.instances[member_id] is not None
+
+    @rule(duration_ms=st.sampled_from([1, 1_000, SESSION_MS // 2, SESSION_MS, REBALANCE_MS, 10 * REBALANCE_MS]))
+    def time_passes(self, duration_ms: int) -> None:
+        self.simulated.advance(duration_ms)
+
+    @rule()
+    def coordinator_moves(self) -> None:
+        """What was not stored is lost: waiting requests, and generations that were not assigned."""
+        if self.simulated.stored is None or self.simulated.group.state is not GroupState.STABLE:
+            return
+        self.simulated.fail_over()
+        self.before = self.simulated.group
+
+    # what must hold
+
+    @invariant()
+    def answers_are_believed(self) -> None:
+        for member_id, answer in self.simulated.joined.items():
+            if answer.error is ErrorCode.none:
+                assert answer.generation >= self.believed.get(member_id, 0)
+                self.believed[member_id] = answer.generation
+                assert self.protocols.setdefault(answer.generation, answer.protocol_name) == answer.protocol_name
+
+    @invariant()
+    def generations_only_grow(self) -> None:
+        assert self.simulated.group.generation >= self.newest_generation
+        self.newest_generation = self.simulated.group.generation
+
+    @invariant()
+    def nobody_is_ahead_of_the_group(self) -> None:
+        assert all(generation <= self.simulated.group.generation for generation in self.believed.values())
+
+    @invariant()
+    def every_partition_is_given_once_in_a_generation(self) -> None:
+        group = self.simulated.group
+        if group.state is GroupState.STABLE:
+            given = [member.assignment for member in group.members.values() if member.assignment]
+            partitions = [partition for share in given for partition in share]
+            assert len(partitions) == len(set(partitions)), given
+
+    @invariant()
+    def the_leader_is_a_member_and_instances_are_held_once(self) -> None:
+        group = self.simulated.group
+        assert (group.leader in group.members) if group.members else group.leader is None
+        instances = [member.group_instance_id for member in group.members.values() if member.group_instance_id]
+        assert len(instances) == len(set(instances))
+        assert not set(group.members) & set(group.pending_members)
+        assert group.pending_sync <= set(group.members)
+
+    @invariant()
+    def somebody_is_waited_for_until_a_deadline(self) -> None:
+        """No state lasts for ever because of members that went away."""
+        group = self.simulated.group
+        if group.state is GroupState.PREPARING_REBALANCE:
+            assert group.join_deadline_ms is not None
+        elif group.state is GroupState.COMPLETING_REBALANCE:
+            assert group.sync_deadline_ms is not None or not group.pending_sync
+        for member in group.members.values():
+            assert member.session_deadline_ms is not None or member.awaits_join or member.awaits_sync
+
+    @invariant()
+    def requests_wait_only_where_they_can_be_answered(self) -> None:
+        group = self.simulated.group
+        for member in group.members.values():
+            assert not member.awaits_join or group.state is GroupState.PREPARING_REBALANCE
+            assert not member.awaits_sync or group.state is GroupState.COMPLETING_REBALANCE
+
+    @invariant()
+    def states_follow_the_table(self) -> None:
+        group = self.simulated.group
+        if (
+            group.previous_state is not GroupState.DEAD
+            and group is not self.before
+            and group.state != self.before.state
+        ):
+            assert group.previous_state in VALID_PREVIOUS_STATES[group.state]
+        self.before = group
+
+    @invariant()
+    def a_stable_group_survives_its_record(self) -> None:
+        group = self.simulated.group
+        if group.state is GroupState.STABLE and all(len(m.protocols) == 1 for m in group.members.values()):
+            decoded = decode_group_value("g", encode_group_value(group))
+            assert as_recorded(decoded) == as_recorded(group)
+
+
+GroupModel.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGroupModel = GroupModel.TestCase

@@ -1,0 +1,550 @@
+"""Decisions about members: joining, rebalances, static members, sessions and time, without any I/O."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.groups.group import Group, InvalidTransitionError, Protocol
+from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
+from tests.emulator.groups.members import REBALANCE_MS, SESSION_MS, SimulatedGroup
+
+EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
+COMPLETING, STABLE, DEAD = GroupState.COMPLETING_REBALANCE, GroupState.STABLE, GroupState.DEAD
+ROUND_ROBIN_FIRST = (Protocol("roundrobin", b"r"), Protocol("range", b"m"))
+RANGE_FIRST = (Protocol("range", b"m"), Protocol("roundrobin", b"r"))
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(GroupState, GroupState)))
+def test_transitions_that_are_not_in_the_table_are_refused(before: GroupState, after: GroupState) -> None:
+    group = Group(group_id="g", state=before)
+    if before in VALID_PREVIOUS_STATES[after]:
+        changed = group.to(after, 5)
+        assert (changed.state, changed.previous_state, changed.state_timestamp_ms) == (after, before, 5)
+    else:
+        with pytest.raises(InvalidTransitionError):
+            group.to(after, 5)
+
+
+# joining
+
+
+def test_the_first_member_leads_the_first_generation() -> None:
+    simulated = SimulatedGroup()
+    answer = simulated.join()
+    assert answer is not None
+    assert (answer.error, answer.generation, answer.leader) == (0, 1, answer.member_id)
+    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+    assert answer.members == ((answer.member_id, None, b"m"),)
+    assert simulated.group.state is COMPLETING
+    assert simulated.sync(answer.member_id, {answer.member_id: b"all"}) is not None
+    assert simulated.synced[answer.member_id].assignment == b"all"
+    assert simulated.group.state is STABLE
+
+
+def test_only_the_leader_is_told_who_the_members_are() -> None:
+    simulated = SimulatedGroup(initial_delay_ms=100)
+    leader, follower = simulated.add(), simulated.add()
+    simulated.advance(200)
+    assert [member.member_id for member in simulated.joined[leader].members] == [leader, follower]
+    assert simulated.joined[follower].members == ()
+    assert simulated.joined[follower].leader == leader
+
+
+def test_a_newcomer_is_sent_away_with_an_id_first() -> None:
+    simulated = SimulatedGroup()
+    sent_away = simulated.join(must_know_its_id=True)
+    assert sent_away is not None
+    assert sent_away.error == ErrorCode.member_id_required
+    assert simulated.group.members == {}
+    answer = simulated.join(sent_away.member_id, must_know_its_id=True)
+    assert answer is not None
+    assert (answer.error, answer.member_id) == (0, sent_away.member_id)
+    assert simulated.group.pending_members == {}
+
+
+def test_an_id_that_was_given_out_is_no_static_members() -> None:
+    simulated = SimulatedGroup()
+    sent_away = simulated.join(must_know_its_id=True)
+    assert sent_away is not None
+    answer = simulated.join(sent_away.member_id, group_instance_id="i")
+    assert answer is not None
+    assert (answer.error, simulated.group.members) == (ErrorCode.unknown_server_error, {})
+
+
+def test_an_id_that_is_not_used_is_taken_back() -> None:
+    simulated = SimulatedGroup()
+    sent_away = simulated.join(must_know_its_id=True)
+    assert sent_away is not None
+    simulated.advance(SESSION_MS)
+    late = simulated.join(sent_away.member_id, must_know_its_id=True)
+    assert late is not None
+    assert late.error == ErrorCode.unknown_member_id
+
+
+def test_a_rebalance_waits_for_those_who_have_an_id() -> None:
+    simulated = SimulatedGroup()
+    (member,) = simulated.stable(1)
+    pending = simulated.join(must_know_its_id=True)
+    assert pending is not None
+    assert simulated.join(member) is None
+    simulated.advance(SESSION_MS)
+    assert simulated.joined[member].generation == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"member_id": "nobody"}, ErrorCode.unknown_member_id),
+        ({"protocol_type": "connect"}, ErrorCode.inconsistent_group_protocol),
+        ({"protocols": (Protocol("sticky", b""),)}, ErrorCode.inconsistent_group_protocol),
+        ({"group_instance_id": "i", "member_id": "nobody"}, ErrorCode.unknown_member_id),
+    ],
+)
+def test_refusals(values: dict[str, str], error: ErrorCode) -> None:
+    simulated = SimulatedGroup()
+    simulated.stable(1)
+    before = simulated.group
+    answer = simulated.join(**values)
+    assert answer is not None
+    assert (answer.error, answer.generation, simulated.group) == (error, -1, before)
+
+
+@pytest.mark.parametrize("values", [{"protocol_type": ""}, {"protocols": ()}])
+def test_an_empty_group_takes_anything_that_is_something(values: dict[str, str]) -> None:
+    answer = SimulatedGroup().join(**values)
+    assert answer is not None
+    assert answer.error == ErrorCode.inconsistent_group_protocol
+
+
+def test_most_votes_among_the_common_protocols() -> None:
+    simulated = SimulatedGroup(initial_delay_ms=10)
+    offered = (RANGE_FIRST, ROUND_ROBIN_FIRST, ROUND_ROBIN_FIRST)
+    members = [simulated.add(protocols=protocols) for protocols in offered]
+    simulated.advance(100)
+    assert simulated.group.protocol_name == "roundrobin"
+    simulated.add(protocols=(Protocol("range", b""),))
+    for member_id, protocols in zip(members, offered, strict=True):
+        simulated.join(member_id, protocols=protocols)
+    assert simulated.group.protocol_name == "range"
+
+
+def test_group_max_size() -> None:
+    simulated = SimulatedGroup(max_size=2)
+    simulated.stable(2)
+    refused = simulated.join()
+    assert refused is not None
+    assert refused.error == ErrorCode.group_max_size_reached
+    assert simulated.group.state is STABLE
+
+
+def test_the_last_to_join_again_are_kept_out_of_a_group_that_is_too_large() -> None:
+    simulated = SimulatedGroup()
+    members = simulated.stable(3)
+    simulated.settings = simulated.settings._replace(max_size=2)
+    simulated.fail_over()
+    assert simulated.group.state is PREPARING
+    answers = [simulated.join(member_id) for member_id in members]
+    assert [answer and answer.error for answer in answers] == [None, None, ErrorCode.group_max_size_reached]
+    simulated.advance(REBALANCE_MS)
+    assert set(simulated.group.members) == set(members[:2])
+
+
+# rebalances
+
+
+def test_a_newcomer_makes_everybody_join_again() -> None:
+    simulated = SimulatedGroup()
+    (first,) = simulated.stable(1)
+    second = simulated.add()
+    assert simulated.group.state is PREPARING
+    assert simulated.heartbeat(first) == ErrorCode.rebalance_in_progress
+    assert simulated.join(first) is not None
+    assert {simulated.joined[member].generation for member in (first, second)} == {2}
+    assert simulated.joined[first].leader == first
+    simulated.sync_all()
+    assert {simulated.heartbeat(member) for member in (first, second)} == {ErrorCode.none}
+    assert simulated.synced[second].assignment == second.encode()
+
+
+def test_who_does_not_join_again_in_time_is_removed() -> None:
+    simulated = SimulatedGroup()
+    first, second = simulated.stable(2)
+    third = simulated.add()
+    simulated.join(second)
+    for _ in range(REBALANCE_MS // SESSION_MS * 2):
+        simulated.heartbeat(first)  # alive, but not coming
+        simulated.advance(SESSION_MS // 2)
+    assert set(simulated.group.members) == {second, third}
+    assert simulated.group.leader == second
+    assert simulated.heartbeat(first) == ErrorCode.unknown_member_id
+
+
+def test_the_leader_alone_can_ask_for_a_new_assignment() -> None:
+    simulated = SimulatedGroup()
+    leader, follower = simulated.stable(2)
+    generation = simulated.group.generation
+    again = simulated.join(follower)
+    assert again is not None
+    assert (again.generation, simulated.group.state) == (generation, STABLE)
+    assert simulated.join(leader) is None
+    assert simulated.group.state is PREPARING
+
+
+def test_a_follower_with_other_metadata_starts_a_rebalance() -> None:
+    simulated = SimulatedGroup()
+    _, follower = simulated.stable(2)
+    assert simulated.join(follower, protocols=(Protocol("range", b"other"),)) is None
+    assert simulated.group.state is PREPARING
+
+
+def test_who_lost_its_answer_is_answered_again() -> None:
+    simulated = SimulatedGroup()
+    answer = simulated.join()
+    assert answer is not None
+    assert simulated.join(answer.member_id) == answer
+    assert simulated.group.state is COMPLETING
+
+
+def test_members_that_wait_for_an_assignment_are_told_of_the_next_rebalance() -> None:
+    simulated = SimulatedGroup()
+    _, follower = simulated.stable(2)
+    simulated.add()
+    for member_id in tuple(simulated.group.members):
+        simulated.join(member_id)
+    assert simulated.group.state is COMPLETING
+    assert simulated.sync(follower) is None
+    simulated.add()
+    assert simulated.synced[follower].error == ErrorCode.rebalance_in_progress
+
+
+def test_sync_refusals() -> None:
+    simulated = SimulatedGroup()
+    leader, _ = simulated.stable(2)
+
+    def refused(**values: object) -> int:
+        answer = simulated.sync(leader, **values)  # type: ignore[arg-type]
+        assert answer is not None
+        return answer.error
+
+    assert refused(generation=99) == ErrorCode.illegal_generation
+    assert refused(protocol_name="other") == ErrorCode.inconsistent_group_protocol
+    assert refused(protocol_type="other") == ErrorCode.inconsistent_group_protocol
+    assert refused(group_instance_id="i") == ErrorCode.unknown_member_id
+    assert refused(protocol_type="consumer", protocol_name="range") == ErrorCode.none
+    simulated.add()
+    assert refused() == ErrorCode.rebalance_in_progress
+
+
+def test_who_does_not_ask_for_its_assignment_is_removed() -> None:
+    simulated = SimulatedGroup(initial_delay_ms=10)
+    leader, follower = simulated.add(), simulated.add()
+    simulated.advance(100)
+    assert simulated.sync(leader, {}) is not None
+    for _ in range(REBALANCE_MS // SESSION_MS * 2):
+        assert simulated.heartbeat(leader) == ErrorCode.none
+        simulated.heartbeat(follower)
+        simulated.advance(SESSION_MS // 2)
+    assert set(simulated.group.members) == {leader}
+    assert simulated.group.state is PREPARING
+
+
+def test_a_leader_that_dies_before_it_assigned() -> None:
+    simulated = SimulatedGroup(initial_delay_ms=10)
+    leader, follower = simulated.add(), simulated.add()
+    simulated.advance(100)
+    assert simulated.sync(follower) is None
+    simulated.advance(SESSION_MS)
+    assert simulated.synced[follower].error == ErrorCode.rebalance_in_progress
+    answer = simulated.join(follower)
+    assert answer is not None
+    assert (answer.leader, set(simulated.group.members)) == (follower, {follower})
+    assert simulated.heartbeat(leader) == ErrorCode.unknown_member_id
+
+
+def test_an_assignment_that_cannot_be_stored() -> None:
+    simulated = SimulatedGroup(initial_delay_ms=10)
+    leader, follower = simulated.add(), simulated.add()
+    simulated.advance(100)
+    simulated.sync(follower)
+    simulated.refuse_with = ErrorCode.not_coordinator
+    answer = simulated.sync(leader, {leader: b"all"})
+    assert answer is not None
+    assert {answer.error, simulated.synced[follower].error} == {ErrorCode.not_coordinator}
+    assert simulated.group.state is PREPARING
+    assert simulated.group.members[leader].assignment == b""
+
+
+# the first rebalance of a group that was empty
+
+
+def test_the_initial_delay_grows_while_members_come_and_ends_with_their_patience() -> None:
+    simulated = SimulatedGroup(initial_delay_ms=3_000)
+    first = simulated.add(rebalance_timeout_ms=10_000)
+    for _ in range(6):
+        simulated.advance(1_500)
+        simulated.add(rebalance_timeout_ms=10_000)
+    assert first not in simulated.joined
+    simulated.advance(1_500)
+    assert simulated.joined[first].generation == 1
+    assert len(simulated.group.members) == 7
+
+
+def test_the_initial_delay_ends_when_nobody_else_comes() -> None:
+    simulated = SimulatedGroup(initial_delay_ms=3_000)
+    member = simulated.add()
+    simulated.advance(2_999)
+    assert member not in simulated.joined
+    simulated.advance(1)
+    assert simulated.joined[member].generation == 1
+
+
+# sessions
+
+
+def test_a_member_that_is_silent_is_removed() -> None:
+    simulated = SimulatedGroup()
+    first, second = simulated.stable(2)
+    simulated.advance(SESSION_MS - 1)
+    assert simulated.heartbeat(second) == ErrorCode.none
+    simulated.advance(1)
+    assert set(simulated.group.members) == {second}
+    assert (simulated.group.state, simulated.group.leader) == (PREPARING, second)
+    assert simulated.heartbeat(first) == ErrorCode.unknown_member_id
+
+
+def test_a_member_that_waits_for_the_others_is_not_missed() -> None:
+    simulated = SimulatedGroup()
+    first, second = simulated.stable(2)
+    simulated.add()
+    simulated.join(first)
+    for _ in range(5):
+        simulated.advance(SESSION_MS - 1)
+        simulated.heartbeat(second)
+    assert first in simulated.group.members
+
+
+def test_a_newcomer_whose_client_is_gone_does_not_stay_for_ever() -> None:
+    simulated = SimulatedGroup()
+    (member,) = simulated.stable(1, rebalance_timeout_ms=10_000_000)
+    newcomer = simulated.add()
+    for _ in range(300_000 // (SESSION_MS // 2)):
+        assert simulated.heartbeat(member) == ErrorCode.rebalance_in_progress
+        simulated.advance(SESSION_MS // 2)
+    assert newcomer not in simulated.group.members
+    assert simulated.joined[newcomer].error == ErrorCode.unknown_member_id
+
+
+def test_the_last_member_leaves_an_empty_group_behind() -> None:
+    simulated = SimulatedGroup()
+    (member,) = simulated.stable(1)
+    simulated.advance(SESSION_MS)
+    group = simulated.group
+    assert (group.state, group.generation, group.leader, group.protocol_name) == (EMPTY, 2, None, None)
+    assert group.protocol_type == "consumer"
+    assert group.next_deadline_ms is None
+    old = simulated.join(member)
+    assert old is not None
+    assert old.error == ErrorCode.unknown_member_id
+
+
+# leaving
+
+
+def test_leaving() -> None:
+    simulated = SimulatedGroup()
+    first, second, third = simulated.stable(3)
+    assert simulated.leave((first, None), ("nobody", None), (second, None), ("", "i")) == [
+        ErrorCode.none,
+        ErrorCode.unknown_member_id,
+        ErrorCode.none,
+        ErrorCode.unknown_member_id,
+    ]
+    assert (set(simulated.group.members), simulated.group.state) == ({third}, PREPARING)
+
+
+def test_nobody_leaves_and_nothing_happens() -> None:
+    simulated = SimulatedGroup()
+    simulated.stable(1)
+    before = simulated.group
+    simulated.leave(("nobody", None))
+    assert simulated.group == before
+
+
+def test_leaving_while_waiting() -> None:
+    simulated = SimulatedGroup()
+    (first,) = simulated.stable(1)
+    second = simulated.add()
+    assert simulated.leave((second, None)) == [ErrorCode.none]
+    assert simulated.joined[second].error == ErrorCode.unknown_member_id
+    simulated.join(first)
+    assert simulated.joined[first].generation == 2
+    sent_away = simulated.join(must_know_its_id=True)
+    assert sent_away is not None
+    assert simulated.leave((sent_away.member_id, None)) == [ErrorCode.none]
+    assert simulated.group.pending_members == {}
+
+
+# static members
+
+
+def test_a_static_member_comes_back_without_a_rebalance() -> None:
+    simulated = SimulatedGroup()
+    leader, follower = (simulated.add(group_instance_id=name) for name in ("i", "j"))
+    simulated.join(leader, group_instance_id="i")
+    simulated.sync_all()
+    generation = simulated.group.generation
+    for instance, old in (("j", follower), ("i", leader)):
+        answer = simulated.join(group_instance_id=instance)
+        assert answer is not None
+        assert (answer.error, answer.generation, simulated.group.state) == (0, generation, STABLE)
+        assert answer.skip_assignment == (instance == "i")
+        again = simulated.sync(answer.member_id, group_instance_id=instance)
+        assert again is not None
+        assert again.assignment == old.encode()
+        assert simulated.heartbeat(old, instance=instance) == ErrorCode.fenced_instance_id
+        assert simulated.heartbeat(old) == ErrorCode.unknown_member_id
+        assert simulated.commit(old, generation, instance) == ErrorCode.fenced_instance_id
+        assert simulated.commit(answer.member_id, generation, instance) == ErrorCode.none
+    simulated.fail_over()
+    for instance in ("i", "j"):
+        current = simulated.group.static_member_id(instance)
+        assert current is not None
+        assert simulated.heartbeat(current, instance=instance) == ErrorCode.none
+
+
+def test_an_older_client_that_comes_back_as_leader_is_told_its_former_self_leads() -> None:
+    simulated = SimulatedGroup()
+    (leader,) = simulated.stable(1, group_instance_id="i")
+    answer = simulated.join(group_instance_id="i", can_skip_assignment=False)
+    assert answer is not None
+    assert (answer.leader, answer.members, answer.skip_assignment) == (leader, (), False)
+    assert simulated.group.leader == answer.member_id
+
+
+def test_a_static_member_whose_return_cannot_be_stored() -> None:
+    simulated = SimulatedGroup()
+    (member,) = simulated.stable(1, group_instance_id="i")
+    before = simulated.group
+    simulated.refuse_with = ErrorCode.coordinator_not_available
+    answer = simulated.join(group_instance_id="i")
+    assert answer is not None
+    assert (answer.error, simulated.group) == (ErrorCode.coordinator_not_available, before)
+    assert simulated.heartbeat(member, instance="i") == ErrorCode.none
+
+
+def test_a_static_member_that_comes_back_with_other_protocols() -> None:
+    simulated = SimulatedGroup()
+    (member,) = simulated.stable(1, group_instance_id="i", protocols=RANGE_FIRST)
+    answer = simulated.join(group_instance_id="i", protocols=(Protocol("roundrobin", b"r"),))
+    assert answer is not None
+    assert (answer.generation, answer.protocol_name, answer.leader) == (2, "roundrobin", answer.member_id)
+    assert simulated.heartbeat(member, instance="i") == ErrorCode.fenced_instance_id
+
+
+def test_who_waits_as_a_static_member_is_fenced_by_its_successor() -> None:
+    simulated = SimulatedGroup()
+    (other,) = simulated.stable(1)
+    joining = simulated.add(group_instance_id="i")
+    assert simulated.join(group_instance_id="i") is None
+    assert simulated.joined[joining].error == ErrorCode.fenced_instance_id
+    simulated.join(other)
+    (syncing,) = set(simulated.group.members) - {other}
+    assert simulated.sync(syncing, group_instance_id="i") is None
+    assert simulated.join(group_instance_id="i") is None
+    assert simulated.synced[syncing].error == ErrorCode.fenced_instance_id
+    assert simulated.group.state is PREPARING
+    fenced = simulated.join(syncing, group_instance_id="i")
+    assert fenced is not None
+    assert fenced.error == ErrorCode.fenced_instance_id
+
+
+def test_static_members_stay_through_a_rebalance_that_they_miss() -> None:
+    simulated = SimulatedGroup()
+    static = simulated.add(group_instance_id="i", session_timeout_ms=2 * REBALANCE_MS)
+    simulated.sync_all()
+    dynamic = simulated.add()
+    simulated.advance(REBALANCE_MS)
+    assert (set(simulated.group.members), simulated.group.leader) == ({static, dynamic}, dynamic)
+    assert [member.group_instance_id for member in simulated.joined[dynamic].members] == ["i", None]
+    assert simulated.group.generation == 2
+
+
+def test_a_rebalance_that_only_absent_static_members_take_part_in_waits_for_their_sessions() -> None:
+    simulated = SimulatedGroup()
+    static = simulated.add(group_instance_id="i", session_timeout_ms=2 * REBALANCE_MS)
+    simulated.sync_all()
+    dynamic = simulated.add()
+    simulated.leave((dynamic, None))
+    simulated.advance(REBALANCE_MS)
+    assert (simulated.group.state, simulated.group.generation) == (PREPARING, 1)
+    assert static in simulated.group.members
+    simulated.advance(REBALANCE_MS)
+    assert (simulated.group.state, simulated.group.members) == (EMPTY, {})
+
+
+def test_an_administrator_removes_a_static_member_by_its_instance() -> None:
+    simulated = SimulatedGroup()
+    simulated.stable(1, group_instance_id="i")
+    assert simulated.leave(("", "i")) == [ErrorCode.none]
+    assert simulated.group.state is EMPTY
+
+
+# failover
+
+
+def test_a_new_coordinator_goes_on_with_the_generation() -> None:
+    simulated = SimulatedGroup()
+    members = simulated.stable(2)
+    before = simulated.group
+    simulated.advance(SESSION_MS // 2)
+    simulated.fail_over()
+    group = simulated.group
+    assert (group.state, group.generation, group.leader) == (STABLE, before.generation, before.leader)
+    assert [member.assignment for member in group.members.values()] == [
+        member.assignment for member in before.members.values()
+    ]
+    assert group.state_timestamp_ms == before.state_timestamp_ms
+    simulated.advance(SESSION_MS - 1)
+    assert {simulated.heartbeat(member) for member in members} == {ErrorCode.none}
+
+
+# commits
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_who_may_commit(transactional: bool) -> None:
+    simulated = SimulatedGroup()
+
+    def commit(member_id: str, generation: int, instance: str | None = None) -> ErrorCode:
+        return simulated.commit(member_id, generation, instance, transactional=transactional)
+
+    assert commit("", -1) == ErrorCode.none
+    assert commit("anybody", -1) == ErrorCode.none  # an empty group asks nobody who says no generation
+    assert commit("anybody", 0) == ErrorCode.unknown_member_id
+    (member,) = simulated.stable(1)
+    assert commit(member, 1) == ErrorCode.none
+    assert commit(member, 0) == ErrorCode.illegal_generation
+    assert commit(member, 2) == ErrorCode.illegal_generation
+    assert commit(member, -1) == ErrorCode.illegal_generation
+    assert commit("nobody", 1) == ErrorCode.unknown_member_id
+    assert commit(member, 1, "i") == ErrorCode.unknown_member_id
+    assert commit("", -1) == (ErrorCode.none if transactional else ErrorCode.unknown_member_id)
+    simulated.add()
+    assert commit(member, 1) == ErrorCode.none  # before it joins again
+    simulated.join(member)
+    assert commit(member, 2) == (ErrorCode.none if transactional else ErrorCode.rebalance_in_progress)
+    assert commit(member, 1) == ErrorCode.illegal_generation
+
+
+def test_a_group_value_does_not_change() -> None:
+    simulated = SimulatedGroup()
+    (member,) = simulated.stable(1)
+    before = simulated.group
+    copy = replace(before, members=dict(before.members))
+    simulated.heartbeat(member)
+    simulated.add()
+    assert before == copy
