@@ -16,6 +16,7 @@ from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig, parse_cleanup_policy
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
+from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.pause_points import PausePoints
 from dualwrite.broker_emulator.storage import MemoryOnly, Storage, StoredTopic
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -121,7 +122,10 @@ class Cluster:
         return min((node.node_id for node in self.living_nodes), default=-1)
 
     def create_internal_topics(self) -> None:
-        """Create what Kafka creates when it is first needed; here at start, so that nobody has to be told to wait."""
+        """Create what Kafka creates when it is first needed; here at start, so that nobody has to be told to wait.
+
+        Raises StorageError when the storage has them with another number of partitions.
+        """
         config = self.config
         for name, partitions, segment_bytes in (
             (
@@ -131,7 +135,13 @@ class Cluster:
             ),
             (OFFSETS_TOPIC, config.offsets_topic_num_partitions, config.offsets_topic_segment_bytes),
         ):
-            if name not in self.topics:
+            known = self.topics.get(name)
+            if known is not None and len(known.partitions) != partitions:
+                raise StorageError(
+                    f"{name} was created with {len(known.partitions)} partitions, not {partitions}: what belongs to "
+                    "which of them cannot change, so start with the number that it has"
+                )
+            if known is None:
                 configs = {"cleanup.policy": str(CleanupPolicy.COMPACT), "segment.bytes": str(segment_bytes)}
                 self.create_topic(name, partitions, configs=configs)
 

@@ -157,6 +157,16 @@ def test_partitions_without_a_journal_are_not_taken_for_an_empty_directory(data_
         Emulator(data_dir=data_dir).start()
 
 
+def test_internal_topics_keep_their_number_of_partitions(data_dir: Path) -> None:
+    with Emulator(data_dir=data_dir):
+        pass
+    other = Emulator(data_dir=data_dir, config=BrokerConfig(transaction_state_log_num_partitions=3))
+    with pytest.raises(StorageError, match="__transaction_state was created with 50 partitions, not 3"):
+        other.start()
+    with Emulator(data_dir=data_dir):
+        pass
+
+
 def test_the_journal_cut_at_any_byte_is_the_journal_of_its_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "metadata.journal"
     journal = MetadataJournal(path, sync=False)

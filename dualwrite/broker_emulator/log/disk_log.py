@@ -262,7 +262,7 @@ class DiskLog:
             path.unlink(missing_ok=True)
 
     def close(self, active: Segment) -> None:
-        if not self._folder.exists():
+        if not self._folder.exists() or self._is_checkpointed(active.next_offset):
             return
         try:
             self._next_checkpoint_bytes = 0
@@ -272,6 +272,10 @@ class DiskLog:
             raise StorageError(f"{self._folder} cannot be written: {error}") from error
         for path in self._folder.glob("*.log"):
             self._files.close(path)
+
+    def _is_checkpointed(self, offset: int) -> bool:
+        """Whether a start would find everything up to `offset` written down."""
+        return not self._complete and any(at == offset for at, _ in self._snapshots())
 
     # taking away
 

@@ -133,10 +133,12 @@ class PartitionLog:
         self._states = ProducerStates(now_ms)
         self._producers = self._states.entries
         self._unstable = self._states.unstable
+        self._needs_keys = self.config.is_compacted
         self._verifications = Verifications()
         self._storage = storage or MemoryStorage(MemoryBudget(_NO_LIMIT))
         self._segments = Segments(self._storage, self._states, self.config.segment_bytes)
         self._cleaner = Cleaner(self._segments, self._storage)
+        self._log_start_offset = self._segments.log_start_offset
         self._log_end_offset = self._segments.log_end_offset
         self._flushed_offset = self._log_end_offset
         self._high_watermark = self._log_end_offset
@@ -147,7 +149,7 @@ class PartitionLog:
     @property
     def log_start_offset(self) -> int:
         """Offset of the first record kept."""
-        return self._segments.log_start_offset
+        return self._log_start_offset
 
     @property
     def log_end_offset(self) -> int:
@@ -315,7 +317,7 @@ class PartitionLog:
             self._storage.check_room()
         except StorageError as error:
             return Rejection(ErrorCode.kafka_storage_error, str(error))
-        if self.config.is_compacted and any(_has_record_without_key(batch) for _, batch in batches):
+        if self._needs_keys and any(_has_record_without_key(batch) for _, batch in batches):
             return Rejection(ErrorCode.invalid_record, "a record of a compacted topic needs a key")
         return None
 
@@ -335,7 +337,7 @@ class PartitionLog:
                 self._unstable.begin(producer_id, entry.current_txn_first_offset)
             self._producers[producer_id] = entry
         self._storage.appended(self._segments.active, self._flushed)
-        return AppendResult(ErrorCode.none, base_offset, log_start_offset=self.log_start_offset)
+        return AppendResult(ErrorCode.none, base_offset, log_start_offset=self._log_start_offset)
 
     def _store(self, batches: Sequence[tuple[BatchHeader, bytes | memoryview]]) -> None:
         """Write batches behind the last one: all of them or none. Raises StorageError."""
@@ -399,7 +401,7 @@ class PartitionLog:
         elif not self._high_watermark_held:
             self._high_watermark = self._flushed_offset
             self._unstable.replicated_to(self._high_watermark)
-        self._last_stable_offset = max(self._unstable.last_stable_offset(self._high_watermark), self.log_start_offset)
+        self._last_stable_offset = max(self._unstable.last_stable_offset(self._high_watermark), self._log_start_offset)
         if before != (self._high_watermark, self._last_stable_offset):
             for callback in tuple(self.on_advance):
                 callback()
@@ -410,7 +412,7 @@ class PartitionLog:
         With `at_least_one` the first batch is given even where it alone is larger than `max_bytes`. Between the
         high watermark (or last stable offset) and the log end there is nothing to read; beyond it the answer is 1.
         """
-        if not self.log_start_offset <= fetch_offset <= self._log_end_offset:
+        if not self._log_start_offset <= fetch_offset <= self._log_end_offset:
             return ReadResult(ErrorCode.offset_out_of_range, b"", None, -1, -1, -1)
         limit = self._last_stable_offset if read_committed else self._high_watermark
         try:
@@ -422,7 +424,7 @@ class PartitionLog:
         if read_committed:
             aborted = self._aborted(fetch_offset, next_offset) if records else []
         return ReadResult(
-            ErrorCode.none, records, aborted, self._high_watermark, self._last_stable_offset, self.log_start_offset
+            ErrorCode.none, records, aborted, self._high_watermark, self._last_stable_offset, self._log_start_offset
         )
 
     def _aborted(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
@@ -475,6 +477,7 @@ class PartitionLog:
     def configure(self, config: LogConfig) -> None:
         """Go by other settings from now on."""
         self.config = config
+        self._needs_keys = config.is_compacted
         self._segments.segment_bytes = config.segment_bytes
 
     def delete_records(self, before_offset: int) -> ErrorCode:
@@ -495,6 +498,7 @@ class PartitionLog:
         except (StorageError, OSError) as error:
             logger.error("%s-%d keeps its old records: %s", self.topic, self.partition, error)
             return ErrorCode.kafka_storage_error
+        self._log_start_offset = offset
         self._advance()
         return ErrorCode.none
 

@@ -64,6 +64,8 @@ class Segments:
 
     def read(self, offset: int, limit_offset: int, max_bytes: int, at_least_one: bool) -> tuple[bytes, int]:
         """Whole batches of one segment, as `Segment.read` gives them; the next one's where `offset` ends one."""
+        if offset >= self.active.base_offset:
+            return self.active.read(offset, limit_offset, max_bytes, at_least_one)
         for index in range(self._holding(offset), len(self._segments)):
             records, next_offset = self._segments[index].read(offset, limit_offset, max_bytes, at_least_one)
             if records:
