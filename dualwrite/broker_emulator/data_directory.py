@@ -83,6 +83,10 @@ class DataDirectory:
     def is_behind(self) -> bool:
         return self._flusher.is_behind
 
+    @property
+    def writes(self) -> int:
+        return self._flusher.writes
+
     def topics(self) -> Sequence[StoredTopic]:
         return self._stored
 

@@ -49,6 +49,8 @@ class Flusher:
 
     def __init__(self, fsync: Fsync, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.fsync = fsync
+        self.writes = 0
+        """How often something was marked."""
         self._loop = loop
         self._executor = None if loop is None else ThreadPoolExecutor(1, "fsync")
         self._dirty: dict[Flushable, None] = {}
@@ -73,6 +75,7 @@ class Flusher:
         A round begins when the event loop has finished its present turn, so that what is appended in it goes along.
         """
         self._dirty[written] = None
+        self.writes += 1
         if not now or self._round is not None or self._is_scheduled:
             return
         if self._loop is None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.k00_produce import KEY as PRODUCE_KEY
 from dualwrite.broker_emulator.api.k18_api_versions import KEY as API_VERSIONS_KEY
 from dualwrite.broker_emulator.api.k18_api_versions import unsupported_version_body
 from dualwrite.broker_emulator.api.registry import APIS, Api, Call, CloseConnectionError, Schema, schema
@@ -205,9 +206,12 @@ class Connection(asyncio.Protocol):
 
     async def _handle(self, call: Call) -> Any:
         try:
+            storage = self.node.cluster.storage
+            writes = storage.writes
             response = await call.api.handle(call)
-            if self.node.cluster.storage.is_behind:
-                await self.node.cluster.storage.flushed()
+            # the retry of a Produce writes nothing, but what it says is stored may not be on the disk yet
+            if storage.is_behind and (storage.writes != writes or call.api.key == PRODUCE_KEY):
+                await storage.flushed()
             return response
         except CloseConnectionError:
             raise

@@ -35,6 +35,10 @@ class Storage(Protocol):
     def is_behind(self) -> bool:
         """Whether something was appended that must not be acknowledged yet (`flushed`)."""
 
+    @property
+    def writes(self) -> int:
+        """Grows whenever something is appended: an answer need not wait where that did not happen."""
+
     def topics(self) -> Sequence[StoredTopic]:
         """The topics that were kept, in the order of their creation."""
 
@@ -68,6 +72,7 @@ class MemoryOnly:
 
     is_behind = False
     next_producer_id = None
+    writes = 0
 
     def __init__(self, limit_bytes: int) -> None:
         self.cluster_id = uuid.uuid4().hex[:22]

@@ -18,7 +18,8 @@ from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.metadata_journal import MetadataJournal, producer_ids_allocated
 from dualwrite.broker_emulator.transactions.producer_ids import PRODUCER_ID_BLOCK_SIZE
-from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch
+from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields
+from tests.support.conditions import until
 
 DAY_MS = 86_400_000
 EVERY_TOPIC = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
@@ -223,6 +224,43 @@ def test_what_no_disk_takes_is_not_acknowledged(data_dir: Path, monkeypatch: pyt
         assert client.produce("t", plain_batch(b"3")).base_offset == 1
         assert values(emulator) == [b"1", b"3"]
         emulator.create_topic("new")
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_nothing_is_acknowledged_or_shown_before_the_disk_has_it(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    disk_is_free, rounds = threading.Event(), 0
+    fdatasync = os.fdatasync
+
+    def busy(file: int) -> None:
+        nonlocal rounds
+        rounds += 1
+        disk_is_free.wait(30)
+        fdatasync(file)
+
+    with Emulator(topics={"t": 1}, data_dir=data_dir, config=BrokerConfig(fsync=Fsync.ALWAYS)) as emulator:
+        clients = [RawClient(emulator.bootstrap_servers) for _ in range(4)]
+        reader = RawClient(emulator.bootstrap_servers)
+        first = plain_batch(b"1")
+        clients[0].produce("t", first)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", busy)
+            sent = []
+            for client in clients:
+                fields = produce_fields(12, "t", plain_batch(b"2"), acks=acks, timeout_ms=30_000)
+                sent.append(client.send("produce", 12, **fields))
+            until(lambda: emulator.log("t").log_end_offset == 5)
+            assert all(client.is_silent() for client in clients)
+            assert emulator.log("t").high_watermark == 1
+            assert reader.fetch("t", offset=0).records == emulator.log("t").batches[0]  # others are served meanwhile
+            disk_is_free.set()
+            answers = [
+                client.receive("produce", 12, correlation_id).responses[0].partition_responses[0]
+                for client, correlation_id in zip(clients, sent, strict=True)
+            ]
+        assert sorted(answer.base_offset for answer in answers) == [1, 2, 3, 4]
+        assert rounds <= 2  # those that came while the disk was busy went together
 
 
 def test_an_fsync_that_fails_ends_in_an_error_for_the_client(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

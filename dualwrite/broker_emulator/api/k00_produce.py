@@ -47,6 +47,7 @@ from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.replication import wait_until_replicated
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
+KEY = 0
 _IMPLICIT_ADD_VERSION = 12
 _ALL_REPLICAS = -1
 _ACKS = (_ALL_REPLICAS, 0, 1)
@@ -299,7 +300,7 @@ def _partition_response(new: Any, topic: Any, index: int, result: AppendResult, 
 
 register(
     Api(
-        key=0,
+        key=KEY,
         schema_name="produce",
         min_version=3,
         max_version=13,
