@@ -73,7 +73,10 @@ def apache_kafka() -> Iterator[Broker]:
         ApacheKafka(
             version=KAFKA_VERSION_USED,
             two_phase_commit=True,
-            properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": str(TIMEOUT_SCAN_MS)},
+            properties={
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(TIMEOUT_SCAN_MS),
+                "group.initial.rebalance.delay.ms": "0",
+            },
         )
     )
 

@@ -1,7 +1,4 @@
-"""Offsets committed in transactions by members of a consumer group (KIP-447), on a real Apache Kafka.
-
-The emulator does not have group membership yet.
-"""
+"""Offsets committed in transactions by members of a consumer group (KIP-447), the same on both brokers."""
 
 from __future__ import annotations
 
@@ -14,11 +11,6 @@ import pytest
 
 from .conftest import Broker
 from .wire import DEADLINE_S, GROUP, NOBODY, Code, Wire, wait_for
-
-
-@pytest.fixture
-def broker(apache_kafka: Broker) -> Broker:
-    return apache_kafka
 
 
 @contextmanager
