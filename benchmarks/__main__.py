@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 from rich.console import Console
 from rich.progress import Progress
@@ -16,6 +18,7 @@ from rich.table import Table
 from benchmarks.clients import CLIENTS, WORKLOADS
 
 OURS = "dualwrite"
+MIN_DURATION_S = 0.1
 
 
 @contextmanager
@@ -48,16 +51,33 @@ def measure(client: str, workload: str, bootstrap_servers: str, topic: str, dura
     return float(done.stdout)
 
 
-def run_in_turns(workload: str, rounds: int, duration_s: float, progress: Progress) -> dict[str, list[float]]:
+def run_in_turns(workload: str, rounds: int, duration_s: float, console: Console) -> dict[str, list[float]]:
     """A B C A B C ..., each time against a fresh broker, so that drift of the machine hits all alike."""
     rates: dict[str, list[float]] = {name: [] for name in CLIENTS}
-    task = progress.add_task(workload, total=rounds * len(CLIENTS))
-    for _ in range(rounds):
-        for name in CLIENTS:
-            with emulator(["bench"]) as bootstrap_servers:
-                rates[name].append(measure(name, workload, bootstrap_servers, "bench", duration_s))
-            progress.advance(task)
+    with show_progress(console, workload, total=rounds * len(CLIENTS)) as measured:
+        for _ in range(rounds):
+            for name in CLIENTS:
+                with emulator(["bench"]) as bootstrap_servers:
+                    rate = measure(name, workload, bootstrap_servers, "bench", duration_s)
+                rates[name].append(rate)
+                measured(name, rate)
     return rates
+
+
+@contextmanager
+def show_progress(console: Console, workload: str, total: int) -> Iterator[Callable[[str, float], None]]:
+    """A bar on a terminal, a line per measurement elsewhere; yields what is to be called after each."""
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task(workload, total=total)
+            yield lambda name, rate: progress.advance(task)
+        return
+    numbers = count(1)
+
+    def show(name: str, rate: float) -> None:
+        console.print(f"{workload}: {next(numbers)} of {total}, {name}: {rate:,.0f}", highlight=False, soft_wrap=True)
+
+    yield show
 
 
 def report(workload: str, rates: dict[str, list[float]]) -> Table:
@@ -73,15 +93,50 @@ def report(workload: str, rates: dict[str, list[float]]) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--duration-s", type=float, default=2.0)
-    arguments = parser.parse_args()
+    arguments = _parser().parse_args()
     console = Console()
-    with Progress(console=console, transient=True) as progress:
-        results = {name: run_in_turns(name, arguments.rounds, arguments.duration_s, progress) for name in WORKLOADS}
+    results = {name: run_in_turns(name, arguments.rounds, arguments.duration_s, console) for name in WORKLOADS}
     for name, rates in results.items():
         console.print(report(name, rates))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=f"{OURS}'s producer beside other clients against the broker emulator, each in turn and in a "
+        "process of its own: what each does per second, and the ratios.",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=_rounds,
+        default=5,
+        metavar="N",
+        help="how often each client is measured (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--duration-s",
+        type=_duration_s,
+        default=2.0,
+        metavar="SECONDS",
+        help="how long a measurement takes (default: %(default)s)",
+    )
+    return parser
+
+
+def _rounds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _duration_s(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not MIN_DURATION_S <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {MIN_DURATION_S} on")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -15,14 +15,14 @@ from dualwrite.testing.postgres import PostgresServer
 from examples.flights.comparison import compare
 from examples.flights.events import read_events, write_event_file
 from examples.flights.job import Job, Method
-from examples.flights.kill_plan import Kill, plan_kills
+from examples.flights.kill_plan import Kill, count_transactions, most_kills, plan_kills
 from examples.flights.lives import run_lives
-from examples.flights.options import Options
+from examples.flights.options import DEFAULT_KILLS, Options
 from examples.flights.progress import show_progress
 from examples.flights.report import RunResult
 from examples.flights.services import database_of_its_own, running_emulator, running_postgres, scratch_directory
 from examples.flights.table import read_table
-from examples.flights.topic import read_topic
+from examples.flights.topic import check_brokers, read_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,27 @@ def run_demo(options: Options, console: Console) -> list[RunResult]:
         scratch = resources.enter_context(scratch_directory())
         event_file = scratch / "events.jsonl"
         events = write_event_file(read_events(options.input, key=options.key, limit=options.rows), event_file)
-        plan = plan_kills(options.seed, kills=options.kills, events=events, group_size=options.group_size)
+        plan = _plan(options, events)
+        if options.bootstrap_servers is not None:
+            check_brokers(options.bootstrap_servers)
         methods = [Method.DUAL_WRITE, Method.NAIVE] if options.naive else [Method.DUAL_WRITE]
         postgres = resources.enter_context(running_postgres())
         bootstrap_servers = options.bootstrap_servers or resources.enter_context(
-            running_emulator({_topic(options, method): options.partitions for method in methods})
+            running_emulator({options.topic_of(method): options.partitions for method in methods})
         )
         _announce(options, console, postgres, bootstrap_servers, events)
+        if options.kills is None and len(plan) < DEFAULT_KILLS:
+            transactions = count_transactions(events, options.group_size)
+            console.print(f"{len(plan)} kills: there is no room for more in {transactions} transactions")
         stage = _Stage(options, console, postgres, bootstrap_servers, scratch, event_file, events, plan)
         return [_run_method(stage, method) for method in methods]
+
+
+def _plan(options: Options, events: int) -> list[Kill]:
+    kills = options.kills
+    if kills is None:
+        kills = most_kills(options.seed, wanted=DEFAULT_KILLS, events=events, group_size=options.group_size)
+    return plan_kills(options.seed, kills=kills, events=events, group_size=options.group_size)
 
 
 def _announce(
@@ -67,7 +79,7 @@ def _announce(
 
 def _run_method(stage: _Stage, method: Method) -> RunResult:
     started_s = time.monotonic()
-    topic = _topic(stage.options, method)
+    topic = stage.options.topic_of(method)
     with database_of_its_own(stage.postgres) as engine:
         job = Job(
             method=method,
@@ -85,7 +97,3 @@ def _run_method(stage: _Stage, method: Method) -> RunResult:
             )
         comparison = compare(read_table(engine), read_topic(stage.bootstrap_servers, topic), events=stage.events)
     return RunResult(method, tally, comparison, time.monotonic() - started_s)
-
-
-def _topic(options: Options, method: Method) -> str:
-    return options.topic if method is Method.DUAL_WRITE else f"{options.topic}-{method}"

@@ -23,5 +23,9 @@ class WorkerFailedError(DemoError):
     """A worker ended by itself, hung, or outlived the place where it should have died."""
 
 
+class RefusedError(DemoError):
+    """Kafka, or the way to it, refuses what a worker asks for: the input or the broker is to blame, not the worker."""
+
+
 class UnfinishedTransactionError(DemoError):
     """A transaction is still open after everything was written, so consumers are held up in front of it."""

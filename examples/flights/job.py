@@ -11,6 +11,9 @@ from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
 from examples.flights.kill_plan import Kill
 
+REFUSED_STATUS = 3
+"""Exit status of a worker that could not go on for a reason that its last words tell in one line."""
+
 
 class Method(StrEnum):
     """How a worker writes to both sides."""

@@ -47,17 +47,31 @@ class Kill:
     record: int
 
 
+def count_transactions(events: int, group_size: int) -> int:
+    """How many transactions write `events`."""
+    return -(-events // group_size)
+
+
+def most_kills(seed: int, *, wanted: int, events: int, group_size: int) -> int:
+    """How many of `wanted` deaths there is room for: each one that is met while writing needs its own transaction."""
+    points = _choose_points(random.Random(seed), wanted)
+    writing = [place for place, point in enumerate(points) if point not in TAKEOVER_POINTS]
+    transactions = count_transactions(events, group_size)
+    return writing[transactions] if len(writing) > transactions else wanted
+
+
 def plan_kills(seed: int, *, kills: int, events: int, group_size: int) -> list[Kill]:
     """`kills` deaths, in the order in which they will happen. Raises PlanError where there is no room for them."""
+    transactions = count_transactions(events, group_size)
+    room = most_kills(seed, wanted=kills, events=events, group_size=group_size)
+    if room < kills:
+        raise PlanError(
+            f"{events} events in groups of {group_size} are {transactions} transactions, too few for {kills} kills: "
+            f"--kills at most {room} (with --seed {seed}), or more rows, or smaller groups"
+        )
     dice = random.Random(seed)
     points = _choose_points(dice, kills)
-    transactions = -(-events // group_size)
     writing = sum(point not in TAKEOVER_POINTS for point in points)
-    if writing > transactions:
-        raise PlanError(
-            f"{events} events in groups of {group_size} are {transactions} transactions, too few to die in {writing} "
-            "of them: use more rows, smaller groups, or fewer kills"
-        )
     # No transaction is chosen twice, so that a death always finds one left to die in.
     deaths = iter(sorted(dice.sample(range(transactions), writing)))
     return [

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from examples.flights.errors import WorkerFailedError
-from examples.flights.job import Job, Report
+from examples.flights.errors import DemoError, RefusedError, WorkerFailedError
+from examples.flights.job import REFUSED_STATUS, Job, Report
 from examples.flights.kill_plan import Kill
 from examples.flights.tally import Tally
 
@@ -30,7 +30,7 @@ def run_lives(
     on_change: Callable[[Tally], None],
     keep_going: bool = False,
 ) -> Tally:
-    """Write all events of `job` through every death of `plan`. Raises WorkerFailedError.
+    """Write all events of `job` through every death of `plan`. Raises WorkerFailedError or RefusedError.
 
     With `keep_going` a worker that fails by itself is started again, a few times in a row, instead of ending the run.
     """
@@ -48,7 +48,7 @@ def run_lives(
     return tally
 
 
-def _run_life(job: Job, tally: Tally, logs: Path, on_change: Callable[[Tally], None]) -> WorkerFailedError | None:
+def _run_life(job: Job, tally: Tally, logs: Path, on_change: Callable[[Tally], None]) -> DemoError | None:
     """Start a worker and follow it to its end; returns how it failed unless it ended as it should."""
     tally.started()
     on_change(tally)
@@ -71,6 +71,8 @@ def _run_life(job: Job, tally: Tally, logs: Path, on_change: Callable[[Tally], N
     expected = 0 if job.kill is None else -signal.SIGKILL
     if status == expected:
         return None
+    if status == REFUSED_STATUS:
+        return RefusedError(f"the {job.method} cannot go on: {_tail(log, 1)}")
     return _failure(job, tally, "was to be killed and got to the end" if status == 0 else f"ended with {status}", log)
 
 
@@ -90,10 +92,14 @@ def _reports(process: subprocess.Popen[bytes]) -> Iterator[Report]:
 
 
 def _failure(job: Job, tally: Tally, what: str, log: Path) -> WorkerFailedError:
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
     told = (
         "to write everything" if job.kill is None else f"to die {job.kill.point} from event {job.kill.from_number} on"
     )
     return WorkerFailedError(
-        f"life {tally.lives} of the {job.method} worker, told {told}, {what}; the end of its log:\n{tail or '(empty)'}"
+        f"life {tally.lives} of the {job.method} worker, told {told}, {what}; the end of its log:\n"
+        f"{_tail(log, _LOG_TAIL_LINES)}"
     )
+
+
+def _tail(log: Path, lines: int) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) or "(empty)"

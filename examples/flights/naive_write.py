@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PauseHook, PausePoint
+from examples.flights.errors import RefusedError
 from examples.flights.events import Event
 from examples.flights.job import Job
 from examples.flights.table import row_of
@@ -48,7 +49,7 @@ class NaiveMethod:
             self._pass(PausePoint.AFTER_PREPARE, PausePoint.AFTER_STATE_WRITE, PausePoint.BEFORE_DATABASE_COMMIT)
         self._pass(PausePoint.AFTER_DATABASE_COMMIT)
         for event in events:
-            self._producer.produce(self._topic, key=event.key, value=event.value, on_delivery=_raise_failure)
+            self._produce(event)
             self._pass(PausePoint.AFTER_SEND)
         self._flush()
         self._pass(PausePoint.AFTER_KAFKA_COMMIT)
@@ -56,9 +57,15 @@ class NaiveMethod:
     def close(self) -> None:
         self._flush()
 
+    def _produce(self, event: Event) -> None:
+        try:
+            self._producer.produce(self._topic, key=event.key, value=event.value, on_delivery=_raise_failure)
+        except KafkaException as error:
+            raise RefusedError(f"event {event.number} cannot be sent: {error.args[0].str()}") from error
+
     def _flush(self) -> None:
         if left := self._producer.flush(_FLUSH_TIMEOUT_S):
-            raise TimeoutError(f"{left} records were not delivered within {_FLUSH_TIMEOUT_S} s")
+            raise RefusedError(f"{left} records were not delivered within {_FLUSH_TIMEOUT_S} s")
 
     def _pass(self, *points: PausePoint) -> None:
         for point in points:
@@ -68,4 +75,4 @@ class NaiveMethod:
 def _raise_failure(error: KafkaError | None, message: Message) -> None:
     """Without kills the naive way must lose nothing, or the contrast would not be fair."""
     if error is not None:
-        raise KafkaException(error)
+        raise RefusedError(f"a record was not delivered: {error.str()}")

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+
+from dualwrite.client.record_checks import check_topic
+from dualwrite.config import ProducerConfig
+from dualwrite.errors import ConfigError, InvalidRecordError
+from examples.flights.job import Method
 
 DEFAULT_FLIGHTS = 20_000
+DEFAULT_KILLS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +26,18 @@ class Options:
     key: str | None
     rows: int | None
     group_size: int
-    kills: int
+    kills: int | None
+    """None: DEFAULT_KILLS, or as many as there is room for."""
     partitions: int
     seed: int
     topic: str
     bootstrap_servers: str | None
     naive: bool
     keep_going: bool
+
+    def topic_of(self, method: Method) -> str:
+        """Each method writes to a topic of its own."""
+        return _topic_of(method, self.topic)
 
     @classmethod
     def parse(cls, arguments: Sequence[str] | None) -> Options:
@@ -38,8 +50,15 @@ class Options:
         return cls(**given)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, without the usage, which --help shows."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m examples.flights",
         description="Write events to a Postgres table and a Kafka topic in dual writes, kill the writing process "
         "again and again, and compare table and topic at the end.",
@@ -55,15 +74,21 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--kills",
         type=_at_least(0),
-        default=30,
         metavar="N",
-        help="how often a worker is killed (default: %(default)s)",
+        help=f"how often a worker is killed (default: {DEFAULT_KILLS}, less where there is no room for them)",
     )
     add("--partitions", type=_at_least(1), default=4, metavar="N", help="of the topic (default: %(default)s)")
     add("--seed", type=int, metavar="N", help="chooses where workers die (default: a different one each time; shown)")
-    add("--topic", default="flights", help="(default: %(default)s)")
+    add(
+        "--topic",
+        type=_topic,
+        default="flights",
+        metavar="NAME",
+        help="to write to; the naive way adds -naive (default: %(default)s)",
+    )
     add(
         "--bootstrap-servers",
+        type=_servers,
         metavar="HOST:PORT",
         help="a broker with KIP-939 that runs already, its topics empty (default: start the emulator)",
     )
@@ -72,12 +97,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _at_least(least: int) -> type[int]:
+def _topic_of(method: Method, topic: str) -> str:
+    return topic if method is Method.DUAL_WRITE else f"{topic}-{method}"
+
+
+def _topic(text: str) -> str:
+    try:
+        for method in Method:
+            check_topic(_topic_of(method, text))
+    except InvalidRecordError as error:
+        raise argparse.ArgumentTypeError(str(error).partition(";")[0]) from error
+    return text
+
+
+def _servers(text: str) -> str:
+    try:
+        ProducerConfig.parse(None, {"bootstrap_servers": text})
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("bootstrap_servers").lstrip(": ")) from error
+    return text
+
+
+def _at_least(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        number = int(text)
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if number < least:
             raise argparse.ArgumentTypeError(f"{number} is less than {least}")
         return number
 
-    parse.__name__ = "number"
-    return parse  # type: ignore[return-value]
+    return parse

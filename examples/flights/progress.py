@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.constrain import Constrain
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from examples.flights.tally import Tally
@@ -21,9 +22,27 @@ def show_progress(console: Console, title: str, *, rows: int, kills: int) -> Ite
         yield show
 
 
+class _Bar(Progress):
+    """Leaves room at the end of its line for the ^C of a terminal, which would break the line and double the bar."""
+
+    def get_renderable(self) -> RenderableType:
+        return _Narrower(super().get_renderable(), by=len("^C") + 1)
+
+
+class _Narrower:
+    """Leaves columns free at the right."""
+
+    def __init__(self, content: RenderableType, *, by: int) -> None:
+        self._content = content
+        self._by = by
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Constrain(self._content, max(1, options.max_width - self._by))
+
+
 @contextlib.contextmanager
 def _bar(console: Console, title: str, rows: int, kills: int) -> Iterator[Callable[[Tally], None]]:
-    progress = Progress(
+    progress = _Bar(
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),

@@ -37,12 +37,14 @@ def print_report(console: Console, results: Sequence[RunResult], *, seed: int) -
     console.print(_table(results))
     for result in results:
         console.print(_verdict(result), highlight=False)
-    console.print(_places(results[0].tally), highlight=False)
-    console.print(f"The same kills again: --seed {seed}", highlight=False)
+    if results[0].tally.kills:
+        console.print(_places(results[0].tally), highlight=False)
+        console.print(f"The same kills again: --seed {seed}", highlight=False)
 
 
 def _table(results: Sequence[RunResult]) -> RenderableType:
-    table = Table(title="Table and topic after every kill", title_justify="left", min_width=50)
+    title = "Table and topic, compared at the end" + (" of all kills" if results[0].tally.kills else "")
+    table = Table(title=title, title_justify="left", min_width=50)
     table.add_column("")
     for result in results:
         table.add_column(_TITLES[result.method], justify="right")
@@ -104,4 +106,4 @@ def _name(result: RunResult) -> str:
 
 def _places(tally: Tally) -> str:
     places = ", ".join(f"{point} {tally.killed_at[point]}" for point in PausePoint if tally.killed_at[point])
-    return f"Killed at: {places or 'nowhere'}."
+    return f"Killed at: {places}."

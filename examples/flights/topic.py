@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -10,6 +11,7 @@ from examples.flights.comparison import TopicRecord
 from examples.flights.errors import ServiceError, UnfinishedTransactionError
 
 _REQUEST_TIMEOUT_S = 10.0
+_CHECK_TIMEOUT_S = 0.5
 _POLL_S = 0.2
 
 
@@ -26,9 +28,33 @@ def read_topic(bootstrap_servers: str, topic: str, *, timeout_s: float = 60) -> 
         raise ServiceError(f"topic {topic} cannot be read: {error.args[0]}") from error
 
 
-def _consumer(bootstrap_servers: str, isolation_level: str) -> Consumer:
+def check_brokers(bootstrap_servers: str) -> None:
+    """Raises ServiceError, with the reason, where no broker answers there."""
+    errors: list[KafkaError] = []
+    consumer = _consumer(bootstrap_servers, "read_committed", error_cb=errors.append, log_level=0)
+    deadline_s = time.monotonic() + _REQUEST_TIMEOUT_S
+    try:
+        while not _answers(consumer):
+            if time.monotonic() > deadline_s or any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in errors):
+                reason = errors[0].str() if errors else f"no answer within {_REQUEST_TIMEOUT_S:g} s"
+                raise ServiceError(f"no broker answers at {bootstrap_servers}: {reason}")
+    finally:
+        consumer.close()
+
+
+def _answers(consumer: Consumer) -> bool:
+    try:
+        consumer.list_topics(timeout=_CHECK_TIMEOUT_S)
+    except KafkaException:
+        consumer.poll(0)  # calls back with what went wrong
+        return False
+    return True
+
+
+def _consumer(bootstrap_servers: str, isolation_level: str, **more: Any) -> Consumer:
     return Consumer(
         {
+            **more,
             "bootstrap.servers": bootstrap_servers,
             "group.id": "flights-demo-reader",
             "enable.auto.commit": False,

@@ -13,10 +13,12 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
+from dualwrite.errors import ConfigError, InvalidRecordError, KafkaError
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PauseHook, PausePoint
+from examples.flights.errors import RefusedError
 from examples.flights.events import Event, read_event_file
-from examples.flights.job import Job, Method, Report
+from examples.flights.job import REFUSED_STATUS, Job, Method, Report
 from examples.flights.kill_plan import TAKEOVER_POINTS, Kill
 from examples.flights.table import next_number
 
@@ -59,6 +61,16 @@ class Executioner:
         return point is not PausePoint.AFTER_SEND or self._records_sent == min(kill.record + 1, len(self._group))
 
 
+def main(job: Job) -> int:
+    """Run; what the input or the broker is to blame for is said in one line, and a mistake of ours with a traceback."""
+    try:
+        run(job)
+    except (ConfigError, InvalidRecordError, KafkaError, RefusedError) as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return REFUSED_STATUS
+    return 0
+
+
 def run(job: Job) -> None:
     """Recover, find out from the table where to go on, and write the rest."""
     engine = sa.create_engine(job.database_url)
@@ -90,4 +102,4 @@ def _report(report: Report) -> None:
 
 
 if __name__ == "__main__":
-    run(Job.from_json(sys.argv[1]))
+    sys.exit(main(Job.from_json(sys.argv[1])))

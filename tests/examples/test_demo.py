@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.postgres import PostgresServer
+from examples.flights.kill_plan import most_kills
 from tests.support.databases import unique
 
 
@@ -86,14 +87,39 @@ def test_own_events_are_taken(postgres_server: PostgresServer, emulator: Emulato
     ("arguments", "said"),
     [
         (("--input", "nowhere.csv"), "nowhere.csv: No such file"),
-        (("--rows", "40", "--group-size", "20", "--kills", "9"), "too few to die in"),
+        (("--rows", "40", "--group-size", "20", "--kills", "9"), "--kills at most "),
         (("--rows", "0"), "0 is less than 1"),
+        (("--kills", "some"), "'some' is not a whole number"),
+        (("--topic", "a b"), "'a b' is not a valid topic name"),
+        (("--bootstrap-servers", "nowhere"), "'nowhere' is not host:port"),
+        (("--bootstrap-servers", "127.0.0.1:1"), "no broker answers at 127.0.0.1:1: "),
     ],
 )
-def test_what_cannot_be_done_is_said_and_gives_exit_status_2(
+def test_what_cannot_be_done_is_said_in_one_line_and_gives_exit_status_2(
     postgres_server: PostgresServer, arguments: tuple[str, ...], said: str
 ) -> None:
-    done = run_demo(postgres_server, *arguments)
+    assert_one_line(run_demo(postgres_server, *arguments), said)
+
+
+def test_a_small_input_has_as_many_kills_as_there_is_room_for(postgres_server: PostgresServer) -> None:
+    done = run_demo(postgres_server, "--rows", "4", "--group-size", "2", "--seed", "1", "--no-naive")
+    assert done.returncode == 0, done.stdout + done.stderr
+    kills = most_kills(1, wanted=30, events=4, group_size=2)
+    assert cells(done.stdout, "kills") == [str(kills)]
+    assert f"{kills} kills: there is no room for more in 2 transactions" in done.stdout
+    assert "The same kills again: --seed 1" in done.stdout
+
+
+def test_without_kills_nothing_is_said_of_them(postgres_server: PostgresServer) -> None:
+    done = run_demo(postgres_server, "--rows", "4", "--kills", "0", "--no-naive")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "compared at the end" in done.stdout
+    assert "again" not in done.stdout
+    assert "Killed at" not in done.stdout
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], said: str) -> None:
     assert done.returncode == 2
     assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dualwrite.recipes.pause_points import PausePoint
 from examples.flights.errors import PlanError
-from examples.flights.kill_plan import TAKEOVER_POINTS, plan_kills
+from examples.flights.kill_plan import TAKEOVER_POINTS, most_kills, plan_kills
 
 
 @given(seed=st.integers(), kills=st.integers(0, 60), group_size=st.integers(1, 50), room=st.integers(60, 500))
@@ -40,6 +40,21 @@ def test_the_seed_decides() -> None:
     assert plans[0] == plans[1] != plans[2]
 
 
-def test_more_deaths_than_transactions_are_refused() -> None:
-    with pytest.raises(PlanError, match=r"30 events in groups of 10 are 3 transactions, too few to die in \d+ of them"):
+def test_more_deaths_than_transactions_are_refused_and_the_most_is_named() -> None:
+    room = most_kills(1, wanted=20, events=30, group_size=10)
+    words = f"are 3 transactions, too few for 20 kills: --kills at most {room} .with --seed 1., or more rows"
+    with pytest.raises(PlanError, match=f"30 events in groups of 10 {words}"):
         plan_kills(1, kills=20, events=30, group_size=10)
+
+
+@given(seed=st.integers(), wanted=st.integers(0, 60), transactions=st.integers(1, 40), group_size=st.integers(1, 5))
+def test_the_most_kills_are_possible_and_one_more_is_not(
+    seed: int, wanted: int, transactions: int, group_size: int
+) -> None:
+    events = transactions * group_size
+    room = most_kills(seed, wanted=wanted, events=events, group_size=group_size)
+    assert min(wanted, transactions) <= room <= wanted
+    assert len(plan_kills(seed, kills=room, events=events, group_size=group_size)) == room
+    if room < wanted:
+        with pytest.raises(PlanError):
+            plan_kills(seed, kills=room + 1, events=events, group_size=group_size)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.pause_points import PausePoint
-from examples.flights.errors import WorkerFailedError
+from examples.flights.errors import RefusedError, WorkerFailedError
 from examples.flights.events import Event, write_event_file
 from examples.flights.job import Job, Method
 from examples.flights.kill_plan import Kill
@@ -55,3 +57,15 @@ def test_keeping_going_has_an_end(job: Job, tmp_path: Path) -> None:
     with pytest.raises(WorkerFailedError):
         run_lives(job, [], logs=tmp_path, on_change=lambda tally: lives.append(tally.lives), keep_going=True)
     assert max(lives) == 5
+
+
+@pytest.mark.parametrize("method", list(Method))
+def test_what_kafka_refuses_is_told_in_one_line(job: Job, tmp_path: Path, emulator: Emulator, method: Method) -> None:
+    emulator.create_topic("large")
+    write_event_file(iter([Event(0, "k", "{}"), Event(1, "k", "x" * 2_000_000)]), Path(job.event_file))
+    large = replace(job, method=method, bootstrap_servers=emulator.bootstrap_servers, topic="large")
+    with pytest.raises(RefusedError) as raised:
+        run_lives(large, [], logs=tmp_path, on_change=ignore)
+    assert str(raised.value).startswith(f"the {method} cannot go on: ")
+    assert "large" in str(raised.value) or "more than max.request.size" in str(raised.value)
+    assert "\n" not in str(raised.value)
