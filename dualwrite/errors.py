@@ -32,7 +32,7 @@ class InvalidTxnStateError(IllegalStateError):
 
 
 class InvalidRecordError(DualWriteError, ValueError):
-    """The record cannot be sent as it is (too large, or not bytes); nothing of it was sent and no state changed."""
+    """The record cannot be sent as it is (too large, or of a wrong type); nothing of it was sent and no state changed."""
 
 
 class KafkaError(DualWriteError):
@@ -51,7 +51,7 @@ class RetriableError(KafkaError):
 
 
 class KafkaTimeoutError(RetriableError):
-    """No answer within `max.block.ms`; the operation may still take effect, so repeat the same call."""
+    """No answer in time, and why; the operation may still take effect, so repeat the same call."""
 
 
 class AbortableError(KafkaError):
