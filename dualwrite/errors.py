@@ -32,7 +32,7 @@ class InvalidTxnStateError(IllegalStateError):
 
 
 class InvalidRecordError(DualWriteError, ValueError):
-    """The record cannot be sent as it is (too large, or of a wrong type); nothing of it was sent and no state changed."""
+    """The record cannot be sent as it is (too large, of a wrong type); nothing was sent and no state changed."""
 
 
 class KafkaError(DualWriteError):
