@@ -199,6 +199,26 @@ def test_librdkafka_static_member_is_fenced_by_its_successor(emulator: Emulator)
     consumers.close()
 
 
+def test_librdkafka_members_outlive_their_coordinator() -> None:
+    config = BrokerConfig(offsets_topic_num_partitions=5, transaction_state_log_num_partitions=5)
+    with Emulator(nodes=3, config=config, topics={"t": PARTITIONS}) as emulator:
+        produce(emulator, [f"{index}" for index in range(8)])
+        consumers = Consumers(emulator, partition_assignment_strategy="range")
+        consumers.join("a")
+        consumers.join("b")
+        consumers.poll_until(lambda: consumers.is_shared() and len(consumers.messages) >= 8)
+        group = consumers.emulator_group()
+        emulator.crash_node(emulator.coordinator(group="g"))
+        consumers.messages.clear()
+        produce(emulator, ["new"] * PARTITIONS)
+        consumers.poll_until(lambda: len(consumers.messages) == PARTITIONS)
+        for consumer in consumers.members.values():
+            consumer.commit(asynchronous=False)
+        assert consumers.emulator_group().generation == group.generation
+        assert set(consumers.emulator_group().members) == set(group.members)
+        consumers.close()
+
+
 # transactions of consumers that are also producers, as KIP-447 has them
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -527,3 +528,21 @@ def test_an_assignment_that_was_not_replicated_is_lost(two_nodes: Emulator) -> N
     with client_of(two_nodes, 1 - old) as client:
         assert heartbeat(client, joined) == 25
         assert group_of(two_nodes).members == {}
+
+
+def test_a_group_outlives_the_process_in_its_data_directory(config: BrokerConfig, tmp_path: Path) -> None:
+    clock = VirtualClock()
+    with Emulator(config=config, clock=clock, topics={"t": 1}, data_dir=tmp_path) as emulator:
+        with RawClient(emulator.bootstrap_servers) as client:
+            joined = stable_member(client)
+            commit(client, "g", 7, member_id=joined.member_id, generation_id_or_member_epoch=1)
+            producer = client.init_producer_id("x")
+            member = {"member_id": joined.member_id, "generation_id": 1}
+            assert client.txn_offset_commit("x", producer, "g", "t", 9, **member) == 0
+    with Emulator(config=config, clock=clock, topics={"t": 1}, data_dir=tmp_path) as emulator:
+        with RawClient(emulator.bootstrap_servers) as client:
+            assert heartbeat(client, joined) == 0
+            assert sync(client, joined).assignment == joined.member_id.encode()
+            assert client.offset_fetch("g", "t").error_code == 88
+            settle(emulator, client, producer, commit=True)
+            assert client.offset_fetch("g", "t").committed_offset == 9
