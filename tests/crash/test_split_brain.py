@@ -148,6 +148,21 @@ def test_an_idle_owner_is_fenced_at_its_next_write(database: Database, emulator:
     scenario.assert_both_sides_agree()
 
 
+def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_read(
+    database: Database, emulator: Emulator
+) -> None:
+    """Meanwhile it lost the lock, and another one wrote and died between its two commits."""
+    scenario = Scenario(database, emulator)
+    with sleeping(scenario, PausePoint.AFTER_LOCK) as older:
+        database.cut()
+        scenario.leave_behind(Predecessor.COMMITTED)
+        assert older.wake().took_effect is False
+    older.writer.close()
+    with scenario.writer() as newer:
+        assert newer.recover().outcome is Outcome.COMMITTED
+    scenario.assert_both_sides_agree()
+
+
 def test_a_fenced_writer_names_what_it_left_in_doubt(database: Database, emulator: Emulator) -> None:
     """The newer one fenced it between its two commits, and died before it had completed what it found."""
     scenario = Scenario(database, emulator)

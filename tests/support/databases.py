@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import sqlite3
 import uuid
@@ -45,6 +46,9 @@ class Database(Protocol):
     def disarm(self) -> None:
         """Forget a loss that was asked for and has not struck."""
 
+    def another_client(self) -> Database:
+        """The same database, reached in a way of its own: faults of the one do not touch the other."""
+
     def close(self) -> None: ...
 
 
@@ -73,9 +77,17 @@ class PostgresDatabase:
         self.url = server.url.update_query_dict({"options": f"-csearch_path={schema}"})
         with sa.create_engine(server.url, poolclass=sa.NullPool).begin() as connection:
             connection.execute(sa.schema.CreateSchema(schema))
+        self._reach()
+        events.metadata.create_all(self.engine)
+
+    def _reach(self) -> None:
         self._proxy = NetworkProxy.for_postgres(self.url)
         self.engine = sa.create_engine(self._proxy.through(self.url), pool_pre_ping=True)
-        events.metadata.create_all(self.engine)
+
+    def another_client(self) -> PostgresDatabase:
+        other = copy.copy(self)
+        other._reach()
+        return other
 
     def cut(self) -> None:
         self._proxy.cut()
@@ -112,9 +124,17 @@ class SqliteDatabase:
 
     def __init__(self, directory: Path) -> None:
         self.url = sa.URL.create("sqlite", database=str(directory / f"{uuid.uuid4().hex[:12]}.db"))
+        self._reach()
+        events.metadata.create_all(self.engine)
+
+    def _reach(self) -> None:
         self._faults = _SqliteFaults()
         self.engine = sa.create_engine(self.url, creator=self._connect, poolclass=sa.NullPool)
-        events.metadata.create_all(self.engine)
+
+    def another_client(self) -> SqliteDatabase:
+        other = copy.copy(self)
+        other._reach()
+        return other
 
     def _connect(self) -> sqlite3.Connection:
         if self._faults.away:

@@ -1,0 +1,395 @@
+"""Random histories of dual writes: who does what when, what breaks, and what must be true in the end.
+
+Each process of a history is a thread that runs only while the history lets it, from one pause point to the next. So one
+thread runs at a time, and the same steps lead to the same history.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Error, Fault
+from dualwrite.errors import DualWriteError, OutcomeUnknown
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter, Resolution
+from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from tests.crash.scenario import InjectedError
+from tests.support.conditions import until
+from tests.support.databases import Database, events, unique
+from tests.support.topics import read_topic
+
+# Which transactional id each process has: three quarrel about one, and share the database with a fourth.
+IDS_OF_PROCESSES = (0, 0, 0, 1)
+DEADLINE_S = 60
+
+LOCK_TIMEOUT_MS = 30
+RESOLVE_TIMEOUT_MS = 60
+MAX_BLOCK_MS = 400
+
+
+class Task(StrEnum):
+    WRITE = "write"
+    WRITE_DATABASE_ONLY = "write-database-only"
+    RECOVER = "recover"
+
+
+class Strike(StrEnum):
+    """What can happen to a process while it stands at a pause point, or idles."""
+
+    ERROR = "error"
+    INTERRUPTION = "interruption"
+    DATABASE_CUT = "database-cut"
+    DATABASE_ANSWER_LOST = "database-answer-lost"
+    COMMIT_LOST = "commit-lost"
+    COMMIT_ANSWER_LOST = "commit-answer-lost"
+    DATABASE_AWAY = "database-away"
+    DATABASE_BACK = "database-back"
+    BROKER_CUT = "broker-cut"
+    BROKER_ANSWER_LOST = "broker-answer-lost"
+    BROKER_REQUEST_LOST = "broker-request-lost"
+    BROKER_REFUSES_TO_END = "broker-refuses-to-end"
+    BROKER_AWAY = "broker-away"
+    BROKER_BACK = "broker-back"
+
+
+@dataclass(frozen=True)
+class Start:
+    """Begin a task, unless one is under way."""
+
+    process: int
+    task: Task
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Run on until it stands at pause point `to`, or to the end of the task where it does not come by there."""
+
+    process: int
+    to: PausePoint | None
+
+
+@dataclass(frozen=True)
+class Hit:
+    process: int
+    strike: Strike
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The database hears no more of it and it does not run on; a new process takes its place.
+
+    Unlike after a real kill it does go on when everything is over, and must not be able to change a thing.
+    """
+
+    process: int
+
+
+Step = Start | Advance | Hit | Kill
+
+
+@dataclass
+class Write:
+    """One dual write, and how it ended in the eyes of its caller."""
+
+    transactional_id: str
+    number: int
+    with_records: bool
+    error: BaseException | None = None
+    returned: bool = False
+    tx: DualTransaction | None = None
+
+    @property
+    def bodies(self) -> list[str]:
+        return [f"{self.number}/{index}" for index in range(2)]
+
+    @property
+    def told(self) -> Outcome | None:
+        """What the caller knows; None where it was not told, or told that nobody knows."""
+        if self.tx is not None and self.tx.outcome is not None:
+            return self.tx.outcome
+        if self.returned:
+            return Outcome.COMMITTED
+        if self.error is None or not isinstance(self.error, Exception) or isinstance(self.error, OutcomeUnknown):
+            return None
+        if self.tx is not None and not self.with_records:
+            return None  # the lost commit of an ordinary database transaction
+        return Outcome.ROLLED_BACK
+
+
+class Process:
+    """A writer in a thread that runs only when it is its turn."""
+
+    def __init__(self, history: History, transactional_id: str, database: Database) -> None:
+        self.client_id = unique("process")
+        self.database = database
+        self.resolutions: list[Resolution] = []
+        self._history = history
+        self._throw: BaseException | None = None
+        self._turn = threading.Semaphore(0)
+        self._pause_or_end = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+        self._calm = False
+        self._standing_at: PausePoint | None = None
+        self.writer = DualWriter(
+            database.engine,
+            bootstrap_servers=history.emulator.bootstrap_servers,
+            transactional_id=transactional_id,
+            create_table=False,
+            pause=self._pause,
+            lock_timeout_ms=LOCK_TIMEOUT_MS,
+            resolve_timeout_ms=RESOLVE_TIMEOUT_MS,
+            client_id=self.client_id,
+            max_block_ms=MAX_BLOCK_MS,
+            retry_backoff_ms=1,
+            retry_backoff_max_ms=20,
+            reconnect_backoff_ms=1,
+            reconnect_backoff_max_ms=20,
+        )
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None
+
+    def start(self, task: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=self._run, args=(task,), name=self.client_id, daemon=True)
+        self._thread.start()
+        self._wait()
+
+    def _run(self, task: Callable[[], None]) -> None:
+        task()
+        self._thread = self._standing_at = None
+        self._pause_or_end.release()
+
+    def _pause(self, point: PausePoint) -> None:
+        if self._calm:
+            return
+        self._standing_at = point
+        self._pause_or_end.release()
+        assert self._turn.acquire(timeout=DEADLINE_S)
+        error, self._throw = self._throw, None
+        if error is not None:
+            raise error
+
+    def advance_to(self, point: PausePoint | None) -> None:
+        """Run until it stands at `point` (again), or to the end of the task."""
+        while self.busy:
+            self._turn.release()
+            self._wait()
+            if self._standing_at is point:
+                return
+
+    def _wait(self) -> None:
+        assert self._pause_or_end.acquire(timeout=DEADLINE_S), f"{self.client_id} hangs"
+
+    def throw(self, error: BaseException) -> None:
+        """Raise at the pause point where it stands, once it goes on."""
+        if self.busy:
+            self._throw = error
+
+    def run_to_the_end(self) -> None:
+        """Without pauses."""
+        self._calm = True
+        self.advance_to(None)
+
+    def resolve(self) -> None:
+        """Remember what the writer finds out, or that it could not."""
+        try:
+            self.resolutions.append(self.writer.recover())
+        except (DualWriteError, sa.exc.SQLAlchemyError, InjectedError, KeyboardInterrupt):
+            return
+
+
+@dataclass
+class History:
+    """Processes on one database and one emulator."""
+
+    clients: list[Database]
+    """One per process, and one more for who puts everything right."""
+    emulator: Emulator
+    transactional_ids: list[str] = field(default_factory=lambda: [unique("a"), unique("b")])
+    topic: str = field(default_factory=lambda: unique("topic"))
+    writes: list[Write] = field(default_factory=list)
+    killed: list[Process] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.emulator.create_topic(self.topic)
+        create_state_table(self.clients[-1].engine)
+        for transactional_id in self.transactional_ids:
+            SqlAlchemyStateStore(self.clients[-1].engine).ensure_row(transactional_id)
+        self.processes = [self._new_process(index) for index in range(len(IDS_OF_PROCESSES))]
+
+    def _new_process(self, index: int) -> Process:
+        return Process(self, self.transactional_ids[IDS_OF_PROCESSES[index]], self.clients[index])
+
+    # ---- the restless phase ---------------------------------------------------------------------------------
+
+    def take(self, step: Step) -> None:
+        """Carry out a step; one that makes no sense now does nothing."""
+        process = self.processes[step.process]
+        match step:
+            case Start(task=task):
+                if not process.busy:
+                    process.start(lambda: self._do(process, task))
+            case Advance(to=point):
+                process.advance_to(point)
+            case Hit(strike=strike):
+                self._strike(process, strike)
+            case Kill():
+                process.database.cut()
+                self.emulator.disconnect_clients(client_id=process.client_id)
+                self.killed.append(process)
+                self.processes[step.process] = self._new_process(step.process)
+
+    def _do(self, process: Process, task: Task) -> None:
+        if task is Task.RECOVER:
+            process.resolve()
+        else:
+            self._write(process.writer, with_records=task is Task.WRITE)
+
+    def _write(self, writer: DualWriter, *, with_records: bool) -> Write:
+        write = Write(writer.transactional_id, len(self.writes), with_records)
+        self.writes.append(write)
+        try:
+            with writer.transaction() as write.tx:
+                for index, body in enumerate(write.bodies):
+                    self._put(write.tx, write, index, body)
+            write.returned = True
+        except (Exception, KeyboardInterrupt) as error:
+            write.error = error
+        return write
+
+    def _put(self, tx: DualTransaction, write: Write, index: int, body: str) -> None:
+        row = {"id": next_event_id(), "event_key": write.transactional_id, "body": body}
+        tx.session.execute(sa.insert(events), row)
+        if write.with_records:
+            tx.send(self.topic, key=write.transactional_id, value=body)
+
+    def _strike(self, process: Process, strike: Strike) -> None:
+        database, broker = process.database, self.emulator
+        match strike:
+            case Strike.ERROR:
+                process.throw(InjectedError())
+            case Strike.INTERRUPTION:
+                process.throw(KeyboardInterrupt())
+            case Strike.DATABASE_CUT:
+                database.cut()
+            case Strike.DATABASE_ANSWER_LOST:
+                database.lose_answer()
+            case Strike.COMMIT_LOST:
+                database.lose_commit(applied=False)
+            case Strike.COMMIT_ANSWER_LOST:
+                database.lose_commit(applied=True)
+            case Strike.DATABASE_AWAY:
+                database.refuse_new_connections()
+            case Strike.DATABASE_BACK:
+                database.come_back()
+            case Strike.BROKER_CUT:
+                broker.disconnect_clients(client_id=process.client_id)
+            case Strike.BROKER_ANSWER_LOST:
+                broker.faults.add(Fault(client_id=process.client_id, action=DropReply()))
+            case Strike.BROKER_REQUEST_LOST:
+                broker.faults.add(Fault(client_id=process.client_id, action=CloseBefore()))
+            case Strike.BROKER_REFUSES_TO_END:
+                broker.faults.add(Fault(client_id=process.client_id, action=Error(120), api="EndTxn"))
+            case Strike.BROKER_AWAY:
+                broker.faults.add(Fault(client_id=process.client_id, action=CloseBefore(), count=None))
+            case Strike.BROKER_BACK:
+                broker.faults.clear()
+
+    # ---- the calm phase, in which everything must come right -------------------------------------------------
+
+    def come_right(self) -> None:
+        self.emulator.faults.clear()
+        for client in self.clients:
+            client.come_back()
+            client.disarm()
+        for process in self.processes:
+            process.run_to_the_end()
+        for process in self.processes:
+            if process.writer.state is SlotState.UNRESOLVED:
+                process.resolve()
+        for transactional_id in self.transactional_ids:
+            self._recover_and_write(transactional_id)
+        self.assert_right()
+        for process in self.killed:
+            process.run_to_the_end()
+        self.assert_right()
+        for process in [*self.processes, *self.killed]:
+            process.writer.close()
+
+    def _recover_and_write(self, transactional_id: str) -> None:
+        with DualWriter(
+            self.clients[-1].engine,
+            bootstrap_servers=self.emulator.bootstrap_servers,
+            transactional_id=transactional_id,
+        ) as writer:
+            writer.recover()
+            assert writer.recover().outcome is Outcome.NOTHING
+            write = self._write(writer, with_records=True)
+        assert write.error is None
+
+    def assert_right(self) -> None:
+        in_topic = read_topic(self.emulator.bootstrap_servers, self.topic)
+        for transactional_id in self.transactional_ids:
+            in_table = self._in_table(transactional_id)
+            of_this_id = [write for write in self.writes if write.transactional_id == transactional_id]
+            without = {body for write in of_this_id if not write.with_records for body in write.bodies}
+            assert [body for body in in_table if body not in without] == [
+                value for key, value in in_topic if key == transactional_id
+            ]
+            for write in of_this_id:
+                self._assert_told_the_truth(write, in_table)
+        self._assert_resolutions_true()
+        self._assert_nothing_open()
+
+    def _in_table(self, transactional_id: str) -> list[str]:
+        of_this_id = sa.select(events.c.body).where(events.c.event_key == transactional_id).order_by(events.c.id)
+        with self.clients[-1].engine.connect() as connection:
+            return list(connection.scalars(of_this_id))
+
+    def _assert_told_the_truth(self, write: Write, in_table: list[str]) -> None:
+        is_there = [body for body in write.bodies if body in in_table]
+        assert is_there in ([], write.bodies), f"half of {write}"
+        if write.told is not None:
+            assert (write.told is Outcome.COMMITTED) is bool(is_there), f"the caller was lied to: {write}"
+
+    def _assert_resolutions_true(self) -> None:
+        found = {
+            resolution.prepared_state: resolution.outcome
+            for process in [*self.processes, *self.killed]
+            for resolution in process.resolutions
+            if resolution.outcome is not Outcome.NOTHING
+        }
+        for write in self.writes:
+            if write.tx is not None and write.tx.prepared_state in found:
+                committed = write.bodies[0] in self._in_table(write.transactional_id)
+                assert (found[write.tx.prepared_state] is Outcome.COMMITTED) is committed
+
+    def _assert_nothing_open(self) -> None:
+        until(lambda: not self._open_transactions())  # markers are written after the answer to EndTxn
+        log = self.emulator.log(self.topic, 0)
+        assert log.last_stable_offset == log.high_watermark
+
+    def _open_transactions(self) -> list[object]:
+        return [
+            transaction
+            for transaction in self.emulator.transactions()
+            if transaction.transactional_id in self.transactional_ids
+            and transaction.state not in ("Empty", "CompleteCommit", "CompleteAbort")
+        ]
+
+
+_event_ids = iter(range(1, 2**31))
+
+
+def next_event_id() -> int:
+    """Greater than every one before: under the row lock the order of ids is the order of commits."""
+    return next(_event_ids)
