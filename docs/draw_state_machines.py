@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
 from dualwrite.broker_emulator.transactions.states import mermaid_diagram
 from dualwrite.client.states import CALLS, EVENTS, Call, ProducerState
 from dualwrite.recipes.slot import TRANSITIONS, SlotState
@@ -26,6 +27,16 @@ def producer_diagram() -> str:
     return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(ProducerState.UNINITIALIZED.name)}", *arrows]) + "\n"
 
 
+def group_diagram() -> str:
+    arrows = [
+        f"    {before} --> {after}"
+        for after, previous_states in VALID_PREVIOUS_STATES.items()
+        for before in GroupState
+        if before in previous_states
+    ]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {GroupState.EMPTY}", *arrows, "    Dead --> [*]"]) + "\n"
+
+
 def slot_diagram() -> str:
     arrows = [
         f"    {_camel(before)} --> {_camel(after)}"
@@ -40,6 +51,7 @@ def page() -> str:
     """The whole page."""
     parts = [
         ("The transaction coordinator", "dualwrite/broker_emulator/transactions/states.py", mermaid_diagram()),
+        ("A consumer group", "dualwrite/broker_emulator/groups/states.py", group_diagram()),
         ("The producer", "dualwrite/client/states.py", producer_diagram()),
         ("A transactional id in a DualWriter", "dualwrite/recipes/slot.py", slot_diagram()),
     ]
