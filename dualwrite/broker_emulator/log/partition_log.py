@@ -395,14 +395,14 @@ class PartitionLog:
 
     def _advance(self, replicated_to: int | None = None) -> None:
         before = self._high_watermark, self._last_stable_offset
-        if replicated_to is not None:
-            self._high_watermark = replicated_to
+        if replicated_to is None:
+            replicated_to = self._high_watermark if self._high_watermark_held else self._flushed_offset
+        self._high_watermark = stable = replicated_to
+        if not self._unstable.is_empty:
             self._unstable.replicated_to(replicated_to)
-        elif not self._high_watermark_held:
-            self._high_watermark = self._flushed_offset
-            self._unstable.replicated_to(self._high_watermark)
-        self._last_stable_offset = max(self._unstable.last_stable_offset(self._high_watermark), self._log_start_offset)
-        if before != (self._high_watermark, self._last_stable_offset):
+            stable = self._unstable.last_stable_offset(replicated_to)
+        self._last_stable_offset = stable if stable > self._log_start_offset else self._log_start_offset
+        if before != (replicated_to, self._last_stable_offset):
             for callback in tuple(self.on_advance):
                 callback()
 

@@ -206,7 +206,9 @@ def build_batch(
     """
     if not records:
         raise ValueError("a record batch needs at least one record")
-    body = b"".join(_encode_record(index, key, value) for index, (key, value) in enumerate(records))
+    body = _encode_record(0, *records[0])
+    if len(records) > 1:
+        body += b"".join(_encode_record(index, *record) for index, record in enumerate(records[1:], 1))
     attributes = (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
     checked = _checked(attributes, len(records), timestamp_ms, producer_id, producer_epoch, base_sequence, body)
     return _frame(checked, base_offset, leader_epoch)
@@ -322,8 +324,8 @@ def _uncompressed(header: BatchHeader, body: bytes) -> bytes:
 
 
 def _encode_record(index: int, key: bytes | None, value: bytes | None) -> bytes:
-    body = b"\x00\x00" + _encode_varint(index) + _encode_bytes(key) + _encode_bytes(value) + b"\x00"
-    return _encode_varint(len(body)) + body
+    offset_delta = _SMALL_VARINTS[index] if index < len(_SMALL_VARINTS) else _encode_varint(index)
+    return _encode_bytes(b"\x00\x00" + offset_delta + _encode_bytes(key) + _encode_bytes(value) + b"\x00")
 
 
 def _encode_again(record: Record, base_offset: int, base_timestamp: int) -> bytes:
@@ -341,13 +343,14 @@ def _encode_again(record: Record, base_offset: int, base_timestamp: int) -> byte
 
 
 def _encode_bytes(data: bytes | None) -> bytes:
-    return _encode_varint(-1) if data is None else _encode_varint(len(data)) + data
+    if data is None:
+        return _NULL
+    size = len(data)
+    return (_SMALL_VARINTS[size] if size < len(_SMALL_VARINTS) else _encode_varint(size)) + data
 
 
 def _encode_varint(value: int) -> bytes:
     unsigned = value << 1 if value >= 0 else (-value << 1) - 1  # zigzag
-    if unsigned <= 0x7F:
-        return _BYTES[unsigned]
     encoded = bytearray()
     while unsigned > 0x7F:
         encoded.append(unsigned & 0x7F | 0x80)
@@ -356,7 +359,8 @@ def _encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-_BYTES = [bytes([value]) for value in range(0x80)]
+_NULL = _encode_varint(-1)
+_SMALL_VARINTS = [_encode_varint(value) for value in range(512)]
 
 
 def _decode_record(header: BatchHeader, body: bytes, position: int) -> tuple[Record, int]:

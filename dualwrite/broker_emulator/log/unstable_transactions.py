@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import OrderedDict
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -24,13 +25,20 @@ class UnstableTransactions:
     __slots__ = ("_open", "_unreplicated")
 
     def __init__(self) -> None:
-        self._open: dict[int, int] = {}  # producer id -> first offset; offsets only rise, so the first is the lowest
+        # producer id -> first offset; offsets only rise, so the first is the lowest. A plain dict would look for it
+        # among the places of all that were removed before.
+        self._open: OrderedDict[int, int] = OrderedDict()
         self._unreplicated: list[CompletedTransaction] = []  # in the order of their markers
 
     def clear(self) -> None:
         """Forget all transactions."""
         self._open.clear()
         self._unreplicated.clear()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing holds the last stable offset back."""
+        return not self._open and not self._unreplicated
 
     def begin(self, producer_id: int, first_offset: int) -> None:
         """A transaction got a batch; `first_offset` is that of its first one, and repeating it changes nothing."""

@@ -10,7 +10,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
-from operator import mul
+from operator import attrgetter, mul
 from typing import Any
 
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -46,6 +46,8 @@ def _uvarint(value: int) -> bytes:
 
 _BYTES = [bytes([value]) for value in range(256)]
 _TAG_HEADS = [_uvarint(tag) + _uvarint(number.size) for tag, (_, number, _) in enumerate(_TAGS)]
+_tagged = attrgetter(*(name for name, _, _ in _TAGS))
+_TAG_DEFAULTS = tuple(default for _, _, default in _TAGS)
 
 
 class TransactionLogError(ValueError):
@@ -174,9 +176,15 @@ def _partitions_v0(metadata: TransactionMetadata) -> bytes:
 def _partitions_v1(metadata: TransactionMetadata) -> bytes:
     if metadata.state is TransactionState.EMPTY:
         return _uvarint(0)
-    if not metadata.topic_partitions:
-        return _uvarint(1)
-    topics = _by_topic(metadata.topic_partitions)
+    partitions = metadata.topic_partitions
+    return _few_partitions_v1(partitions) if len(partitions) <= _FEW else _many_partitions_v1(partitions)
+
+
+_FEW = 4
+
+
+def _many_partitions_v1(topic_partitions: frozenset[TopicPartition]) -> bytes:
+    topics = _by_topic(topic_partitions)
     parts = [_uvarint(len(topics) + 1)]
     for topic, partitions in topics.items():
         name = topic.encode()
@@ -185,11 +193,18 @@ def _partitions_v1(metadata: TransactionMetadata) -> bytes:
     return b"".join(parts)
 
 
+_few_partitions_v1 = lru_cache(maxsize=4096)(_many_partitions_v1)
+"""A producer writes to the same few partitions in one transaction after the other."""
+
+
 def _tags(metadata: TransactionMetadata) -> bytes:
+    values = _tagged(metadata)
+    if values == _TAG_DEFAULTS:
+        return _uvarint(0)
     written = [
         head + number.pack(value)
-        for (name, number, default), head in zip(_TAGS, _TAG_HEADS, strict=True)
-        if (value := getattr(metadata, name)) != default
+        for value, (_, number, default), head in zip(values, _TAGS, _TAG_HEADS, strict=True)
+        if value != default
     ]
     return _uvarint(len(written)) + b"".join(written)
 
