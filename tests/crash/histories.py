@@ -179,12 +179,10 @@ class Process:
             raise error
 
     def advance_to(self, point: PausePoint | None) -> None:
-        """Run until it stands at `point` (again), or to the end of the task."""
-        while self.busy:
+        """Run until it stands at `point`, or to the end of the task."""
+        while self.busy and (point is None or self._standing_at is not point):
             self._turn.release()
             self._wait()
-            if self._standing_at is point:
-                return
 
     def _wait(self) -> None:
         assert self._pause_or_end.acquire(timeout=DEADLINE_S), f"{self.client_id} hangs"
