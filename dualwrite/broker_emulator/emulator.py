@@ -109,7 +109,7 @@ class Emulator:
         if nodes < 1:
             raise ValueError(f"a cluster needs a node, not {nodes}")
         host, _, port = listen.rpartition(":")
-        if not host or not port.isdecimal():
+        if not host or not port.isdecimal() or int(port) > 65535:
             raise ValueError(f"listen takes host:port, not {listen!r}")
         self.config = config or BrokerConfig()
         self.clock: Clock = clock or SystemClock()

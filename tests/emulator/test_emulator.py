@@ -171,3 +171,9 @@ def test_settings_reach_the_broker() -> None:
         client = RawClient(emulator.bootstrap_servers)
         assert client.topic_id("made") is not None
         assert emulator.log("made", 3).log_end_offset == 0
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:99999", "127.0.0.1", ":0", "127.0.0.1:http"])
+def test_an_address_that_cannot_be_listened_on(listen: str) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        Emulator(listen=listen)
