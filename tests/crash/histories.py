@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Error, Fault
-from dualwrite.errors import DualWriteError, OutcomeUnknown
+from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
@@ -29,6 +29,8 @@ from tests.support.topics import read_topic
 # Which transactional id each process has: three quarrel about one, and share the database with a fourth.
 IDS_OF_PROCESSES = (0, 0, 0, 1)
 DEADLINE_S = 60
+
+EXPECTED = (DualWriteError, sa.exc.SQLAlchemyError, InjectedError, KeyboardInterrupt)
 
 LOCK_TIMEOUT_MS = 30
 RESOLVE_TIMEOUT_MS = 60
@@ -131,6 +133,7 @@ class Process:
         self.client_id = unique("process")
         self.database = database
         self.resolutions: list[Resolution] = []
+        self.errors: list[BaseException] = []
         self._history = history
         self._throw: BaseException | None = None
         self._turn = threading.Semaphore(0)
@@ -198,11 +201,11 @@ class Process:
         self.advance_to(None)
 
     def resolve(self) -> None:
-        """Remember what the writer finds out, or that it could not."""
+        """Remember what the writer finds out, or why it could not."""
         try:
             self.resolutions.append(self.writer.recover())
-        except (DualWriteError, sa.exc.SQLAlchemyError, InjectedError, KeyboardInterrupt):
-            return
+        except (Exception, KeyboardInterrupt) as error:
+            self.errors.append(error)
 
 
 @dataclass
@@ -345,6 +348,7 @@ class History:
             ]
             for write in of_this_id:
                 self._assert_told_the_truth(write, in_table)
+        self._assert_errors_expected()
         self._assert_resolutions_true()
         self._assert_nothing_open()
 
@@ -358,6 +362,12 @@ class History:
         assert is_there in ([], write.bodies), f"half of {write}"
         if write.told is not None:
             assert (write.told is Outcome.COMMITTED) is bool(is_there), f"the caller was lied to: {write}"
+
+    def _assert_errors_expected(self) -> None:
+        of_processes = [error for process in [*self.processes, *self.killed] for error in process.errors]
+        for error in [*of_processes, *(write.error for write in self.writes if write.error is not None)]:
+            assert isinstance(error, EXPECTED), f"a mistake inside the writer: {error!r}"
+            assert not isinstance(error, IllegalStateError), f"nobody misused it: {error!r}"
 
     def _assert_resolutions_true(self) -> None:
         found = {
