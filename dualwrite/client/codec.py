@@ -14,18 +14,23 @@ from dualwrite.client import messages as m
 from dualwrite.client.kafka_python import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
     EndTxnRequest,
     EndTxnResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    ListTransactionsRequest,
     MetadataRequest,
     MetadataResponse,
     ProduceRequest,
     ProduceResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
 )
 from dualwrite.errors import Api
 
@@ -57,7 +62,12 @@ _REQUEST_CLASSES: Final[dict[Api, Any]] = {
     Api.API_VERSIONS: ApiVersionsRequest,
     Api.INIT_PRODUCER_ID: InitProducerIdRequest,
     Api.END_TXN: EndTxnRequest,
+    Api.WRITE_TXN_MARKERS: WriteTxnMarkersRequest,
     Api.TXN_OFFSET_COMMIT: TxnOffsetCommitRequest,
+    Api.DESCRIBE_CLUSTER: DescribeClusterRequest,
+    Api.DESCRIBE_PRODUCERS: DescribeProducersRequest,
+    Api.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest,
+    Api.LIST_TRANSACTIONS: ListTransactionsRequest,
 }
 
 _TOPIC_DATA: Final[Any] = ProduceRequest.TopicProduceData

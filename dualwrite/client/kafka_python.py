@@ -11,6 +11,16 @@ import warnings
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", r"(read_text|open_text) is deprecated", DeprecationWarning)
     from kafka.errors import UnsupportedCodecError, kafka_errors
+    from kafka.protocol.admin import (
+        DescribeClusterRequest,
+        DescribeClusterResponse,
+        DescribeProducersRequest,
+        DescribeProducersResponse,
+        DescribeTransactionsRequest,
+        DescribeTransactionsResponse,
+        ListTransactionsRequest,
+        ListTransactionsResponse,
+    )
     from kafka.protocol.metadata import (
         ApiVersionsRequest,
         ApiVersionsResponse,
@@ -28,6 +38,8 @@ with warnings.catch_warnings():
         ProduceResponse,
         TxnOffsetCommitRequest,
         TxnOffsetCommitResponse,
+        WriteTxnMarkersRequest,
+        WriteTxnMarkersResponse,
     )
     from kafka.record.default_records import DefaultRecordBatchBuilder
     from kafka.record.util import calc_crc32c
@@ -36,12 +48,20 @@ __all__ = [
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "DefaultRecordBatchBuilder",
+    "DescribeClusterRequest",
+    "DescribeClusterResponse",
+    "DescribeProducersRequest",
+    "DescribeProducersResponse",
+    "DescribeTransactionsRequest",
+    "DescribeTransactionsResponse",
     "EndTxnRequest",
     "EndTxnResponse",
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
     "InitProducerIdRequest",
     "InitProducerIdResponse",
+    "ListTransactionsRequest",
+    "ListTransactionsResponse",
     "MetadataRequest",
     "MetadataResponse",
     "ProduceRequest",
@@ -49,6 +69,8 @@ __all__ = [
     "TxnOffsetCommitRequest",
     "TxnOffsetCommitResponse",
     "UnsupportedCodecError",
+    "WriteTxnMarkersRequest",
+    "WriteTxnMarkersResponse",
     "calc_crc32c",
     "kafka_errors",
 ]
