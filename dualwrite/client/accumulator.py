@@ -26,6 +26,7 @@ class Batch:
 
     __slots__ = (
         "_listeners",
+        "append",
         "base_offset",
         "base_sequence",
         "builder",
@@ -50,6 +51,7 @@ class Batch:
         self.partition = queue.partition
         self.number = number
         self.builder = builder
+        self.append: Final = builder.append
         self.created_ms = created_ms
         self.record_count = 0
         self.reserved_bytes = 0
@@ -179,7 +181,7 @@ class Accumulator:
             queue = self._new_queue(topic, partition)
         batch = queue.open
         if batch is not None:
-            if batch.builder.append(batch.record_count, timestamp_ms, key, value, headers) is not None:
+            if batch.append(batch.record_count, timestamp_ms, key, value, headers) is not None:
                 batch.record_count += 1
                 return batch
             self._close_open(queue, batch)

@@ -31,9 +31,6 @@ from dualwrite.config import ProducerConfig
 from dualwrite.errors import FatalError, IllegalStateError, InvalidRecordError
 from dualwrite.prepared_state import PreparedTxnState
 
-# more than any record needs besides its key, value and headers
-_RECORD_OVERHEAD_BYTES: Final = 40
-
 _log = logging.getLogger(__name__)
 
 
@@ -211,39 +208,46 @@ class Engine:
         """The record's batch and its place in it; or what must end before this can be tried again."""
         with self.lock:
             self._identity.check_send()
+            if partition is None and key is None:
+                # almost every record without a key goes where the one before it went: nothing else is asked then
+                batch = self._sticky.get(topic)
+                if batch is not None and batch.queue.open is batch:
+                    index = batch.record_count
+                    if batch.append(index, timestamp_ms, None, value, headers) is not None:
+                        batch.record_count = index + 1
+                        return batch, index
             partitions = self._topology.partitions(topic)
             if partitions == 0:
                 check_topic(topic)
                 self.wake()
                 return self._sender.want_topic(topic)
             if partition is None:
-                partition = self._choose_partition(topic, key, value, partitions)
+                partition = self._choose_partition(topic, key, partitions)
             elif not 0 <= partition < partitions:
                 raise InvalidRecordError(
                     f"{topic!r} has the partitions 0 to {partitions - 1}, not {partition}; the record was not sent"
                 )
-            batch = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers, _monotonic_ms())
-            if batch is None:
+            accepted = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers, _monotonic_ms())
+            if accepted is None:
                 self.wake()
                 return self._memory_freed()
-            self._identity.accepted()
-            count = batch.record_count
-            if count == 1:
-                if key is None:
-                    self._sticky[topic] = batch
-                self._wake_for(batch)
-            return batch, count - 1
+            if accepted.record_count == 1:
+                self._opened(accepted, keyless=key is None)
+            return accepted, accepted.record_count - 1
 
-    def _choose_partition(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+    def _choose_partition(self, topic: str, key: bytes | None, partitions: int) -> int:
+        """Without a key: the next one, because the batch that is filled has no room or has been sent (KIP-480)."""
         if key is not None:
             return partition_for_key(key, partitions)
         sticky = self._sticky.get(topic)
-        if sticky is None:
-            return 0
-        size = _RECORD_OVERHEAD_BYTES + (len(value) if value is not None else 0)
-        if sticky.queue.open is sticky and sticky.builder.size() + size <= self.config.batch_size:
-            return sticky.partition
-        return (sticky.partition + 1) % partitions
+        return 0 if sticky is None else (sticky.partition + 1) % partitions
+
+    def _opened(self, batch: Batch, *, keyless: bool) -> None:
+        """A batch got its first record. A batch has the records of one transaction, so this tells of all of them."""
+        self._identity.accepted()
+        if keyless:
+            self._sticky[batch.topic] = batch
+        self._wake_for(batch)
 
     def _wake_for(self, batch: Batch) -> None:
         """After a batch was opened: the loop must be awake when its lingering ends, and if another one is full now."""
