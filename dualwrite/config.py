@@ -1,4 +1,4 @@
-"""A producer's settings, named as Kafka names them; each is listed once, with its default, its kind and its limits."""
+"""Settings of producers and of administration, named as Kafka names them: each with its default, kind and limits."""
 
 from __future__ import annotations
 
@@ -45,12 +45,9 @@ class ProducerConfig:
     @classmethod
     def parse(cls, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> ProducerConfig:
         """From a mapping by Kafka's dotted names and keywords with underscores. `ConfigError` says what is wrong."""
-        given = _named_once({} if config is None else _mapping(config), settings)
+        given = _named_once({} if config is None else _mapping(config), settings, _PARSERS)
         say = _Spelling(setting.written for setting in given.values())
-        values = {field: _PARSERS[field](setting.written, setting.value) for field, setting in given.items()}
-        if "bootstrap_servers" not in values:
-            raise ConfigError(f"{say('bootstrap_servers')} is missing: give it as host:port[,host:port]")
-        parsed = cls(**values)
+        parsed = cls(**_values(given, say, _PARSERS))
         parsed._check_agreement(given.keys(), say)
         return parsed
 
@@ -84,6 +81,30 @@ class ProducerConfig:
         return MAX_TRANSACTION_TIMEOUT_MS if self.transaction_two_phase_commit_enable else self.transaction_timeout_ms
 
 
+@dataclass(frozen=True, slots=True)
+class AdminConfig:
+    """Checked settings of `TransactionAdmin`: those of the way to the cluster, as a producer has them, and one more."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = "dualwrite"
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> AdminConfig:
+        """From a mapping by Kafka's dotted names and keywords with underscores. `ConfigError` says what is wrong."""
+        given = _named_once({} if config is None else _mapping(config), settings, _ADMIN_PARSERS)
+        return cls(**_values(given, _Spelling(setting.written for setting in given.values()), _ADMIN_PARSERS))
+
+
+_Parsers = Mapping[str, Callable[[str, Any], Any]]
+"""What may be set, and how each is read."""
+
+
 class _Given(NamedTuple):
     """A setting as the caller wrote it."""
 
@@ -111,24 +132,31 @@ def _mapping(config: Any) -> Mapping[str, Any]:
     raise ConfigError(sentence)
 
 
-def _named_once(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, _Given]:
+def _values(given: Mapping[str, _Given], say: _Spelling, parsers: _Parsers) -> dict[str, Any]:
+    values = {field: parsers[field](setting.written, setting.value) for field, setting in given.items()}
+    if "bootstrap_servers" not in values:
+        raise ConfigError(f"{say('bootstrap_servers')} is missing: give it as host:port[,host:port]")
+    return values
+
+
+def _named_once(config: Mapping[str, Any], settings: Mapping[str, Any], parsers: _Parsers) -> dict[str, _Given]:
     given: dict[str, _Given] = {}
     for name, value in [*config.items(), *settings.items()]:
         if not isinstance(name, str):
             raise ConfigError(f"the name of a setting is a text, not {name!r}")
         field = name.replace(".", "_")
-        if field not in _PARSERS:
-            raise ConfigError(_unknown(name, field))
+        if field not in parsers:
+            raise ConfigError(_unknown(name, field, parsers))
         if field in given:
             raise ConfigError(f"{given[field].written} is given twice, once as {name}")
         given[field] = _Given(name, value)
     return given
 
 
-def _unknown(name: str, field: str) -> str:
+def _unknown(name: str, field: str, parsers: _Parsers) -> str:
     say = _Spelling([name])
-    close = difflib.get_close_matches(field.lower(), _PARSERS, n=1)
-    hint = f"did you mean {say(close[0])}?" if close else f"the settings are {', '.join(map(say, _PARSERS))}"
+    close = difflib.get_close_matches(field.lower(), parsers, n=1)
+    hint = f"did you mean {say(close[0])}?" if close else f"the settings are {', '.join(map(say, parsers))}"
     return f"unknown setting {name!r}; {hint}"
 
 
@@ -190,7 +218,7 @@ def _choice(choices: Mapping[str, int]) -> Callable[[str, Any], int]:
     return parse
 
 
-_PARSERS: Final[dict[str, Callable[[str, Any], Any]]] = {
+_PARSERS: Final[_Parsers] = {
     "bootstrap_servers": _servers,
     "client_id": _text,
     "transactional_id": _optional_text,
@@ -215,3 +243,8 @@ _PARSERS: Final[dict[str, Callable[[str, Any], Any]]] = {
 }
 
 assert list(_PARSERS) == [field.name for field in fields(ProducerConfig)]
+
+_ADMIN_PARSERS: Final[_Parsers] = {
+    field.name: _int(1) if field.name == "default_api_timeout_ms" else _PARSERS[field.name]
+    for field in fields(AdminConfig)
+}

@@ -18,7 +18,7 @@ _MISSING_RIGHTS: Final[dict[tuple[Api, int], str]] = {
     (Api.INIT_PRODUCER_ID, 31): "IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (KIP-679)",
     (Api.INIT_PRODUCER_ID, 53): "WRITE on the transactional id {0!r}",
     (Api.END_TXN, 53): "WRITE on the transactional id {0!r}",
-    (Api.WRITE_TXN_MARKERS, 31): "ALTER on the cluster (CLUSTER_ACTION on brokers before 3.8)",
+    (Api.WRITE_TXN_MARKERS, 31): "ALTER on the cluster (CLUSTER_ACTION where brokers are old)",
     (Api.TXN_OFFSET_COMMIT, 29): "READ on the topics whose offsets are committed",
     (Api.TXN_OFFSET_COMMIT, 30): "READ on the group {0!r}",
     (Api.TXN_OFFSET_COMMIT, 53): "WRITE on the transactional id",

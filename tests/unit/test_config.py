@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from dualwrite.config import ProducerConfig
+from dualwrite.config import AdminConfig, ProducerConfig
 from dualwrite.errors import ConfigError
 from dualwrite.producer import Producer
 
@@ -118,3 +119,19 @@ def test_two_phase_commit_has_no_timeout() -> None:
 def test_acks_without_idempotence() -> None:
     assert parse(acks=0, enable_idempotence="false").acks == 0
     assert parse(acks="all").acks == -1
+
+
+def test_administration_reads_the_same_settings_by_the_same_rules() -> None:
+    given = AdminConfig.parse({"bootstrap.servers": "h:1", "retry.backoff.ms": 7}, {"default_api_timeout_ms": "9"})
+    assert (given.bootstrap_servers, given.retry_backoff_ms, given.default_api_timeout_ms) == ((("h", 1),), 7, 9)
+    shared = {field.name for field in fields(AdminConfig)} & {field.name for field in fields(ProducerConfig)}
+    admin, producer = AdminConfig.parse(None, {"bootstrap_servers": "h:1"}), parse()
+    assert {getattr(admin, name) == getattr(producer, name) for name in shared} == {True}
+    for settings, words in [
+        ({}, r"bootstrap\.servers is missing"),
+        ({"bootstrap_servers": "h:1", "linger_ms": 1}, "unknown setting 'linger_ms'"),
+        ({"bootstrap_servers": "h:1", "default_api_timeout": 1}, "did you mean default_api_timeout_ms"),
+        ({"bootstrap_servers": "h:1", "default_api_timeout_ms": 0}, "whole number from 1"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            AdminConfig.parse(None, settings)
