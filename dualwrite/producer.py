@@ -225,18 +225,19 @@ class Producer:
 
         Raises `InvalidRecordError` (nothing was sent), `IllegalStateError`, `AbortableError`, `KafkaTimeoutError`.
         """
-        self._check_process()
+        if self._generation != process_generation():
+            self._check_process()
         if type(topic) is not str:
             check_topic(topic)
         value_bytes = value if type(value) is bytes else encoded("value", value)
-        key_bytes = encoded("key", key)
+        key_bytes = None if key is None else encoded("key", key)
         header_list = [] if headers is None else checked_headers(headers)
         if partition is not None:
             partition = checked_partition(partition)
-        timestamp_ms = int(time.time() * 1000) if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
+        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
         engine = self._engine
         tried = engine.try_send(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
-        if isinstance(tried, Operation):
+        if type(tried) is not tuple:
             deadline_s = self._deadline_s()
             while isinstance(tried, Operation):
                 self._wait_to_send(tried, topic, deadline_s)
