@@ -36,7 +36,7 @@ class ProducerConfig:
     reconnect_backoff_ms: int = 50
     reconnect_backoff_max_ms: int = 1_000
     linger_ms: int = 5
-    batch_size: int = 16_384
+    batch_size: int = 131_072
     max_request_size: int = 1_048_576
     buffer_memory: int = 33_554_432
     compression_type: int = 0
