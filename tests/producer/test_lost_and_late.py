@@ -1,0 +1,152 @@
+"""Every request of a transaction lost, late, doubled or overtaken: no record is lost or doubled, nothing stays open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.broker_emulator import Profile
+from dualwrite.broker_emulator.faults import (
+    Action,
+    CloseAfter,
+    CloseBefore,
+    Delay,
+    DropReply,
+    DropRequest,
+    Duplicate,
+    Hold,
+    HoldReply,
+    Reorder,
+)
+from dualwrite.errors import AbortableError, FatalError, FencedError
+from dualwrite.producer import Producer, TopicPartition
+from tests.producer.world import GROUP, PROFILES, World, world_of
+
+# The requests of three transactions with two partitions and a position of a group, and which of its kind is hit.
+REQUESTS = [
+    ("Metadata", 0),
+    ("FindCoordinator", 0),
+    ("FindCoordinator", 1),  # the group's
+    ("InitProducerId", 0),
+    ("AddPartitionsToTxn", 0),
+    ("AddPartitionsToTxn", 1),
+    ("AddOffsetsToTxn", 0),
+    ("AddOffsetsToTxn", 1),
+    ("Produce", 0),
+    ("Produce", 1),
+    ("Produce", 2),
+    ("TxnOffsetCommit", 0),
+    ("TxnOffsetCommit", 1),
+    ("EndTxn", 0),
+    ("EndTxn", 1),  # the abort
+    ("EndTxn", 2),
+]
+OF_V1 = ("AddPartitionsToTxn", "AddOffsetsToTxn")
+
+LOST: list[Action] = [DropReply(), CloseBefore(), CloseAfter()]
+DOUBLED: list[Action] = [Duplicate(), Duplicate(after_requests=2)]
+LATE: list[Action] = [DropRequest(), Delay(150), HoldReply()]  # over only after request.timeout.ms
+ZOMBIES: list[Action] = [Hold(), Duplicate(on_release=True), Reorder()]
+REQUEST_TIMEOUT_MS = 60
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with world_of(request.param) as made:
+        yield made
+
+
+def cases(actions: list[Action], *, every: bool) -> pytest.MarkDecorator:
+    """(profile, request, which, action); of each kind of request the first, or all that are listed."""
+    rows = [
+        pytest.param(profile, api, skip, action, id=f"{profile.value}-{action!r}-{api}-{skip}")
+        for profile in PROFILES
+        for action in actions
+        for api, skip in REQUESTS
+        if (every or skip == 0) and (profile is Profile.KAFKA_3_9 or api not in OF_V1)
+        if not _is_told_apart_by_nobody(profile, api, action)
+    ]
+    return pytest.mark.parametrize(("world", "api", "skip", "action"), rows, indirect=["world"])
+
+
+def _is_told_apart_by_nobody(profile: Profile, api: str, action: Action) -> bool:
+    """Which late requests Kafka takes for new ones, whatever a client does; they have tests of their own below.
+
+    An InitProducerId fences whoever has the id. Before KIP-890 an EndTxn that is late ends the next transaction, which
+    has the same epoch.
+    """
+    is_late = isinstance(action, Delay | Duplicate | Reorder)
+    return is_late and (api == "InitProducerId" or (api == "EndTxn" and profile is Profile.KAFKA_3_9))
+
+
+def three_transactions(world: World, producer: Producer) -> None:
+    """One that is committed, one that is aborted, one that is committed."""
+    producer.init_transactions()
+    for number in range(3):
+        producer.begin_transaction()
+        left = producer.send("orders", f"{number} left", partition=0)
+        right = producer.send("orders", f"{number} right", partition=1)
+        producer.send_offsets_to_transaction({TopicPartition("inputs", 0): 10 * (number + 1)}, GROUP)
+        if number == 1:
+            left.result(10)
+            right.result(10)
+            producer.abort_transaction()
+        else:
+            world.commit(producer)
+
+
+def assert_all_is_well(world: World) -> None:
+    assert world.committed() == ["0 left", "2 left", "0 right", "2 right"]
+    assert world.offset() == 30
+    assert world.nothing_is_open()
+
+
+@cases(LOST + DOUBLED, every=True)
+def test_a_request_or_its_answer_is_lost_or_doubled(world: World, api: str, skip: int, action: Action) -> None:
+    fault = world.fault(api, action, skip=skip)
+    three_transactions(world, world.producer())
+    assert fault.hits == 1
+    assert_all_is_well(world)
+
+
+@cases(LATE, every=False)
+def test_an_answer_that_comes_too_late(world: World, api: str, skip: int, action: Action) -> None:
+    fault = world.fault(api, action, skip=skip)
+    three_transactions(world, world.producer(request_timeout_ms=REQUEST_TIMEOUT_MS))
+    assert fault.hits == 1
+    assert_all_is_well(world)
+
+
+@cases(ZOMBIES, every=False)
+def test_a_request_that_is_applied_when_everything_is_over(world: World, api: str, skip: int, action: Action) -> None:
+    """It was given up and sent again, or doubled on its way; then it arrives. It may change nothing."""
+    fault = world.fault(api, action, skip=skip)
+    producer = world.producer(request_timeout_ms=REQUEST_TIMEOUT_MS)
+    three_transactions(world, producer)
+    fault.release()
+    assert_all_is_well(world)
+    if api != "InitProducerId":  # of which a late one fences
+        world.run(producer, "last")
+        assert world.committed() == ["0 left", "2 left", "last", "0 right", "2 right"]
+
+
+@pytest.mark.parametrize("world", PROFILES, indirect=True, ids=lambda profile: profile.value)
+def test_a_late_initialisation_fences_its_own_producer_and_that_is_said(world: World) -> None:
+    """Kafka cannot tell it from a newer producer. What was open then is not committed, and the next one goes on."""
+    zombie = world.fault("InitProducerId", Duplicate(on_release=True))
+    producer = world.ready()
+    world.run(producer, "before")
+    zombie.wait_held(1)
+    producer.begin_transaction()
+    producer.send("orders", "fenced").result(10)
+    zombie.release()
+    zombie.wait_unsent(1)
+    with pytest.raises((AbortableError, FatalError)) as raised:
+        world.commit(producer)
+    if isinstance(raised.value, AbortableError):
+        with pytest.raises(FencedError):
+            producer.abort_transaction()
+    world.run(world.ready(), "after")
+    assert world.committed() == ["before", "after"]
+    assert world.nothing_is_open()

@@ -1,0 +1,112 @@
+"""A broker of one profile, producers on it, and what is true of it afterwards: as foreign clients see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
+from dualwrite.broker_emulator.faults import Action, Fault, FaultHandle
+from dualwrite.producer import Producer
+from tests.interop.wire import Wire
+from tests.support.conditions import until
+from tests.support.topics import read_topic
+
+PROFILES = [Profile.KIP_939, Profile.KAFKA_4_3]
+GROUP = "readers"
+
+
+class World:
+    """One test's broker. Producers use two-phase commit where the profile has all of it."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+        self.faults = emulator.faults
+        self.profile = emulator.config.profile
+        self.two_phase_commit = self.profile is Profile.KIP_939
+        self._made: list[Producer] = []
+
+    def producer(self, transactional_id: str | None = "tid", **settings: Any) -> Producer:
+        """With short back-offs; not initialised."""
+        defaults: dict[str, Any] = {"max_block_ms": 10_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5}
+        defaults |= {"linger_ms": 0}
+        if transactional_id is not None:
+            defaults |= {"transactional_id": transactional_id}
+            defaults |= {"transaction_two_phase_commit_enable": self.two_phase_commit}
+        producer = Producer(bootstrap_servers=self.emulator.bootstrap_servers, **defaults | settings)
+        self._made.append(producer)
+        return producer
+
+    def ready(self, transactional_id: str = "tid", **settings: Any) -> Producer:
+        """Initialised."""
+        producer = self.producer(transactional_id, **settings)
+        producer.init_transactions()
+        return producer
+
+    def commit(self, producer: Producer) -> None:
+        """As a dual write does it, where there is two-phase commit."""
+        if self.two_phase_commit:
+            producer.complete_transaction(producer.prepare_transaction())
+        else:
+            producer.commit_transaction()
+
+    def run(self, producer: Producer, *values: str) -> None:
+        """A transaction of its own for each value."""
+        for value in values:
+            producer.begin_transaction()
+            producer.send("orders", value, partition=0)
+            self.commit(producer)
+
+    def fault(self, api: str, action: Action, **selectors: Any) -> FaultHandle:
+        """In the way of the producers, not of whoever looks afterwards."""
+        return self.faults.add(Fault(api=api, action=action, client_id="dualwrite", **selectors))
+
+    # ---- what is true ---------------------------------------------------------------------------------------
+
+    def committed(self, topic: str = "orders") -> list[str]:
+        """What confluent-kafka reads with read_committed, once nothing is being ended any more."""
+        self.settle()
+        return [value for _, value in read_topic(self.emulator.bootstrap_servers, topic)]
+
+    def settle(self) -> None:
+        """Wait until decided transactions are complete: a commit returns when it is decided."""
+        until(lambda: not any(state.startswith("Prepare") for state in self.states().values()))
+
+    def states(self) -> dict[str, str]:
+        """The state of every transactional id by ListTransactions."""
+        with Wire(self.emulator.bootstrap_servers) as wire:
+            code, _, listed = wire.list_transactions(version=1)
+            assert code == 0
+        return {transactional_id: state for transactional_id, (_, state) in listed.items()}
+
+    def nothing_is_open(self) -> bool:
+        """Whether every transaction is over, once those that are decided are complete."""
+        self.settle()
+        return all(state in ("Empty", "CompleteCommit", "CompleteAbort") for state in self.states().values())
+
+    def offset(self, topic: str = "inputs") -> int:
+        """What the group has committed, -1 for nothing."""
+        self.settle()
+        with Wire(self.emulator.bootstrap_servers) as wire:
+            wire.wait_for_coordinator(GROUP, 0)
+            code, offset = wire.offset_fetch(GROUP, topic, require_stable=True)
+            assert code == 0
+        return offset
+
+    def close(self) -> None:
+        """Let all producers go."""
+        for producer in self._made:
+            producer.close(timeout_s=0)
+
+
+@contextmanager
+def world_of(profile: Profile, *, nodes: int = 1, **settings: Any) -> Iterator[World]:
+    """A broker of that profile; `settings` are the emulator's."""
+    with Emulator(
+        nodes=nodes, topics={"orders": 2, "inputs": 1}, config=BrokerConfig(profile=profile), **settings
+    ) as emulator:
+        world = World(emulator)
+        yield world
+        world.faults.clear()
+        world.close()
