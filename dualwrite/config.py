@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 from dualwrite.errors import ConfigError
+from dualwrite.security_config import SECURITY_PARSERS, SecurityConfig
 
 MAX_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 """What is sent as the transaction timeout under two-phase commit: none (KIP-939)."""
@@ -17,7 +18,7 @@ ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerConfig:
+class ProducerConfig(SecurityConfig):
     """Checked settings. Times in milliseconds, sizes in bytes; a field is its Kafka name with underscores."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -52,6 +53,7 @@ class ProducerConfig:
         return parsed
 
     def _check_agreement(self, given: Collection[str], say: _Spelling) -> None:
+        self.check_security(given, say)
         two_phase, idempotence = say("transaction_two_phase_commit_enable"), say("enable_idempotence")
         if self.transaction_two_phase_commit_enable:
             if self.transactional_id is None:
@@ -82,7 +84,7 @@ class ProducerConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class AdminConfig:
+class AdminConfig(SecurityConfig):
     """Checked settings of `TransactionAdmin`: those of the way to the cluster, as a producer has them, and one more."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -98,7 +100,10 @@ class AdminConfig:
     def parse(cls, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> AdminConfig:
         """From a mapping by Kafka's dotted names and keywords with underscores. `ConfigError` says what is wrong."""
         given = _named_once({} if config is None else _mapping(config), settings, _ADMIN_PARSERS)
-        return cls(**_values(given, _Spelling(setting.written for setting in given.values()), _ADMIN_PARSERS))
+        say = _Spelling(setting.written for setting in given.values())
+        parsed = cls(**_values(given, say, _ADMIN_PARSERS))
+        parsed.check_security(given.keys(), say)
+        return parsed
 
 
 _Parsers = Mapping[str, Callable[[str, Any], Any]]
@@ -126,7 +131,7 @@ class _Spelling:
 def _mapping(config: Any) -> Mapping[str, Any]:
     if isinstance(config, Mapping):
         return config
-    sentence = f"the settings are a mapping by Kafka's names or keywords, not {config!r}"
+    sentence = f"the settings are a mapping by Kafka's names or keywords, not a {type(config).__name__}"
     if isinstance(config, str):
         sentence += f"; for an address: bootstrap_servers={config!r}"
     raise ConfigError(sentence)
@@ -240,9 +245,10 @@ _PARSERS: Final[_Parsers] = {
     "buffer_memory": _int(1),
     "compression_type": _choice(COMPRESSION_TYPES),
     "metadata_max_age_ms": _int(1),
+    **SECURITY_PARSERS,
 }
 
-assert list(_PARSERS) == [field.name for field in fields(ProducerConfig)]
+assert _PARSERS.keys() == {field.name for field in fields(ProducerConfig)}
 
 _ADMIN_PARSERS: Final[_Parsers] = {
     field.name: _int(1) if field.name == "default_api_timeout_ms" else _PARSERS[field.name]
