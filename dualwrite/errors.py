@@ -11,8 +11,9 @@ A caller acts on the class, not on the text:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, IntEnum
-from typing import Final
+from typing import Any, Final
 
 
 class DualWriteError(Exception):
@@ -66,6 +67,14 @@ class AuthorizationError(KafkaError):
     """Kafka refused the right to use the transactional id; grant it, then the same call may be repeated."""
 
 
+class AuthenticationError(KafkaError):
+    """A broker does not accept who this client is, or cannot show who it is itself (TLS, SASL); the sentence says why.
+
+    Nothing is decided. Once that is put right the same call may be repeated, and a different one may not; another try
+    is made then, and none meanwhile that would count as one more wrong password.
+    """
+
+
 class FatalError(KafkaError):
     """The producer cannot be used any more; close it."""
 
@@ -76,6 +85,31 @@ class FencedError(FatalError):
 
 class UnsupportedByBrokerError(FatalError):
     """The broker does not offer what the configuration asks for, for example two-phase commit."""
+
+
+class AdminError(KafkaError):
+    """A broker refused an administrative request for good; it changed nothing."""
+
+
+class TransactionalIdNotFoundError(AdminError):
+    """No coordinator knows the transactional id: it was never used, or it expired (TRANSACTIONAL_ID_NOT_FOUND)."""
+
+
+class InvalidPatternError(AdminError, ValueError):
+    """A pattern of transactional ids is no regular expression for Kafka (RE2/J; INVALID_REGULAR_EXPRESSION)."""
+
+
+class IncompleteAnswerError(KafkaError):
+    """Some brokers, transactional ids or partitions could not be asked; reading again is harmless.
+
+    `partial` is what the call would have returned, without them; `failures` says by broker id, transactional id or
+    `TopicPartition` why they are missing.
+    """
+
+    def __init__(self, message: str, *, partial: Any, failures: Mapping[Any, KafkaError]) -> None:
+        super().__init__(message)
+        self.partial = partial
+        self.failures = failures
 
 
 class RecipeError(DualWriteError):
@@ -130,12 +164,13 @@ class Api(IntEnum):
     PRODUCE = 0
     METADATA = 3
     FIND_COORDINATOR = 10
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
-    DESCRIBE_CLUSTER = 60
+    SASL_AUTHENTICATE = 36
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
@@ -250,8 +285,6 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.WRITE_TXN_MARKERS, 31): _E.REFUSED,
     (Api.WRITE_TXN_MARKERS, 35): _E.UNSUPPORTED,
     (Api.WRITE_TXN_MARKERS, 56): _E.RETRIABLE_AFTER_LOOKUP,
-    (Api.DESCRIBE_CLUSTER, 13): _E.RETRIABLE_AFTER_LOOKUP,
-    (Api.DESCRIBE_CLUSTER, 35): _E.UNSUPPORTED,
     (Api.DESCRIBE_PRODUCERS, 3): _E.RETRIABLE_AFTER_LOOKUP,  # the leader hears of a partition later than metadata
     (Api.DESCRIBE_PRODUCERS, 6): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.DESCRIBE_PRODUCERS, 7): _E.RETRIABLE,

@@ -14,7 +14,6 @@ from dualwrite.client import messages as m
 from dualwrite.client.kafka_python import (
     ApiVersionsRequest,
     ApiVersionsResponse,
-    DescribeClusterRequest,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
@@ -28,6 +27,10 @@ from dualwrite.client.kafka_python import (
     MetadataResponse,
     ProduceRequest,
     ProduceResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,
@@ -47,6 +50,8 @@ SPOKEN_VERSIONS: Final[dict[Api, tuple[int, int]]] = {
     Api.INIT_PRODUCER_ID: (0, 6),
     Api.END_TXN: (5, 5),
     Api.TXN_OFFSET_COMMIT: (5, 5),
+    Api.SASL_HANDSHAKE: (1, 1),
+    Api.SASL_AUTHENTICATE: (1, 2),
 }
 
 TRANSACTIONAL_PRODUCE_VERSION: Final = 12
@@ -59,12 +64,13 @@ _REQUEST_CLASSES: Final[dict[Api, Any]] = {
     Api.PRODUCE: ProduceRequest,
     Api.METADATA: MetadataRequest,
     Api.FIND_COORDINATOR: FindCoordinatorRequest,
+    Api.SASL_HANDSHAKE: SaslHandshakeRequest,
     Api.API_VERSIONS: ApiVersionsRequest,
     Api.INIT_PRODUCER_ID: InitProducerIdRequest,
     Api.END_TXN: EndTxnRequest,
     Api.WRITE_TXN_MARKERS: WriteTxnMarkersRequest,
     Api.TXN_OFFSET_COMMIT: TxnOffsetCommitRequest,
-    Api.DESCRIBE_CLUSTER: DescribeClusterRequest,
+    Api.SASL_AUTHENTICATE: SaslAuthenticateRequest,
     Api.DESCRIBE_PRODUCERS: DescribeProducersRequest,
     Api.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest,
     Api.LIST_TRANSACTIONS: ListTransactionsRequest,
@@ -244,6 +250,30 @@ def decode_api_versions(body: memoryview, version: int) -> m.BrokerFeatures:
     answer = _decode(ApiVersionsResponse, body, version)
     versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
     return m.BrokerFeatures(answer.error_code, versions, _transaction_version(answer.finalized_features or ()))
+
+
+def encode_sasl_handshake(mechanism: str, version: int) -> bytes:
+    """Which mechanism a login will use (KIP-43)."""
+    return _encode(SaslHandshakeRequest(version=version, mechanism=mechanism), version)
+
+
+def decode_sasl_handshake(body: memoryview, version: int) -> m.SaslHandshakeAnswer:
+    """Whether the broker takes that mechanism, and which it takes."""
+    answer = _decode(SaslHandshakeResponse, body, version)
+    return m.SaslHandshakeAnswer(answer.error_code, tuple(answer.mechanisms))
+
+
+def encode_sasl_authenticate(auth_bytes: bytes, version: int) -> bytes:
+    """A mechanism's next message (KIP-152)."""
+    return _encode(SaslAuthenticateRequest(version=version, auth_bytes=auth_bytes), version)
+
+
+def decode_sasl_authenticate(body: memoryview, version: int) -> m.SaslAuthenticateAnswer:
+    """The broker's message to the mechanism."""
+    answer = _decode(SaslAuthenticateResponse, body, version)
+    return m.SaslAuthenticateAnswer(
+        answer.error_code, answer.error_message, bytes(answer.auth_bytes), answer.session_lifetime_ms
+    )
 
 
 def _transaction_version(features: Sequence[Any]) -> int:

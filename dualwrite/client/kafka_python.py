@@ -11,9 +11,10 @@ import warnings
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", r"(read_text|open_text) is deprecated", DeprecationWarning)
     from kafka.errors import UnsupportedCodecError, kafka_errors
+    from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
+    from kafka.net.sasl.plain import SaslMechanismPlain
+    from kafka.net.sasl.scram import SaslMechanismScram
     from kafka.protocol.admin import (
-        DescribeClusterRequest,
-        DescribeClusterResponse,
         DescribeProducersRequest,
         DescribeProducersResponse,
         DescribeTransactionsRequest,
@@ -41,15 +42,20 @@ with warnings.catch_warnings():
         WriteTxnMarkersRequest,
         WriteTxnMarkersResponse,
     )
+    from kafka.protocol.sasl import (
+        SaslAuthenticateRequest,
+        SaslAuthenticateResponse,
+        SaslHandshakeRequest,
+        SaslHandshakeResponse,
+    )
     from kafka.record.default_records import DefaultRecordBatchBuilder
     from kafka.record.util import calc_crc32c
 
 __all__ = [
+    "AbstractTokenProvider",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "DefaultRecordBatchBuilder",
-    "DescribeClusterRequest",
-    "DescribeClusterResponse",
     "DescribeProducersRequest",
     "DescribeProducersResponse",
     "DescribeTransactionsRequest",
@@ -66,6 +72,13 @@ __all__ = [
     "MetadataResponse",
     "ProduceRequest",
     "ProduceResponse",
+    "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeRequest",
+    "SaslHandshakeResponse",
+    "SaslMechanismOAuth",
+    "SaslMechanismPlain",
+    "SaslMechanismScram",
     "TxnOffsetCommitRequest",
     "TxnOffsetCommitResponse",
     "UnsupportedCodecError",
