@@ -118,6 +118,22 @@ class MetadataAnswer(NamedTuple):
     topics: tuple[TopicMetadata, ...]
 
 
+class SaslHandshakeAnswer(NamedTuple):
+    """`mechanisms`: those that are enabled, whether the one that was asked for is among them or not."""
+
+    error_code: int
+    mechanisms: tuple[str, ...]
+
+
+class SaslAuthenticateAnswer(NamedTuple):
+    """`session_lifetime_ms`: when the connection ends unless it logs in again (KIP-368), 0: never."""
+
+    error_code: int
+    message: str | None
+    auth_bytes: bytes
+    session_lifetime_ms: int
+
+
 class BrokerFeatures(NamedTuple):
     """What one broker offers: version ranges by API key, and the finalised `transaction.version` (0 where unknown)."""
 
