@@ -81,7 +81,7 @@ def test_a_listener_that_says_nothing(listener: socket.socket) -> None:
     [
         (
             b"",
-            "the connection was lost before ApiVersions was answered; is this a Kafka listener without TLS and SASL?",
+            "the connection was lost before ApiVersions was answered; is this a listener of a Kafka broker?",
         ),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an answer claimed to have 1213486160 bytes"),
         (b"\0\0\0\6\0\0\0\1\0\0", "the answer to ApiVersions is not Kafka's"),
