@@ -6,18 +6,35 @@ A caller acts on the class, not on the text:
 * `AbortableError`: this transaction cannot be committed; `abort_transaction()` and start again.
 * `FencedError`: another producer with this transactional id has taken over; this one is finished.
 * `FatalError`: this producer cannot go on; close it.
+* `PreparedTransactionLost`: the broker aborted what had been prepared; the application's data and Kafka disagree.
 * `OutcomeUnknown`: a commit was sent and no answer came; the exception names the call that finds out.
+
+Every error of a producer with a transactional id names that id, where the producer stands now, and what to do next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, IntEnum
-from typing import Any, Final
+from typing import Any, Final, Self, TypeVar
 
 
 class DualWriteError(Exception):
     """Base of all errors of this package."""
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """As exceptions are copied to other processes, attributes and all."""
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+_Made = TypeVar("_Made", bound=DualWriteError)
+
+
+def _made_again(cls: type[_Made], args: tuple[Any, ...], attributes: dict[str, Any]) -> _Made:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class ConfigError(DualWriteError, ValueError):
@@ -46,6 +63,10 @@ class KafkaError(DualWriteError):
         super().__init__(message)
         self.error_code = error_code
 
+    def reworded(self, message: str) -> Self:
+        """The same error with another sentence."""
+        return _made_again(type(self), (message,), self.__dict__)
+
 
 class RetriableError(KafkaError):
     """Nothing is decided; the same call may be repeated, and a different one may not."""
@@ -56,15 +77,25 @@ class KafkaTimeoutError(RetriableError):
 
 
 class AbortableError(KafkaError):
-    """The transaction cannot be committed any more; abort it and start a new one."""
+    """The transaction cannot be committed any more: call `abort_transaction()` and start a new one.
+
+    Nothing of it is, or will be, visible to a `read_committed` consumer.
+    """
 
 
 class DeliveryError(AbortableError):
-    """A record was not stored within `delivery.timeout.ms`, was refused, or was dropped when its transaction ended."""
+    """A record was not stored within `delivery.timeout.ms`, was refused, or was dropped when its transaction ended.
+
+    In a transaction: call `abort_transaction()` and start again. Without one the producer goes on, and the record may
+    be sent again; one that was not acknowledged in time may be stored all the same.
+    """
 
 
 class AuthorizationError(KafkaError):
-    """Kafka refused the right to use the transactional id; grant it, then the same call may be repeated."""
+    """A right is missing on the transactional id, the topic or the cluster, which the sentence names.
+
+    The call had no effect: grant the right, then repeat it. The producer need not be created anew.
+    """
 
 
 class AuthenticationError(KafkaError):
@@ -76,15 +107,25 @@ class AuthenticationError(KafkaError):
 
 
 class FatalError(KafkaError):
-    """The producer cannot be used any more; close it."""
+    """The producer cannot be used any more: close it and create a new one.
+
+    A transaction that was open is aborted by the `init_transactions()` of the new one.
+    """
 
 
 class FencedError(FatalError):
-    """Another producer with the same transactional id has taken over (PRODUCER_FENCED, INVALID_PRODUCER_EPOCH)."""
+    """Another producer with the same transactional id has taken over (PRODUCER_FENCED, INVALID_PRODUCER_EPOCH).
+
+    Or the broker aborted the transaction because `transaction.timeout.ms` was over, which it answers in the same way.
+    Close this producer. A new one with the same id would fence the other in turn: create it only if there is no other.
+    """
 
 
 class UnsupportedByBrokerError(FatalError):
-    """The broker does not offer what the configuration asks for, for example two-phase commit."""
+    """The broker does not offer what the configuration asks for, for example two-phase commit.
+
+    Close this producer; change the configuration, or the broker.
+    """
 
 
 class AdminError(KafkaError):
@@ -112,6 +153,37 @@ class IncompleteAnswerError(KafkaError):
         self.failures = failures
 
 
+class PreparedTransactionLost(KafkaError):  # noqa: N818 - the name says it all
+    """The broker aborted a transaction that had been prepared, and that may be decided: the two sides disagree.
+
+    It cannot happen where `Producer.guarantee` has no bound, unless an operator ends the transaction or Kafka loses
+    data. Nothing was sent to the broker because of it, so that each later recovery with `keep_prepared_txn=True` and
+    the same stored state raises it again, until somebody has seen to it and goes on with `init_transactions()`.
+
+    `described_state`, `described_producer_id`, `described_producer_epoch` and `described_start_ms` (milliseconds since
+    1970, -1 where unknown) are what DescribeTransactions said (KIP-664).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        transactional_id: str,
+        prepared_state: str,
+        described_state: str,
+        described_producer_id: int,
+        described_producer_epoch: int,
+        described_start_ms: int,
+    ) -> None:
+        super().__init__(message)
+        self.transactional_id = transactional_id
+        self.prepared_state = prepared_state
+        self.described_state = described_state
+        self.described_producer_id = described_producer_id
+        self.described_producer_epoch = described_producer_epoch
+        self.described_start_ms = described_start_ms
+
+
 class RecipeError(DualWriteError):
     """A dual write ended without taking effect on either side."""
 
@@ -133,17 +205,38 @@ class RowLockTimeoutError(RecipeError):
 
 
 class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
-    """The database commit was sent, no answer came, and the database could not be asked.
+    """A commit was sent, no answer came, and whether it took effect cannot be found out now.
 
-    Both sides will agree whatever happens next; only which way is unknown yet.
+    From a dual write: both sides will agree whatever happens next; only which way is unknown yet.
     `transactional_id` and `prepared_state` identify the dual write. `DualWriter.resolve()` finds the
     outcome once the database answers again, and so does any process that next uses the transactional id.
+
+    From a producer (`CommitOutcomeUnknown`): the records are either all visible to `read_committed` consumers or none
+    is, which is what to look at; `prepared_state` is empty where nothing was prepared.
     """
 
     def __init__(self, message: str, *, transactional_id: str, prepared_state: str) -> None:
         super().__init__(message)
         self.transactional_id = transactional_id
         self.prepared_state = prepared_state
+
+
+class CommitOutcomeUnknown(OutcomeUnknown, FatalError):  # noqa: N818 - as its base
+    """A commit went unanswered, and then the producer came to an end before it could be asked for again.
+
+    Close this producer. Read the topics with `read_committed` to see whether the commit took effect; where the
+    transaction was prepared, the next owner of the id completes it by the state that the database holds.
+    """
+
+    def __init__(
+        self, message: str, *, transactional_id: str, prepared_state: str, error_code: int | None = None
+    ) -> None:
+        OutcomeUnknown.__init__(self, message, transactional_id=transactional_id, prepared_state=prepared_state)
+        self.error_code = error_code
+
+
+class FencedCommitOutcomeUnknown(CommitOutcomeUnknown, FencedError):  # noqa: N818 - as its base
+    """A commit went unanswered, and then another producer took the transactional id over; see both bases."""
 
 
 class ErrorClass(Enum):
@@ -153,9 +246,21 @@ class ErrorClass(Enum):
     RETRIABLE_AFTER_LOOKUP = "find out who is responsible, then ask again"
     ABORTABLE = "the transaction (without one: the record) has failed, the producer has not"
     REFUSED = "permission is missing; the call failed and may be repeated"
-    FENCED = "another producer has taken over"
+    FENCED = "another producer has taken over, or the broker aborted the transaction after transaction.timeout.ms"
     UNSUPPORTED = "the broker does not offer it"
     FATAL = "the producer cannot go on"
+
+
+WHAT_TO_DO: Final[dict[ErrorClass, str]] = {
+    ErrorClass.RETRIABLE: "the producer asks again by itself",
+    ErrorClass.RETRIABLE_AFTER_LOOKUP: "the producer asks again by itself",
+    ErrorClass.ABORTABLE: "call abort_transaction() and start again",
+    ErrorClass.REFUSED: "grant it, then repeat the call",
+    ErrorClass.FENCED: "close this producer, and create a new one only if there is no other with this id",
+    ErrorClass.UNSUPPORTED: "close this producer; change the configuration, or the broker",
+    ErrorClass.FATAL: "close this producer and create a new one",
+}
+"""What an application does about a class, for the end of a sentence."""
 
 
 class Api(IntEnum):
@@ -167,6 +272,8 @@ class Api(IntEnum):
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
@@ -186,7 +293,7 @@ NETWORK_EXCEPTION: Final = 13
 
 _E = ErrorClass
 
-# One row per code and API; a pair that is not here is FATAL, because an unknown answer must not be guessed at.
+# One row per code and API. A pair that is not here is what _OTHERWISE says: an unknown answer must not be guessed at.
 # Fenced on Produce is abortable: a broker answers 47 there to a late batch of a transaction that it aborted (KIP-890).
 ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.PRODUCE, 2): _E.RETRIABLE,  # CORRUPT_MESSAGE: on the way
@@ -226,10 +333,12 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.FIND_COORDINATOR, 13): _E.RETRIABLE,
     (Api.FIND_COORDINATOR, 14): _E.RETRIABLE,
     (Api.FIND_COORDINATOR, 15): _E.RETRIABLE,
+    (Api.FIND_COORDINATOR, 16): _E.RETRIABLE,
     (Api.FIND_COORDINATOR, 24): _E.ABORTABLE,  # INVALID_GROUP_ID
     (Api.FIND_COORDINATOR, 30): _E.ABORTABLE,  # GROUP_AUTHORIZATION_FAILED
     (Api.FIND_COORDINATOR, 35): _E.UNSUPPORTED,
     (Api.FIND_COORDINATOR, 53): _E.REFUSED,
+    (Api.FIND_COORDINATOR, 120): _E.ABORTABLE,
     (Api.INIT_PRODUCER_ID, 7): _E.RETRIABLE,
     (Api.INIT_PRODUCER_ID, 13): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.INIT_PRODUCER_ID, 14): _E.RETRIABLE,
@@ -241,6 +350,38 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.INIT_PRODUCER_ID, 51): _E.RETRIABLE,  # the last transaction is still being ended
     (Api.INIT_PRODUCER_ID, 53): _E.REFUSED,  # also: two-phase commit is off at the broker, or ACL 15 is missing
     (Api.INIT_PRODUCER_ID, 90): _E.FENCED,
+    (Api.ADD_PARTITIONS_TO_TXN, 3): _E.RETRIABLE,  # UNKNOWN_TOPIC_OR_PARTITION: the coordinator may not know it yet
+    (Api.ADD_PARTITIONS_TO_TXN, 7): _E.RETRIABLE,
+    (Api.ADD_PARTITIONS_TO_TXN, 13): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.ADD_PARTITIONS_TO_TXN, 14): _E.RETRIABLE,
+    (Api.ADD_PARTITIONS_TO_TXN, 15): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.ADD_PARTITIONS_TO_TXN, 16): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.ADD_PARTITIONS_TO_TXN, 29): _E.ABORTABLE,
+    (Api.ADD_PARTITIONS_TO_TXN, 35): _E.UNSUPPORTED,
+    (Api.ADD_PARTITIONS_TO_TXN, 47): _E.FENCED,
+    (Api.ADD_PARTITIONS_TO_TXN, 48): _E.FATAL,
+    (Api.ADD_PARTITIONS_TO_TXN, 49): _E.FATAL,
+    (Api.ADD_PARTITIONS_TO_TXN, 51): _E.RETRIABLE,  # the last transaction's markers (KAFKA-5477)
+    (Api.ADD_PARTITIONS_TO_TXN, 53): _E.FATAL,
+    (Api.ADD_PARTITIONS_TO_TXN, 55): _E.RETRIABLE,  # OPERATION_NOT_ATTEMPTED: another partition says why
+    (Api.ADD_PARTITIONS_TO_TXN, 90): _E.FENCED,
+    (Api.ADD_PARTITIONS_TO_TXN, 120): _E.ABORTABLE,
+    (Api.ADD_OFFSETS_TO_TXN, 7): _E.RETRIABLE,
+    (Api.ADD_OFFSETS_TO_TXN, 13): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.ADD_OFFSETS_TO_TXN, 14): _E.RETRIABLE,
+    (Api.ADD_OFFSETS_TO_TXN, 15): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.ADD_OFFSETS_TO_TXN, 16): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.ADD_OFFSETS_TO_TXN, 30): _E.ABORTABLE,
+    (Api.ADD_OFFSETS_TO_TXN, 35): _E.UNSUPPORTED,
+    (Api.ADD_OFFSETS_TO_TXN, 47): _E.FENCED,
+    (Api.ADD_OFFSETS_TO_TXN, 48): _E.FATAL,
+    (Api.ADD_OFFSETS_TO_TXN, 49): _E.FATAL,
+    (Api.ADD_OFFSETS_TO_TXN, 51): _E.RETRIABLE,
+    (Api.ADD_OFFSETS_TO_TXN, 53): _E.FATAL,
+    (Api.ADD_OFFSETS_TO_TXN, 90): _E.FENCED,
+    (Api.ADD_OFFSETS_TO_TXN, 120): _E.ABORTABLE,
+    (Api.API_VERSIONS, 7): _E.RETRIABLE,
+    (Api.API_VERSIONS, 13): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.END_TXN, 7): _E.RETRIABLE,
     (Api.END_TXN, 13): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.END_TXN, 14): _E.RETRIABLE,
@@ -317,9 +458,15 @@ _EXCEPTIONS: Final[dict[ErrorClass, type[KafkaError]]] = {
 }
 
 
+# FATAL, but for these. A batch whose fate is unknown is settled by aborting its transaction, as in Kafka's own client;
+# and nothing but a wait that is bounded by max.block.ms depends on metadata.
+_OTHERWISE: Final[dict[Api, ErrorClass]] = {Api.PRODUCE: _E.ABORTABLE, Api.METADATA: _E.RETRIABLE}
+
+
 def error_class(api: Api, error_code: int) -> ErrorClass:
     """What to do about `error_code` in an answer of `api`."""
-    return ERROR_CLASSES.get((api, error_code), ErrorClass.FATAL)
+    found = ERROR_CLASSES.get((api, error_code))
+    return _OTHERWISE.get(api, _E.FATAL) if found is None else found
 
 
 def exception_for(api: Api, error_code: int, message: str) -> KafkaError:

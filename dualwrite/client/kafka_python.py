@@ -10,7 +10,7 @@ import warnings
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", r"(read_text|open_text) is deprecated", DeprecationWarning)
-    from kafka.errors import UnsupportedCodecError, kafka_errors
+    from kafka.errors import kafka_errors
     from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
     from kafka.net.sasl.plain import SaslMechanismPlain
     from kafka.net.sasl.scram import SaslMechanismScram
@@ -31,6 +31,10 @@ with warnings.catch_warnings():
         MetadataResponse,
     )
     from kafka.protocol.producer import (
+        AddOffsetsToTxnRequest,
+        AddOffsetsToTxnResponse,
+        AddPartitionsToTxnRequest,
+        AddPartitionsToTxnResponse,
         EndTxnRequest,
         EndTxnResponse,
         InitProducerIdRequest,
@@ -53,6 +57,10 @@ with warnings.catch_warnings():
 
 __all__ = [
     "AbstractTokenProvider",
+    "AddOffsetsToTxnRequest",
+    "AddOffsetsToTxnResponse",
+    "AddPartitionsToTxnRequest",
+    "AddPartitionsToTxnResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "DefaultRecordBatchBuilder",
@@ -81,7 +89,6 @@ __all__ = [
     "SaslMechanismScram",
     "TxnOffsetCommitRequest",
     "TxnOffsetCommitResponse",
-    "UnsupportedCodecError",
     "WriteTxnMarkersRequest",
     "WriteTxnMarkersResponse",
     "calc_crc32c",
