@@ -41,6 +41,7 @@ class ProducerConfig(SecurityConfig):
     max_request_size: int = 1_048_576
     buffer_memory: int = 33_554_432
     compression_type: int = 0
+    compression_level: int | None = None
     metadata_max_age_ms: int = 300_000
 
     @classmethod
@@ -213,6 +214,11 @@ def _int(least: int, most: int = 2**31 - 1) -> Callable[[str, Any], int]:
     return parse
 
 
+def _optional_int(least: int, most: int) -> Callable[[str, Any], int | None]:
+    parse = _int(least, most)
+    return lambda name, value: None if value is None else parse(name, value)
+
+
 def _choice(choices: Mapping[str, int]) -> Callable[[str, Any], int]:
     def parse(name: str, value: Any) -> int:
         found = choices.get(str(value).lower()) if isinstance(value, str | int) else None
@@ -244,6 +250,7 @@ _PARSERS: Final[_Parsers] = {
     "max_request_size": _int(1),
     "buffer_memory": _int(1),
     "compression_type": _choice(COMPRESSION_TYPES),
+    "compression_level": _optional_int(-131072, 22),
     "metadata_max_age_ms": _int(1),
     **SECURITY_PARSERS,
 }

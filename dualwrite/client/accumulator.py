@@ -14,6 +14,7 @@ from typing import Final
 
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.batch_builder import Header, RecordBatchBuilder, restamp, stamp_and_build
+from dualwrite.client.compression import Codec
 from dualwrite.errors import DeliveryError, InvalidRecordError, KafkaError
 
 MAX_SEQUENCE: Final = 2**31 - 1
@@ -142,6 +143,7 @@ class Accumulator:
         linger_ms: float,
         delivery_timeout_ms: float,
         max_in_flight: int,
+        codec: Codec | None = None,
     ) -> None:
         self.incomplete = 0
         self.in_flight = 0
@@ -155,6 +157,7 @@ class Accumulator:
         self._linger_ms = linger_ms
         self._delivery_timeout_ms = delivery_timeout_ms
         self._max_in_flight = max_in_flight
+        self._codec = codec
         self._used = 0
         self._numbers = 0
         self._queues: dict[str, dict[int, PartitionQueue]] = {}
@@ -325,7 +328,12 @@ class Accumulator:
             restamp(batch.data, producer_id, producer_epoch, batch.base_sequence)
         else:
             batch.data = stamp_and_build(
-                batch.builder, producer_id, producer_epoch, batch.base_sequence, transactional=self._transactional
+                batch.builder,
+                producer_id,
+                producer_epoch,
+                batch.base_sequence,
+                transactional=self._transactional,
+                codec=self._codec,
             )
 
     def wake_at_ms(self, now_ms: float) -> float | None:

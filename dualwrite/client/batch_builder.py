@@ -9,30 +9,29 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from dualwrite.config import COMPRESSION_TYPES
-from dualwrite.errors import ConfigError
+from dualwrite.client.compression import Codec
 
 try:
-    from aiokafka.errors import UnsupportedCodecError as _MissingCodecError
     from aiokafka.record.default_records import DefaultRecordBatchBuilder as _Builder
     from aiokafka.record.util import calc_crc32c as _crc32c
 
     _STAMP_ARGUMENTS: tuple[bool, ...] = ()
-    _CODEC_PACKAGES: dict[str, str] = dict.fromkeys(("snappy", "lz4", "zstd"), "cramjam")
 except ImportError:
     from dualwrite.client.kafka_python import DefaultRecordBatchBuilder as _Builder  # type: ignore[assignment]
-    from dualwrite.client.kafka_python import UnsupportedCodecError as _MissingCodecError  # type: ignore[assignment]
     from dualwrite.client.kafka_python import calc_crc32c as _crc32c
 
     _STAMP_ARGUMENTS = (True,)
-    _CODEC_PACKAGES = {"snappy": "python-snappy", "lz4": "lz4", "zstd": "zstandard"}
 
 Header = tuple[str, bytes | None]
 
 _MAGIC: Final = 2
+_LENGTH_OFFSET: Final = 8
+_LENGTH_COUNTS_FROM: Final = 12
 _CRC_OFFSET: Final = 17
 _ATTRIBUTES_OFFSET: Final = 21
 _PRODUCER_OFFSET: Final = 43
+_RECORDS_OFFSET: Final = 61
+_INT32: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")
 
@@ -52,39 +51,49 @@ class RecordBatchBuilder(Protocol):
         """The finished batch; only once."""
 
 
-def builder_factory(*, compression_type: int, transactional: bool, batch_size: int) -> Callable[[], RecordBatchBuilder]:
-    """A factory of builders; `ConfigError` where the codec's library is missing."""
+def builder_factory(*, transactional: bool, batch_size: int) -> Callable[[], RecordBatchBuilder]:
+    """A factory of builders. They do not compress: that is done to the finished batch, where it has a level."""
 
     def new() -> RecordBatchBuilder:
-        builder: Any = _Builder(_MAGIC, compression_type, int(transactional), -1, -1, -1, batch_size)
+        builder: Any = _Builder(_MAGIC, 0, int(transactional), -1, -1, -1, batch_size)
         return builder  # type: ignore[no-any-return]
 
-    _check_codec(new(), compression_type)
     return new
 
 
-def _check_codec(builder: RecordBatchBuilder, compression_type: int) -> None:
-    try:
-        builder.append(0, 0, None, b"0" * 100, [])
-        builder.build()
-    except _MissingCodecError as error:
-        name = next(name for name, number in COMPRESSION_TYPES.items() if number == compression_type)
-        raise ConfigError(
-            f"compression.type={name} needs a package that is not installed: pip install {_CODEC_PACKAGES[name]}"
-        ) from error
-
-
 def stamp_and_build(
-    builder: RecordBatchBuilder, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
+    builder: RecordBatchBuilder,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    *,
+    transactional: bool,
+    codec: Codec | None = None,
 ) -> bytearray:
-    """The finished batch under this identity."""
+    """The finished batch under this identity, its records compressed where there is a codec."""
     untyped: Any = builder
     untyped.set_producer_state(producer_id, producer_epoch, base_sequence, *(transactional for _ in _STAMP_ARGUMENTS))
-    return builder.build()
+    data = builder.build()
+    return data if codec is None else _compressed(data, codec)
+
+
+def _compressed(data: bytearray, codec: Codec) -> bytearray:
+    with memoryview(data) as view, view[_RECORDS_OFFSET:] as records:
+        compressed = codec.compress(records)
+    data[_RECORDS_OFFSET:] = compressed
+    _INT32.pack_into(data, _LENGTH_OFFSET, len(data) - _LENGTH_COUNTS_FROM)
+    data[_ATTRIBUTES_OFFSET + 1] |= codec.number
+    return checksummed(data)
 
 
 def restamp(data: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Give a finished batch another identity, and the checksum that follows from it."""
     _PRODUCER.pack_into(data, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
+    checksummed(data)
+
+
+def checksummed(data: bytearray) -> bytearray:
+    """A batch whose header or records were changed, with the checksum that follows."""
     checksum: Any = _crc32c(data[_ATTRIBUTES_OFFSET:])
     _CRC.pack_into(data, _CRC_OFFSET, checksum)
+    return data

@@ -18,6 +18,7 @@ from dualwrite.client.batch_builder import Header, builder_factory
 from dualwrite.client.closing import what_is_left
 from dualwrite.client.cluster import Connections, Topology
 from dualwrite.client.codec import Framer, ProduceEncoder
+from dualwrite.client.compression import codec_for
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.operations import Operation
 from dualwrite.client.partitioner import partition_for_key
@@ -330,9 +331,7 @@ def _transaction_manager(config: ProducerConfig) -> TransactionManager | None:
 def _accumulator(config: ProducerConfig) -> Accumulator:
     transactional = config.transactional_id is not None
     return Accumulator(
-        new_builder=builder_factory(
-            compression_type=config.compression_type, transactional=transactional, batch_size=config.batch_size
-        ),
+        new_builder=builder_factory(transactional=transactional, batch_size=config.batch_size),
         new_backoff=lambda: _retry_backoff(config),
         transactional=transactional,
         idempotent=config.enable_idempotence,
@@ -342,4 +341,5 @@ def _accumulator(config: ProducerConfig) -> Accumulator:
         linger_ms=config.linger_ms,
         delivery_timeout_ms=config.delivery_timeout_ms,
         max_in_flight=config.max_in_flight_requests_per_connection,
+        codec=codec_for(config.compression_type, config.compression_level),
     )

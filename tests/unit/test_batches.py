@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kafka.errors import UnsupportedCodecError
 from kafka.partitioner.default import murmur2 as kafka_murmur2
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
@@ -15,12 +14,11 @@ from dualwrite.client.accumulator import MAX_SEQUENCE, Accumulator, Batch
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.batch_builder import builder_factory, restamp, stamp_and_build
 from dualwrite.client.partitioner import murmur2, partition_for_key
-from dualwrite.config import COMPRESSION_TYPES
-from dualwrite.errors import ConfigError, DeliveryError, FatalError, InvalidRecordError
+from dualwrite.errors import DeliveryError, FatalError, InvalidRecordError
 
 
 def build(**identity: int) -> bytearray:
-    new = builder_factory(compression_type=0, transactional=True, batch_size=1000)
+    new = builder_factory(transactional=True, batch_size=1000)
     builder = new()
     builder.append(0, 1_700_000_000_000, b"k", b"v", [("h", b"1")])
     builder.append(1, 1_700_000_000_001, None, None, [])
@@ -47,22 +45,6 @@ def test_a_restamped_batch_is_as_if_built_so() -> None:
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.is_transactional) == (43, 0, 0, True)
 
 
-@pytest.mark.parametrize("name", ["snappy", "lz4", "zstd"])
-def test_a_missing_codec_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(f"aiokafka.codec.has_{name}", lambda: False)
-    with pytest.raises(ConfigError, match=rf"compression\.type={name} needs .*: pip install cramjam"):
-        builder_factory(compression_type=COMPRESSION_TYPES[name], transactional=False, batch_size=1000)
-
-
-def test_a_missing_codec_of_the_other_builder_does_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafka.codec.has_zstd", lambda: False)
-    monkeypatch.setattr(batch_builder, "_Builder", KafkaPythonBuilder)
-    monkeypatch.setattr(batch_builder, "_MissingCodecError", UnsupportedCodecError)
-    monkeypatch.setattr(batch_builder, "_CODEC_PACKAGES", {"zstd": "zstandard"})
-    with pytest.raises(ConfigError, match=r"compression\.type=zstd needs .*: pip install zstandard"):
-        builder_factory(compression_type=4, transactional=False, batch_size=1000)
-
-
 @pytest.mark.parametrize("key", [b"", b"a", b"ab", b"abc", b"abcd", b"abcde", b"customer-12345", bytes(range(256))])
 def test_keys_hash_as_in_kafka(key: bytes) -> None:
     assert murmur2(key) == kafka_murmur2(key) & 0xFFFFFFFF
@@ -83,7 +65,7 @@ def accumulator(**settings: Any) -> Accumulator:
         "delivery_timeout_ms": 1000,
         "max_in_flight": 5,
     } | settings
-    factory = builder_factory(compression_type=0, transactional=True, batch_size=values["batch_size"])
+    factory = builder_factory(transactional=True, batch_size=values["batch_size"])
     return Accumulator(new_builder=factory, new_backoff=lambda: Backoff(100, 1000), **values)
 
 
