@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from dualwrite.client.delivery import Verdict, judge
-from dualwrite.errors import ERROR_CLASSES, Api, ErrorClass, KafkaError, error_class, exception_for
+from dualwrite.errors import (
+    ERROR_CLASSES,
+    Api,
+    ErrorClass,
+    FencedCommitOutcomeUnknown,
+    FencedError,
+    KafkaError,
+    OutcomeUnknown,
+    error_class,
+    exception_for,
+)
 
 E = ErrorClass
 CLIENT_APIS = [Api.INIT_PRODUCER_ID, Api.END_TXN, Api.TXN_OFFSET_COMMIT]
@@ -23,9 +35,12 @@ def test_coordinator_apis_agree(api: Api) -> None:
     assert error_class(api, 49) is E.FATAL
 
 
-def test_an_unknown_answer_is_fatal() -> None:
-    assert all(error_class(api, 9999) is E.FATAL for api in Api)
-    assert all(error_class(api, -1) is E.FATAL for api in Api)
+def test_what_is_unknown_is_not_guessed_at() -> None:
+    """Fatal; but a batch is settled by aborting its transaction, and metadata is only waited for."""
+    otherwise = {Api.PRODUCE: E.ABORTABLE, Api.METADATA: E.RETRIABLE}
+    for api in Api:
+        assert error_class(api, 9999) is otherwise.get(api, E.FATAL)
+        assert error_class(api, -1) is otherwise.get(api, E.FATAL)
 
 
 def test_zero_is_no_error_and_is_in_no_row() -> None:
@@ -56,8 +71,22 @@ def test_every_class_has_an_exception_that_carries_the_code() -> None:
         (13, False, Verdict.SEND_AGAIN_AFTER_LOOKUP),
         (10, False, Verdict.LOST),
         (90, False, Verdict.FATAL),
-        (9999, False, Verdict.FATAL),
+        (49, False, Verdict.FATAL),
+        (9999, False, Verdict.LOST),
     ],
 )
 def test_the_fate_of_a_batch(code: int, unresolved_before: bool, expected: Verdict) -> None:
     assert judge(code, unresolved_before=unresolved_before) is expected
+
+
+def test_an_error_goes_to_another_process_with_all_it_knows() -> None:
+    unknown = OutcomeUnknown("sentence", transactional_id="t", prepared_state="42:7")
+    fenced = FencedCommitOutcomeUnknown("sentence", transactional_id="t", prepared_state="", error_code=90)
+    for error in (KafkaError("sentence", error_code=5), unknown, fenced):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error)
+        assert (str(copy), vars(copy)) == ("sentence", vars(error))
+    assert isinstance(fenced, FencedError)
+    assert isinstance(fenced, OutcomeUnknown)
+    assert str(fenced.reworded("again")) == "again"
+    assert vars(fenced.reworded("again")) == vars(fenced)
