@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
 from dualwrite.broker_emulator.config import Fsync
+from dualwrite.broker_emulator.log.durable_file import write_atomically
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.metadata_journal import MetadataJournal, producer_ids_allocated
@@ -91,6 +93,29 @@ def test_no_producer_id_is_handed_out_twice(data_dir: Path) -> None:
     journal = MetadataJournal(data_dir / "metadata.journal", sync=False)
     journal.open()
     assert journal.next_producer_id == (max(seen) // PRODUCER_ID_BLOCK_SIZE + 1) * PRODUCER_ID_BLOCK_SIZE
+
+
+def test_a_stop_waits_for_the_files_that_are_being_written(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a segment that became complete while a round of the flusher writes down what it knew of it."""
+    begun = threading.Event()
+    writing: set[Path] = set()
+
+    def write_slowly(path: Path, data: bytes, *, sync: bool) -> None:
+        assert path not in writing
+        writing.add(path)
+        begun.set()
+        time.sleep(0.02)  # somebody else would have begun by then
+        write_atomically(path, data, sync=sync)
+        writing.discard(path)
+
+    monkeypatch.setattr("dualwrite.broker_emulator.log.disk_log.write_atomically", write_slowly)
+    with Emulator(topics={"t": 1}, data_dir=data_dir, config=BrokerConfig(log_segment_bytes=150)) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        while not begun.is_set():
+            client.produce("t", plain_batch(b"1"))
+        for _ in range(3):
+            client.produce("t", plain_batch(b"2"))
+    assert writing == set()
 
 
 def test_leader_epochs_go_on(data_dir: Path) -> None:

@@ -430,9 +430,10 @@ class KafkaPythonMember:
 
     def _poll(self) -> None:
         while not self._stopping.is_set():
-            for records in self._consumer.poll(200).values():
-                self.values += [record.value.decode() for record in records]
-                self._consumer.commit()
+            with suppress(kafka_errors.KafkaConnectionError):  # nobody listens: it is polled, and commits, again
+                for records in self._consumer.poll(200).values():
+                    self.values += [record.value.decode() for record in records]
+                    self._consumer.commit()
             self.partitions = set(self._consumer.assignment())
         self._consumer.close()
 

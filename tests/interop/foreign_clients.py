@@ -72,6 +72,9 @@ class ConfluentProducer:
                 "transaction.timeout.ms": timeout_ms,
                 "compression.type": compression,
                 "linger.ms": 0,
+                "metadata.recovery.strategy": "none",  # librdkafka 2.16 never finds a group again that it lost (#5511)
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 50,
             }
         )
 

@@ -262,6 +262,7 @@ class DiskLog:
             path.unlink(missing_ok=True)
 
     def close(self, active: Segment) -> None:
+        self._flusher.settle()  # two who write the same file at once take it away from one another
         if not self._folder.exists() or self._is_checkpointed(active.next_offset):
             return
         try:

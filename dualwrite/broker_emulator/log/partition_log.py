@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.aborted_index import AbortedTransaction
 from dualwrite.broker_emulator.log.cleaner import Cleaner
+from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd, EpochOfBatch, end_of_epoch
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.producer_state import (
@@ -450,6 +451,26 @@ class PartitionLog:
             return _NOT_FOUND
         found = _find_in_batch(batch, wanted, last_if_opaque=by_max)
         return found if self.log_start_offset <= found[0] < limit else _NOT_FOUND
+
+    def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
+        """Where the records of a leader epoch end, as OffsetForLeaderEpoch answers. Raises StorageError."""
+        if leader_epoch == self.leader_epoch:
+            return EpochEnd(leader_epoch, self._log_end_offset)
+        if not 0 <= leader_epoch < self.leader_epoch:
+            return UNKNOWN_EPOCH
+        return end_of_epoch(
+            self._epoch_at,
+            leader_epoch,
+            start_offset=self._log_start_offset,
+            current_start_offset=self.leader_epoch_start_offset,
+        )
+
+    def _epoch_at(self, offset: int) -> EpochOfBatch | None:
+        batch, next_offset = self._segments.read(offset, self._log_end_offset, 1, at_least_one=True)
+        if not batch:
+            return None
+        header = parse_header(batch)
+        return EpochOfBatch(header.base_offset, next_offset, header.leader_epoch)
 
     def producers(self) -> list[ProducerDescription]:
         """Every producer known here, with or without an open transaction (2.8)."""

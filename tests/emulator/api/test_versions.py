@@ -89,6 +89,13 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
         case "delete_topics":
             states = (parts.DeleteTopicState(name="t", topic_id=None),) if version >= 6 else ()
             return {"topics": states, "topic_names": ("t",), "timeout": milliseconds(1)}
+        case "delete_records":
+            partition = parts.DeleteRecordsPartition(partition_index=0, offset=0)
+            topics = (parts.DeleteRecordsTopic(name="t", partitions=(partition,)),)
+            return {"topics": topics, "timeout": milliseconds(1)}
+        case "offset_for_leader_epoch":
+            partition = parts.OffsetForLeaderPartition(partition=0, current_leader_epoch=0, leader_epoch=0)
+            return {"replica_id": -1, "topics": (parts.OffsetForLeaderTopic(topic="t", partitions=(partition,)),)}
         case "init_producer_id":
             flags = {"enable2_pc": True, "keep_prepared_txn": False}
             return {"transactional_id": "x", "transaction_timeout": milliseconds(1000), **flags}

@@ -1,0 +1,63 @@
+"""DeleteRecords (key 21), versions 0-2.
+
+The records of a partition below an offset are forgotten (KIP-107). Whole segments go from the disk; of the one that the
+offset is in, nothing is shown any more.
+
+* -1 is the high watermark. An offset that was passed before is no error, and the answer says where the log begins.
+* Beyond the high watermark, and below -1: 1. Only compacted: 44. An internal topic: 17. What cannot be written down: 56.
+* Unknown partition 3; led by another node 6. With every error the low watermark is -1.
+* All copies are one log, so nobody has to be waited for, and the timeout is of no use.
+* v2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.topics import led_partition, requested_topic
+
+_NO_OFFSET = -1
+
+
+async def handle(call: Call) -> Any:
+    return _response(call, lambda topic, requested: _delete(call, topic, requested))
+
+
+def _delete(call: Call, requested_in: Any, requested: Any) -> Any:
+    index = requested.partition_index
+    topic, error = requested_topic(call, requested_in)
+    if topic is None:
+        return _row(call, index, error)
+    if topic.is_internal:
+        return _row(call, index, ErrorCode.invalid_topic_exception)
+    partition, error = led_partition(call, topic, index)
+    if partition is None:
+        return _row(call, index, error)
+    error = partition.log.delete_records(requested.offset)
+    return _row(call, index, error, partition.log.log_start_offset if error is ErrorCode.none else _NO_OFFSET)
+
+
+def _row(call: Call, index: int, error: ErrorCode, low_watermark: int = _NO_OFFSET) -> Any:
+    return call.new.DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=error)
+
+
+def _response(call: Call, row_of: Any) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            call.new.DeleteRecordsTopicResult(
+                name=topic.name, partitions=tuple(row_of(topic, requested) for requested in topic.partitions)
+            )
+            for topic in call.request.topics
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, lambda topic, requested: _row(call, requested.partition_index, error))
+
+
+register(Api(key=21, schema_name="delete_records", min_version=0, max_version=2, handle=handle, refuse=refuse))

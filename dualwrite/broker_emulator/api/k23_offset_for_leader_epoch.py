@@ -1,0 +1,65 @@
+"""OffsetForLeaderEpoch (key 23), versions 2-4.
+
+Where the records of a leader epoch end, so that a consumer finds out that its position is in a part of the log that was
+lost (KIP-320).
+
+* The answer names the newest epoch that is not newer than the one asked for, and the offset behind its last record. Of
+  the current epoch that is the log end; an epoch that is not known yet, and one below 0, is (-1, -1), without an error.
+* v3 replica id, which makes no difference here; v4 flexible.
+* Unknown partition 3; led by another node 6; fenced by the leader epoch that the client believes in 74 / 75; a disk
+  that does not give back what it has 56.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.topics import check_leader_epoch, led_partition, requested_topic
+from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd
+from dualwrite.broker_emulator.log.segment import StorageError
+
+
+async def handle(call: Call) -> Any:
+    return _response(call, lambda topic, requested: _end(call, topic, requested))
+
+
+def _end(call: Call, requested_in: Any, requested: Any) -> Any:
+    topic, error = requested_topic(call, requested_in)
+    if topic is None:
+        return _row(call, requested.partition, error)
+    partition, error = led_partition(call, topic, requested.partition)
+    if partition is None:
+        return _row(call, requested.partition, error)
+    error = check_leader_epoch(partition, requested)
+    if error is not ErrorCode.none:
+        return _row(call, requested.partition, error)
+    try:
+        return _row(call, requested.partition, error, partition.log.end_of_epoch(requested.leader_epoch))
+    except StorageError:
+        return _row(call, requested.partition, ErrorCode.kafka_storage_error)
+
+
+def _row(call: Call, index: int, error: ErrorCode, end: EpochEnd = UNKNOWN_EPOCH) -> Any:
+    return call.new.EpochEndOffset(error_code=error, partition=index, **end._asdict())
+
+
+def _response(call: Call, row_of: Any) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            call.new.OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=tuple(row_of(topic, requested) for requested in topic.partitions)
+            )
+            for topic in call.request.topics
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, lambda topic, requested: _row(call, requested.partition, error))
+
+
+register(Api(key=23, schema_name="offset_for_leader_epoch", min_version=2, max_version=4, handle=handle, refuse=refuse))

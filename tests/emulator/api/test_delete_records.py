@@ -1,0 +1,126 @@
+"""DeleteRecords at the wire (KIP-107), by hand and by librdkafka's admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, plain_batch, request_parts
+
+# taken as untyped: what types it has are not what mypy's strict mode asks for
+confluent_kafka: Any = import_module("confluent_kafka")
+confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
+
+TIMEOUT_S = 10.0
+HIGH_WATERMARK = -1
+
+
+@pytest.fixture(params=["memory", "disk"])
+def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return None if request.param == "memory" else tmp_path / "data"
+
+
+@pytest.fixture
+def emulator(data_dir: Path | None) -> Iterator[Emulator]:
+    config = BrokerConfig(log_segment_bytes=300)
+    with Emulator(topics={"t": 1}, config=config, data_dir=data_dir) as emulator:
+        with RawClient(emulator.bootstrap_servers) as client:
+            for index in range(10):
+                client.produce("t", plain_batch(b"%d" % index))
+        yield emulator
+
+
+def delete(client: RawClient, offset: int, *, topic: str = "t", partition: int = 0) -> tuple[int, int]:
+    """Error and low watermark of the answer."""
+    parts = request_parts("delete_records", 2)
+    rows = (parts.DeleteRecordsPartition(partition_index=partition, offset=offset),)
+    topics = (parts.DeleteRecordsTopic(name=topic, partitions=rows),)
+    answer = client.call("delete_records", 2, topics=topics, timeout=milliseconds(1000))
+    (row,) = answer.topics[0].partitions
+    return int(row.error_code), row.low_watermark
+
+
+def create_compacted(client: RawClient, name: str) -> None:
+    parts = request_parts("create_topics", 5)
+    config = parts.CreatableTopicConfig(name="cleanup.policy", value="compact")
+    topic = parts.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=(config,))
+    answer = client.call("create_topics", 5, topics=(topic,), timeout=milliseconds(1000), validate_only=False)
+    assert answer.topics[0].error_code == 0
+
+
+def test_the_log_begins_later(emulator: Emulator, client: RawClient) -> None:
+    assert delete(client, 4) == (0, 4)
+    assert delete(client, 3) == (0, 4)  # that is done already
+    assert client.fetch("t", offset=3).error_code == 1
+    assert client.fetch("t", offset=4).error_code == 0
+    assert emulator.log("t").log_start_offset == 4
+    assert delete(client, HIGH_WATERMARK) == (0, 10)
+    assert client.produce("t", plain_batch(b"new")).base_offset == 10
+
+
+def test_what_is_refused_changes_nothing(emulator: Emulator, client: RawClient) -> None:
+    create_compacted(client, "compacted")
+    assert delete(client, 11) == (1, -1)
+    assert delete(client, -2) == (1, -1)
+    assert delete(client, 0, topic="nope") == (3, -1)
+    assert delete(client, 0, partition=1) == (3, -1)
+    assert delete(client, 0, topic="compacted") == (44, -1)
+    assert delete(client, 0, topic="__consumer_offsets") == (17, -1)
+    assert emulator.log("t").log_start_offset == 0
+
+
+def test_only_the_leader_deletes() -> None:
+    with Emulator(nodes=2, topics={"t": 1}) as emulator:
+        other = 1 - emulator.log("t").leader_id
+        with RawClient(emulator.bootstrap_servers.split(",")[other]) as client:
+            assert delete(client, 0) == (6, -1)
+
+
+def test_what_is_not_replicated_cannot_be_deleted() -> None:
+    with Emulator(nodes=2, topics={"t": 1}) as emulator:
+        leader = emulator.log("t").leader_id
+        with RawClient(emulator.bootstrap_servers.split(",")[leader]) as client:
+            client.produce("t", plain_batch(b"replicated"))
+            emulator.hold_replication("t")
+            client.produce("t", plain_batch(b"not yet"), acks=1)
+            assert delete(client, 2) == (1, -1)
+            assert delete(client, HIGH_WATERMARK) == (0, 1)
+
+
+def test_an_open_transaction_goes_on_behind_the_new_start(emulator: Emulator, client: RawClient) -> None:
+    """What is left of it is still undecided, and its abort is not forgotten."""
+    producer = client.init_producer_id("x")
+    for sequence in range(3):
+        records = batch_of(producer, b"open", sequence=sequence)
+        assert client.produce("t", records, transactional_id="x").error_code == 0
+    assert delete(client, 12) == (0, 12)
+    assert emulator.log("t").last_stable_offset == 12
+    assert client.end_txn("x", producer, commit=False).error_code == 0
+    read = client.fetch("t", offset=12)
+    assert read.last_stable_offset == 14
+    assert [row.producer_id for row in read.aborted_transactions] == [producer.producer_id]
+
+
+def test_a_restart_remembers_where_the_log_begins(tmp_path: Path) -> None:
+    with Emulator(topics={"t": 1}, data_dir=tmp_path) as emulator, RawClient(emulator.bootstrap_servers) as client:
+        client.produce("t", plain_batch(b"1", b"2", b"3"))
+        assert delete(client, 2) == (0, 2)
+    with Emulator(data_dir=tmp_path) as emulator:
+        assert (emulator.log("t").log_start_offset, emulator.log("t").log_end_offset) == (2, 3)
+
+
+def test_librdkafka_deletes(emulator: Emulator) -> None:
+    admin = confluent_kafka_admin.AdminClient({"bootstrap.servers": emulator.bootstrap_servers, "log_level": 0})
+    partition = confluent_kafka.TopicPartition("t", 0, 7)
+    (deleted,) = admin.delete_records([partition]).values()
+    assert deleted.result(TIMEOUT_S).low_watermark == 7
+    beyond = confluent_kafka.TopicPartition("t", 0, 11)
+    (refused,) = admin.delete_records([beyond]).values()
+    with pytest.raises(confluent_kafka.KafkaException) as error:
+        refused.result(TIMEOUT_S)
+    assert error.value.args[0].code() == confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE

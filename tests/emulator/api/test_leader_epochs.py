@@ -1,0 +1,74 @@
+"""OffsetForLeaderEpoch at the wire (KIP-320): where epochs end, over elections, losses and restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from tests.emulator.api.raw_client import RawClient, plain_batch, request_parts
+
+
+def end_of_epoch(client: RawClient, leader_epoch: int, *, topic: str = "t", **values: Any) -> tuple[int, int, int]:
+    """Error, epoch and end offset of the answer."""
+    parts = request_parts("offset_for_leader_epoch", 4)
+    partition = parts.OffsetForLeaderPartition(**{"partition": 0, "leader_epoch": leader_epoch, **values})
+    topics = (parts.OffsetForLeaderTopic(topic=topic, partitions=(partition,)),)
+    (row,) = client.call("offset_for_leader_epoch", 4, replica_id=-1, topics=topics).topics[0].partitions
+    return int(row.error_code), row.leader_epoch, row.end_offset
+
+
+def test_every_start_is_an_election(tmp_path: Path) -> None:
+    """Records of the epochs 0, 1 and 3: that of epoch 2 appended nothing."""
+    config = BrokerConfig(log_segment_bytes=200)
+    for epoch in range(4):
+        with (
+            Emulator(data_dir=tmp_path / "data", topics={"t": 1}, config=config) as emulator,
+            RawClient(emulator.bootstrap_servers) as client,
+        ):
+            assert emulator.log("t").leader_epoch == epoch
+            for _ in range(0 if epoch == 2 else 5):
+                client.produce("t", plain_batch(b"1", b"2"))
+            if epoch == 3:
+                assert end_of_epoch(client, 0) == (0, 0, 10)
+                assert end_of_epoch(client, 1) == (0, 1, 20)
+                assert end_of_epoch(client, 2) == (0, 1, 20)
+                assert end_of_epoch(client, 3) == (0, 3, 30)
+                assert end_of_epoch(client, 4) == (0, -1, -1)
+                assert end_of_epoch(client, -1) == (0, -1, -1)
+
+
+def test_what_is_lost_does_not_count() -> None:
+    with Emulator(nodes=2, topics={"t": 1}) as emulator:
+        addresses = emulator.bootstrap_servers.split(",")
+        leader = emulator.log("t").leader_id
+        with RawClient(addresses[leader]) as client:
+            client.produce("t", plain_batch(b"kept"))
+            emulator.hold_replication("t")
+            assert client.produce("t", plain_batch(b"lost"), acks=1).base_offset == 1
+            assert end_of_epoch(client, 0) == (0, 0, 2)
+            emulator.move_leader("t", 0, 1 - leader)
+            assert end_of_epoch(client, 0) == (6, -1, -1)
+        with RawClient(addresses[1 - leader]) as client:
+            assert end_of_epoch(client, 0) == (0, 0, 1)
+
+
+def test_what_is_refused(client: RawClient) -> None:
+    assert end_of_epoch(client, 0, topic="nope") == (3, -1, -1)
+    assert end_of_epoch(client, 0, partition=9) == (3, -1, -1)
+    assert end_of_epoch(client, 0, current_leader_epoch=1) == (75, -1, -1)
+
+
+@pytest.mark.parametrize("asked", [0, 5])
+def test_an_epoch_of_which_nothing_is_left(asked: int) -> None:
+    with Emulator(nodes=2, topics={"t": 1}) as emulator:
+        for _ in range(6):
+            emulator.move_leader("t", 0, 1 - emulator.log("t").leader_id)
+        log = emulator.log("t")
+        with RawClient(emulator.bootstrap_servers.split(",")[log.leader_id]) as client:
+            client.produce("t", plain_batch(b"1"))
+            assert log.leader_epoch == 6
+            assert end_of_epoch(client, asked) == (0, asked, 0)
+            assert end_of_epoch(client, 6, current_leader_epoch=5) == (74, -1, -1)
