@@ -4,7 +4,7 @@ The records of a partition below an offset are forgotten (KIP-107). Whole segmen
 offset is in, nothing is shown any more.
 
 * -1 is the high watermark. An offset that was passed before is no error, and the answer says where the log begins.
-* Beyond the high watermark, and below -1: 1. Only compacted: 44. An internal topic: 17. What cannot be written down: 56.
+* Beyond the high watermark, and below -1: 1. Only compacted: 44. An internal topic: 17. A disk that is full: 56.
 * Unknown partition 3; led by another node 6. With every error the low watermark is -1.
 * All copies are one log, so nobody has to be waited for, and the timeout is of no use.
 * v2 flexible.

@@ -1,4 +1,4 @@
-"""Where the epochs of a log's leaders end (KIP-101, KIP-320), found out from the batches, each of which carries its own.
+"""Where the epochs of a log's leaders end (KIP-101, KIP-320), found in the batches, each of which carries its own.
 
 Epochs never fall from batch to batch, so the end of one is found by halving, and nothing has to be kept beside the log.
 """
@@ -34,7 +34,7 @@ def end_of_epoch(batch_at: BatchAt, leader_epoch: int, *, start_offset: int, cur
     """Where `leader_epoch` ended, which is older than the current one.
 
     The log goes from `start_offset` to where the current leader began, and what it appended since does not matter. The
-    answer names `leader_epoch` itself where nothing as old as that is left (Kafka's LeaderEpochFileCache does the same).
+    answer names `leader_epoch` itself where nothing as old as that is left (as in Kafka's LeaderEpochFileCache).
     """
     low, high, end, found = start_offset, current_start_offset, current_start_offset, leader_epoch
     while low < high:
