@@ -12,10 +12,15 @@ from typing import Any, Final, Protocol
 
 from dualwrite.client import messages as m
 from dualwrite.client.kafka_python import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
     FindCoordinatorRequest,
@@ -35,9 +40,13 @@ from dualwrite.client.kafka_python import (
     TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,
 )
+from dualwrite.client.records import TopicPartition
 from dualwrite.errors import Api
 
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
+
+NEWEST_TRANSACTION_VERSION: Final = 2
+"""Partitions join by Produce, and each end raises the epoch (KIP-890)."""
 
 API_VERSIONS_REQUEST_VERSION: Final = 3
 """The first one that carries finalised features (KIP-584); an older broker answers 35, and is then asked with 0."""
@@ -46,16 +55,35 @@ API_VERSIONS_REQUEST_VERSION: Final = 3
 SPOKEN_VERSIONS: Final[dict[Api, tuple[int, int]]] = {
     Api.PRODUCE: (3, 12),
     Api.METADATA: (5, 12),
-    Api.FIND_COORDINATOR: (4, 4),
+    Api.FIND_COORDINATOR: (1, 4),
+    Api.API_VERSIONS: (0, 3),
     Api.INIT_PRODUCER_ID: (0, 6),
-    Api.END_TXN: (5, 5),
-    Api.TXN_OFFSET_COMMIT: (5, 5),
+    # from version 4 on it is for brokers only
+    Api.ADD_PARTITIONS_TO_TXN: (0, 3),
+    Api.ADD_OFFSETS_TO_TXN: (0, 4),
+    Api.END_TXN: (0, 5),
+    # the first one with the group's generation and member (KIP-447)
+    Api.TXN_OFFSET_COMMIT: (3, 5),
+    Api.DESCRIBE_TRANSACTIONS: (0, 0),
     Api.SASL_HANDSHAKE: (1, 1),
     Api.SASL_AUTHENTICATE: (1, 2),
 }
 
 TRANSACTIONAL_PRODUCE_VERSION: Final = 12
 """Adds the partition to the transaction by itself (KIP-890)."""
+
+# The first version of each API that belongs to transaction.version 2; those below it belong to 0 and 1.
+FIRST_OF_TRANSACTION_V2: Final[dict[Api, int]] = {
+    Api.PRODUCE: TRANSACTIONAL_PRODUCE_VERSION,
+    Api.TXN_OFFSET_COMMIT: 5,
+    Api.END_TXN: 5,
+}
+
+FIRST_BATCHED_FIND_COORDINATOR: Final = 4
+"""Several keys in one request (KIP-699)."""
+
+EXPECTED_PAIR_INIT_VERSION: Final = 3
+"""InitProducerId with the pair that it is to follow (KIP-360)."""
 
 TWO_PHASE_INIT_VERSION: Final = 6
 """InitProducerId with Enable2Pc and KeepPreparedTxn (KIP-939); brokers hide it until it is stable."""
@@ -67,6 +95,8 @@ _REQUEST_CLASSES: Final[dict[Api, Any]] = {
     Api.SASL_HANDSHAKE: SaslHandshakeRequest,
     Api.API_VERSIONS: ApiVersionsRequest,
     Api.INIT_PRODUCER_ID: InitProducerIdRequest,
+    Api.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnRequest,
+    Api.ADD_OFFSETS_TO_TXN: AddOffsetsToTxnRequest,
     Api.END_TXN: EndTxnRequest,
     Api.WRITE_TXN_MARKERS: WriteTxnMarkersRequest,
     Api.TXN_OFFSET_COMMIT: TxnOffsetCommitRequest,
@@ -101,8 +131,18 @@ def versions_wanted(request: m.Request) -> tuple[int, int]:
     if isinstance(request, m.InitProducerId):
         if request.enable_2pc or request.keep_prepared_txn:
             return TWO_PHASE_INIT_VERSION, TWO_PHASE_INIT_VERSION
-        return SPOKEN_VERSIONS[Api.INIT_PRODUCER_ID][0], TWO_PHASE_INIT_VERSION - 1
+        least = SPOKEN_VERSIONS[Api.INIT_PRODUCER_ID][0] if request.producer_id == -1 else EXPECTED_PAIR_INIT_VERSION
+        return least, TWO_PHASE_INIT_VERSION - 1
+    if isinstance(request, m.EndTxn | m.TxnOffsetCommit):
+        return versions_in_transaction(m.API_OF[type(request)], request.transaction_version)
     return SPOKEN_VERSIONS[m.API_OF[type(request)]]
+
+
+def versions_in_transaction(api: Api, transaction_version: int) -> tuple[int, int]:
+    """The versions of `api` that belong to a transaction.version; mixing them would mix two protocols (KIP-890)."""
+    least, greatest = SPOKEN_VERSIONS[api]
+    first = FIRST_OF_TRANSACTION_V2[api]
+    return (first, greatest) if transaction_version >= NEWEST_TRANSACTION_VERSION else (least, first - 1)
 
 
 def common_version(wanted: tuple[int, int], offered: tuple[int, int] | None) -> int | None:
@@ -239,8 +279,7 @@ def decode(request: m.Request, body: memoryview, version: int) -> m.Answer:
 
 def encode_api_versions(version: int) -> bytes:
     """The body of the first request on each connection (KIP-35, KIP-511)."""
-    request = ApiVersionsRequest(version=version, client_software_name="dualwrite", client_software_version="0.1.0")
-    return _encode(request, version)
+    return encode(m.ApiVersions(), version)
 
 
 def decode_api_versions(body: memoryview, version: int) -> m.BrokerFeatures:
@@ -281,7 +320,43 @@ def _transaction_version(features: Sequence[Any]) -> int:
     return int(next(levels, 0))
 
 
+def _api_versions(request: m.ApiVersions, version: int) -> Any:
+    return ApiVersionsRequest(version=version, client_software_name="dualwrite", client_software_version="0.1.0")
+
+
+def _describe_transaction(request: m.DescribeTransaction, version: int) -> Any:
+    return DescribeTransactionsRequest(version=version, transactional_ids=[request.transactional_id])
+
+
+def _add_partitions(request: m.AddPartitionsToTxn, version: int) -> Any:
+    topic_class = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in request.partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    return AddPartitionsToTxnRequest(
+        version=version,
+        v3_and_below_transactional_id=request.transactional_id,
+        v3_and_below_producer_id=request.producer_id,
+        v3_and_below_producer_epoch=request.producer_epoch,
+        v3_and_below_topics=[
+            topic_class(version=version, name=name, partitions=partitions) for name, partitions in by_topic.items()
+        ],
+    )
+
+
+def _add_offsets(request: m.AddOffsetsToTxn, version: int) -> Any:
+    return AddOffsetsToTxnRequest(
+        version=version,
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        group_id=request.group_id,
+    )
+
+
 def _find_coordinator(request: m.FindCoordinator, version: int) -> Any:
+    if version < FIRST_BATCHED_FIND_COORDINATOR:
+        return FindCoordinatorRequest(version=version, key_type=int(request.key_type), key=request.key)
     return FindCoordinatorRequest(version=version, key_type=int(request.key_type), coordinator_keys=[request.key])
 
 
@@ -291,8 +366,8 @@ def _init_producer_id(request: m.InitProducerId, version: int) -> Any:
         version=version,
         transactional_id=request.transactional_id,
         transaction_timeout_ms=request.transaction_timeout_ms,
-        producer_id=-1,
-        producer_epoch=-1,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
         **(two_phase if version >= TWO_PHASE_INIT_VERSION else {}),
     )
 
@@ -343,14 +418,19 @@ def _metadata(request: m.Metadata, version: int) -> Any:
 _ENCODERS: Final[Mapping[type[m.Request], Callable[[Any, int], Any]]] = {
     m.FindCoordinator: _find_coordinator,
     m.InitProducerId: _init_producer_id,
+    m.AddPartitionsToTxn: _add_partitions,
+    m.AddOffsetsToTxn: _add_offsets,
     m.EndTxn: _end_txn,
     m.TxnOffsetCommit: _txn_offset_commit,
+    m.DescribeTransaction: _describe_transaction,
+    m.ApiVersions: _api_versions,
     m.Metadata: _metadata,
 }
 
 
 def _found_coordinator(body: memoryview, version: int) -> m.FindCoordinatorAnswer:
-    (found,) = _decode(FindCoordinatorResponse, body, version).coordinators
+    answer = _decode(FindCoordinatorResponse, body, version)
+    (found,) = (answer,) if version < FIRST_BATCHED_FIND_COORDINATOR else answer.coordinators
     return m.FindCoordinatorAnswer(found.error_code, found.node_id, found.host, found.port)
 
 
@@ -362,6 +442,31 @@ def _initialised(body: memoryview, version: int) -> m.InitProducerIdAnswer:
         answer.producer_epoch,
         answer.ongoing_txn_producer_id,
         answer.ongoing_txn_producer_epoch,
+    )
+
+
+def _partitions_added(body: memoryview, version: int) -> m.PartitionsAdded:
+    return m.PartitionsAdded(
+        {
+            TopicPartition(topic.name, partition.partition_index): partition.partition_error_code
+            for topic in _decode(AddPartitionsToTxnResponse, body, version).results_by_topic_v3_and_below
+            for partition in topic.results_by_partition
+        }
+    )
+
+
+def _offsets_added(body: memoryview, version: int) -> m.OffsetsAdded:
+    return m.OffsetsAdded(_decode(AddOffsetsToTxnResponse, body, version).error_code)
+
+
+def _transaction_described(body: memoryview, version: int) -> m.TransactionDescribed:
+    (described,) = _decode(DescribeTransactionsResponse, body, version).transaction_states
+    return m.TransactionDescribed(
+        described.error_code,
+        described.transaction_state,
+        described.producer_id,
+        described.producer_epoch,
+        described.transaction_start_time_ms,
     )
 
 
@@ -392,7 +497,11 @@ def _leaders(topic: Any) -> tuple[int, ...]:
 _DECODERS: Final[Mapping[type[m.Request], Callable[[memoryview, int], m.Answer]]] = {
     m.FindCoordinator: _found_coordinator,
     m.InitProducerId: _initialised,
+    m.AddPartitionsToTxn: _partitions_added,
+    m.AddOffsetsToTxn: _offsets_added,
     m.EndTxn: _ended,
     m.TxnOffsetCommit: _offsets_committed,
+    m.DescribeTransaction: _transaction_described,
+    m.ApiVersions: decode_api_versions,
     m.Metadata: _described,
 }

@@ -28,21 +28,51 @@ class FindCoordinator(NamedTuple):
 
 
 class InitProducerId(NamedTuple):
-    """A producer id and epoch; for a transactional id this fences whoever had it (KIP-98, KIP-939)."""
+    """A producer id and epoch; for a transactional id this fences whoever had it (KIP-98, KIP-939).
+
+    With a pair given it only raises the epoch of who holds that pair, and nobody else's (KIP-360).
+    """
 
     transactional_id: str | None
     transaction_timeout_ms: int
     enable_2pc: bool
     keep_prepared_txn: bool
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+class DescribeTransaction(NamedTuple):
+    """What the coordinator knows of a transactional id; changes nothing (KIP-664)."""
+
+    transactional_id: str
+
+
+class AddPartitionsToTxn(NamedTuple):
+    """Partitions that are about to be written to, before transaction.version 2."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class AddOffsetsToTxn(NamedTuple):
+    """A group whose positions are about to be committed, before transaction.version 2."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    group_id: str
 
 
 class EndTxn(NamedTuple):
-    """The end of a transaction; the answer brings the next epoch (KIP-890)."""
+    """The end of a transaction; from transaction.version 2 on the answer brings the next epoch (KIP-890)."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     committed: bool
+    transaction_version: int = 2
 
 
 class TxnOffsetCommit(NamedTuple):
@@ -53,6 +83,11 @@ class TxnOffsetCommit(NamedTuple):
     producer_epoch: int
     group: ConsumerGroupMetadata
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    transaction_version: int = 2
+
+
+class ApiVersions(NamedTuple):
+    """What this broker offers now, and which features the cluster has finalised (KIP-584)."""
 
 
 class Metadata(NamedTuple):
@@ -74,6 +109,26 @@ class InitProducerIdAnswer(NamedTuple):
     producer_epoch: int = -1
     ongoing_producer_id: int = -1
     ongoing_producer_epoch: int = -1
+
+
+class TransactionDescribed(NamedTuple):
+    """`state` by Kafka's name; `start_ms` since 1970, -1 for none."""
+
+    error_code: int
+    state: str = ""
+    producer_id: int = -1
+    producer_epoch: int = -1
+    start_ms: int = -1
+
+
+class PartitionsAdded(NamedTuple):
+    """The error code of each partition."""
+
+    error_codes: Mapping[TopicPartition, int]
+
+
+class OffsetsAdded(NamedTuple):
+    error_code: int
 
 
 class EndTxnAnswer(NamedTuple):
@@ -142,14 +197,38 @@ class BrokerFeatures(NamedTuple):
     transaction_version: int
 
 
-Request = FindCoordinator | InitProducerId | EndTxn | TxnOffsetCommit | Metadata
-Answer = FindCoordinatorAnswer | InitProducerIdAnswer | EndTxnAnswer | TxnOffsetCommitAnswer | MetadataAnswer
+Request = (
+    FindCoordinator
+    | InitProducerId
+    | AddPartitionsToTxn
+    | AddOffsetsToTxn
+    | EndTxn
+    | TxnOffsetCommit
+    | DescribeTransaction
+    | ApiVersions
+    | Metadata
+)
+Answer = (
+    FindCoordinatorAnswer
+    | InitProducerIdAnswer
+    | PartitionsAdded
+    | OffsetsAdded
+    | EndTxnAnswer
+    | TxnOffsetCommitAnswer
+    | TransactionDescribed
+    | BrokerFeatures
+    | MetadataAnswer
+)
 
 API_OF: dict[type[Request], Api] = {
     FindCoordinator: Api.FIND_COORDINATOR,
     InitProducerId: Api.INIT_PRODUCER_ID,
+    AddPartitionsToTxn: Api.ADD_PARTITIONS_TO_TXN,
+    AddOffsetsToTxn: Api.ADD_OFFSETS_TO_TXN,
     EndTxn: Api.END_TXN,
     TxnOffsetCommit: Api.TXN_OFFSET_COMMIT,
+    DescribeTransaction: Api.DESCRIBE_TRANSACTIONS,
+    ApiVersions: Api.API_VERSIONS,
     Metadata: Api.METADATA,
 }
 
@@ -158,4 +237,6 @@ def error_codes_of(answer: Answer) -> tuple[int, ...]:
     """What an answer says as a whole; Metadata says it of each topic instead."""
     if isinstance(answer, TxnOffsetCommitAnswer):
         return answer.error_codes
+    if isinstance(answer, PartitionsAdded):
+        return tuple(answer.error_codes.values())
     return () if isinstance(answer, MetadataAnswer) else (answer.error_code,)
