@@ -1,4 +1,4 @@
-"""What a prepared transaction can rely on, on the broker that a producer found (KIP-939, and what there is without it)."""
+"""What a prepared transaction can rely on, on the broker that a producer found (KIP-939, and without it)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Tier(IntEnum):
     STORED_PAIR = 2
     """Two-phase commit without KeepPreparedTxn (KAFKA-20739): no timeout, completed with the stored pair."""
     BOUNDED = 3
-    """transaction.version 2 without two-phase commit: until `transaction.timeout.ms`, completed with the stored pair."""
+    """transaction.version 2, no two-phase commit: until `transaction.timeout.ms`; completed with the stored pair."""
     BOUNDED_V1 = 4
     """transaction.version 0 or 1: as `BOUNDED`, and the epoch is raised before each transaction."""
 
