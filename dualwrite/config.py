@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
+from dualwrite import partitioners
 from dualwrite.errors import ConfigError
+from dualwrite.partitioners import Partitioner
 from dualwrite.security_config import SECURITY_PARSERS, SecurityConfig
 
 MAX_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
@@ -42,6 +44,7 @@ class ProducerConfig(SecurityConfig):
     buffer_memory: int = 33_554_432
     compression_type: int = 0
     compression_level: int | None = None
+    partitioner: str | Partitioner = "default"
     metadata_max_age_ms: int = 300_000
 
     @classmethod
@@ -219,6 +222,15 @@ def _optional_int(least: int, most: int) -> Callable[[str, Any], int | None]:
     return lambda name, value: None if value is None else parse(name, value)
 
 
+def _partitioner(name: str, value: Any) -> str | Partitioner:
+    if value in partitioners.NAMES or (callable(value) and not isinstance(value, str)):
+        return value  # type: ignore[no-any-return]
+    raise ConfigError(
+        f"{name}: {value!r} is neither one of {', '.join(partitioners.NAMES)} "
+        "nor a callable (topic, key, value, partition_count) -> partition"
+    )
+
+
 def _choice(choices: Mapping[str, int]) -> Callable[[str, Any], int]:
     def parse(name: str, value: Any) -> int:
         found = choices.get(str(value).lower()) if isinstance(value, str | int) else None
@@ -251,6 +263,7 @@ _PARSERS: Final[_Parsers] = {
     "buffer_memory": _int(1),
     "compression_type": _choice(COMPRESSION_TYPES),
     "compression_level": _optional_int(-131072, 22),
+    "partitioner": _partitioner,
     "metadata_max_age_ms": _int(1),
     **SECURITY_PARSERS,
 }

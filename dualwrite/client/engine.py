@@ -21,15 +21,16 @@ from dualwrite.client.codec import Framer, ProduceEncoder
 from dualwrite.client.compression import codec_for
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.operations import Operation
-from dualwrite.client.partitioner import partition_for_key
+from dualwrite.client.partition_choice import PartitionChoice
 from dualwrite.client.problems import Problems
 from dualwrite.client.record_checks import check_topic
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.security import Security
 from dualwrite.client.sender import Sender
 from dualwrite.client.states import ProducerState
 from dualwrite.client.transaction_manager import TransactionManager
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import FatalError, IllegalStateError, InvalidRecordError
+from dualwrite.errors import AuthenticationError, FatalError, IllegalStateError, InvalidRecordError
 from dualwrite.prepared_state import PreparedTxnState
 
 _log = logging.getLogger(__name__)
@@ -47,8 +48,10 @@ class Engine:
         self.lock: Final = threading.Lock()
         self._call_soon = call_soon
         self._wake_pending = False
-        self._sticky: dict[str, Batch] = {}
+        self._choice = PartitionChoice(config.partitioner)
+        self._filling = self._choice.filling
         self._memory_waiter: Operation | None = None
+        self._waits: list[Operation] = []
         self._manager = _transaction_manager(config)
         self._identity: TransactionManager | IdempotenceManager = self._manager or IdempotenceManager(
             enabled=config.enable_idempotence, backoff=_retry_backoff(config)
@@ -60,6 +63,7 @@ class Engine:
             bootstrap=config.bootstrap_servers,
             topology=self._topology,
             framer=Framer(config.client_id),
+            security=Security(config.security),
             request_timeout_ms=config.request_timeout_ms,
             new_backoff=lambda: Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
             clock_ms=_monotonic_ms,
@@ -88,6 +92,7 @@ class Engine:
             metadata_backoff=_retry_backoff(config),
             clock_ms=_monotonic_ms,
             problems=self._problems,
+            on_refused=self._interrupt_waits,
         )
 
     def wake(self) -> None:
@@ -143,6 +148,7 @@ class Engine:
         """
         with self.lock:
             operation = call()
+            self._connections.retry_refused()
             if operation.done:
                 self._forget(operation)
             else:
@@ -156,6 +162,20 @@ class Engine:
         with self.lock:
             operation.stop_listening(listener)
             return not operation.done
+
+    def _interrupt_waits(self, error: AuthenticationError) -> None:
+        """Under the lock: nobody is to wait for what a broker refuses to take."""
+        if self._manager is not None:
+            self._manager.interrupt(error)
+        for operation in self._waits:
+            operation.interrupt(error)
+
+    def _interruptible(self, operation: Operation) -> Operation:
+        """Under the lock, before it is waited for."""
+        self._connections.retry_refused()
+        self._waits = [wait for wait in self._waits if not wait.done and wait is not operation]
+        self._waits.append(operation)
+        return operation
 
     def _forget(self, operation: Operation) -> None:
         if self._manager is not None:
@@ -207,23 +227,26 @@ class Engine:
         timestamp_ms: int,
     ) -> tuple[Batch, int] | Operation:
         """The record's batch and its place in it; or what must end before this can be tried again."""
+        if self._choice.by_record is not None:
+            partition = self._choice.before_lock(topic, key, value, partition, self._topology.partitions(topic))
         with self.lock:
             self._identity.check_send()
-            if partition is None and key is None:
+            fills = partition is None and (key is None or (key == b"" and self._choice.empty_key_is_none))
+            if fills:
                 # almost every record without a key goes where the one before it went: nothing else is asked then
-                batch = self._sticky.get(topic)
+                batch = self._filling.get(topic)
                 if batch is not None and batch.queue.open is batch:
                     index = batch.record_count
-                    if batch.append(index, timestamp_ms, None, value, headers) is not None:
+                    if batch.append(index, timestamp_ms, key, value, headers) is not None:
                         batch.record_count = index + 1
                         return batch, index
             partitions = self._topology.partitions(topic)
             if partitions == 0:
                 check_topic(topic)
                 self.wake()
-                return self._sender.want_topic(topic)
+                return self._interruptible(self._sender.want_topic(topic))
             if partition is None:
-                partition = self._choose_partition(topic, key, partitions)
+                partition = self._choice.choose(topic, None if fills else key, partitions)
             elif not 0 <= partition < partitions:
                 raise InvalidRecordError(
                     f"{topic!r} has the partitions 0 to {partitions - 1}, not {partition}; the record was not sent"
@@ -233,21 +256,14 @@ class Engine:
                 self.wake()
                 return self._memory_freed()
             if accepted.record_count == 1:
-                self._opened(accepted, keyless=key is None)
+                self._opened(accepted, fills=fills)
             return accepted, accepted.record_count - 1
 
-    def _choose_partition(self, topic: str, key: bytes | None, partitions: int) -> int:
-        """Without a key: the next one, because the batch that is filled has no room or has been sent (KIP-480)."""
-        if key is not None:
-            return partition_for_key(key, partitions)
-        sticky = self._sticky.get(topic)
-        return 0 if sticky is None else (sticky.partition + 1) % partitions
-
-    def _opened(self, batch: Batch, *, keyless: bool) -> None:
+    def _opened(self, batch: Batch, *, fills: bool) -> None:
         """A batch got its first record. A batch has the records of one transaction, so this tells of all of them."""
         self._identity.accepted()
-        if keyless:
-            self._sticky[batch.topic] = batch
+        if fills:
+            self._filling[batch.topic] = batch
         self._wake_for(batch)
 
     def _wake_for(self, batch: Batch) -> None:
@@ -262,7 +278,16 @@ class Engine:
             self._accumulator.close_open_batches()
             for batch in self._accumulator.incomplete_batches():
                 batch.listen(lambda: None if waiter.done else waiter.end())
-        return self._memory_waiter
+        return self._interruptible(self._memory_waiter)
+
+    def fate_of(self, batch: Batch) -> Operation:
+        """Ends when the fate of the batch is known. Takes the lock itself."""
+        operation = Operation(f"a record for {batch.topic}-{batch.partition}")
+        with self.lock:
+            batch.listen(operation.end)
+            self._interruptible(operation)
+        self.wake()
+        return operation
 
     def flush(self) -> Operation:
         """Ends when every record accepted so far has its fate. Takes the lock itself."""
@@ -282,6 +307,7 @@ class Engine:
                 batch.listen(one_less)
             if not batches:
                 operation.end()
+            self._interruptible(operation)
         self.wake()
         return operation
 

@@ -1,11 +1,10 @@
-"""Record batches under either builder, the partition of a key, and the order in which batches leave."""
+"""Record batches under either builder, and the order in which batches leave."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from kafka.partitioner.default import murmur2 as kafka_murmur2
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
@@ -13,7 +12,6 @@ from dualwrite.client import batch_builder
 from dualwrite.client.accumulator import MAX_SEQUENCE, Accumulator, Batch
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.batch_builder import builder_factory, restamp, stamp_and_build
-from dualwrite.client.partitioner import murmur2, partition_for_key
 from dualwrite.errors import DeliveryError, FatalError, InvalidRecordError
 
 
@@ -43,12 +41,6 @@ def test_a_restamped_batch_is_as_if_built_so() -> None:
     batch: Any = DefaultRecordBatch(bytes(data))
     assert batch.validate_crc()
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.is_transactional) == (43, 0, 0, True)
-
-
-@pytest.mark.parametrize("key", [b"", b"a", b"ab", b"abc", b"abcd", b"abcde", b"customer-12345", bytes(range(256))])
-def test_keys_hash_as_in_kafka(key: bytes) -> None:
-    assert murmur2(key) == kafka_murmur2(key) & 0xFFFFFFFF
-    assert partition_for_key(key, 7) == (kafka_murmur2(key) & 0x7FFFFFFF) % 7
 
 
 # ---- the accumulator --------------------------------------------------------------------------------------------

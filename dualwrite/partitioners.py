@@ -1,0 +1,114 @@
+"""Which partition a record goes to when `send()` is not told: the setting `partitioner`.
+
+| name | records with a key | records without |
+|---|---|---|
+| `murmur2_random`, `default` | Kafka's own hash, as the Java client | one partition per batch (KIP-480) |
+| `consistent_random` | CRC-32 of the key, as librdkafka's default; an empty key is none | one partition per batch |
+| `random` | any | any |
+| `round_robin` | one after the other, per topic | one after the other, per topic |
+
+Or a callable `(topic, key, value, partition_count) -> partition`, given the bytes that will be sent. It is called for
+each record without a partition of its own, in the thread that sends it.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from collections.abc import Callable
+from itertools import count
+from typing import Final, NamedTuple
+
+from dualwrite.errors import InvalidRecordError
+
+__all__ = ["Partitioner", "consistent_partition", "murmur2", "murmur2_partition"]
+
+Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
+"""From topic, key, value and the number of partitions to one of them, from 0 on."""
+
+KeyPartitioner = Callable[[bytes, int], int]
+"""From a key and the number of partitions to one of them."""
+
+_SEED: Final = 0x9747B28C
+_M: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's hash of a key, as an unsigned 32-bit number."""
+    length = len(data)
+    h = _SEED ^ length
+    whole = length & ~3
+    for (k,) in struct.iter_unpack("<I", data[:whole]):
+        k = k * _M & _MASK
+        k ^= k >> 24
+        h = (h * _M & _MASK) ^ (k * _M & _MASK)
+    if length > whole:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h ^= h >> 13
+    h = h * _M & _MASK
+    return h ^ (h >> 15)
+
+
+def murmur2_partition(key: bytes, partitions: int) -> int:
+    """The partition of a key among `partitions`, as the Java client's."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def consistent_partition(key: bytes, partitions: int) -> int:
+    """The partition of a key among `partitions`, as librdkafka's `consistent_random`."""
+    return zlib.crc32(key) % partitions
+
+
+class Partitioning(NamedTuple):
+    """What a setting means: one of the two."""
+
+    by_key: KeyPartitioner | None = None
+    by_record: Partitioner | None = None
+    empty_key_is_none: bool = False
+
+
+def _random(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+    return random.randrange(partitions)
+
+
+def _round_robin() -> Partitioner:
+    turns: dict[str, count[int]] = {}
+    return lambda topic, key, value, partitions: next(turns.setdefault(topic, count())) % partitions
+
+
+_MAKERS: Final[dict[str, Callable[[], Partitioning]]] = {
+    "default": lambda: Partitioning(by_key=murmur2_partition),
+    "murmur2_random": lambda: Partitioning(by_key=murmur2_partition),
+    "consistent_random": lambda: Partitioning(by_key=consistent_partition, empty_key_is_none=True),
+    "random": lambda: Partitioning(by_record=_random),
+    "round_robin": lambda: Partitioning(by_record=_round_robin()),
+}
+
+NAMES: Final = tuple(_MAKERS)
+"""What `partitioner` can be set to, besides a callable."""
+
+
+def partitioning(setting: str | Partitioner) -> Partitioning:
+    """A new one for a producer: turns are counted per producer."""
+    if isinstance(setting, str):
+        return _MAKERS[setting]()
+
+    def asked(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        return _answer(setting, topic, key, value, partitions)
+
+    return Partitioning(by_record=asked)
+
+
+def _answer(ask: Partitioner, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+    try:
+        partition = ask(topic, key, value, partitions)
+    except Exception as error:
+        raise InvalidRecordError(f"the partitioner failed with {error!r}; the record was not sent") from error
+    if isinstance(partition, bool) or not hasattr(partition, "__index__") or not 0 <= partition < partitions:
+        raise InvalidRecordError(
+            f"the partitioner answered {partition!r}, and {topic!r} has the partitions 0 to {partitions - 1}; "
+            "the record was not sent"
+        )
+    return partition.__index__()

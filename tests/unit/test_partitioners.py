@@ -1,0 +1,90 @@
+"""Partitions of keys against the other clients', one by one and by the column."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2 as kafka_murmur2
+
+from dualwrite.client.arrow_partitions import crc32_all, murmur2_all
+from dualwrite.errors import ConfigError, InvalidRecordError
+from dualwrite.partitioners import consistent_partition, murmur2, murmur2_partition, partitioning
+from dualwrite.producer import Producer
+
+# of org.apache.kafka.common.utils.UtilsTest
+JAVA_VECTORS = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+@pytest.mark.parametrize(("key", "java"), JAVA_VECTORS.items())
+def test_keys_hash_as_in_java(key: bytes, java: int) -> None:
+    assert murmur2(key) == java & 0xFFFFFFFF
+    assert murmur2_partition(key, 7) == (java & 0x7FFFFFFF) % 7
+
+
+@given(st.binary(max_size=300))
+def test_keys_hash_as_in_kafka_python(key: bytes) -> None:
+    assert murmur2(key) == kafka_murmur2(key) & 0xFFFFFFFF
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30))
+def test_a_column_of_keys_hashes_as_each_of_them(keys: list[bytes]) -> None:
+    offsets = np.cumsum([0, *map(len, keys)]).astype(np.int64)
+    data = np.frombuffer(b"".join(keys), np.uint8)
+    assert murmur2_all(offsets, data).tolist() == [murmur2(key) for key in keys]
+    assert crc32_all(offsets, data).tolist() == [zlib.crc32(key) for key in keys]
+
+
+def test_the_partitions_of_librdkafkas_default() -> None:
+    assert [consistent_partition(key, 10) for key in (b"a", b"this is a key", b"\x00\xff")] == [
+        zlib.crc32(key) % 10 for key in (b"a", b"this is a key", b"\x00\xff")
+    ]
+    assert partitioning("consistent_random").empty_key_is_none
+    assert not partitioning("murmur2_random").empty_key_is_none
+
+
+def test_turns_are_taken_per_topic_and_producer() -> None:
+    ask, other = partitioning("round_robin").by_record, partitioning("round_robin").by_record
+    assert ask is not None
+    assert other is not None
+    assert [ask(topic, b"k", None, 3) for topic in ("a", "a", "b", "a", "a", "b")] == [0, 1, 0, 2, 0, 1]
+    assert other("a", None, None, 3) == 0
+
+
+def test_random_is_within_range() -> None:
+    ask = partitioning("random").by_record
+    assert ask is not None
+    assert {ask("t", b"same", None, 3) for _ in range(200)} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("answer", [3, -1, None, "0", True, 1.0])
+def test_an_answer_that_is_no_partition_is_refused(answer: object) -> None:
+    ask = partitioning(lambda *_: answer).by_record  # type: ignore[arg-type,return-value]
+    assert ask is not None
+    with pytest.raises(InvalidRecordError, match="the partitions 0 to 2; the record was not sent"):
+        ask("t", None, None, 3)
+
+
+def test_a_partitioner_that_fails_is_the_cause() -> None:
+    ask = partitioning(lambda *_: 1 // 0).by_record
+    assert ask is not None
+    with pytest.raises(InvalidRecordError, match="the partitioner failed") as caught:
+        ask("t", None, None, 3)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_the_setting_is_a_name_or_a_callable() -> None:
+    with pytest.raises(ConfigError, match=r"partitioner: 'murmur3' is neither one of default, murmur2_random"):
+        Producer(bootstrap_servers="127.0.0.1:9", partitioner="murmur3")
+    with Producer(bootstrap_servers="127.0.0.1:9", partitioner=lambda *_: 0):
+        pass
