@@ -68,13 +68,16 @@ class RecordFuture:
         batch = self._batch
         if not batch.done:
             waiter = _Waiter()
+            fate = self._engine.fate_of(batch)
             with self._engine.lock:
-                batch.listen(waiter.wake)
+                fate.listen(waiter.wake)
             if not waiter.wait(timeout_s):
                 raise KafkaTimeoutError(
                     f"the record for {batch.topic}-{batch.partition} has no answer after {timeout_s or 0:g} s "
                     f"({self._engine.obstacle((timeout_s or 0) * 1000)}); it is still being sent"
                 )
+            if not fate.done and fate.error is not None:
+                raise fate.error
         if batch.error is not None:
             raise batch.error
         offset = batch.base_offset + self._index if batch.base_offset >= 0 else -1
@@ -267,6 +270,8 @@ class Producer:
         with self._engine.lock:
             operation.listen(waiter.wake)
         waiter.wait(None)
+        if operation.error is not None:
+            raise operation.error
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -301,7 +306,7 @@ class Producer:
             return operation.done
         if operation.error is not None:
             _log.warning("%s failed while closing: %s", operation.name, operation.error)
-        return True
+        return operation.done
 
     def __enter__(self) -> Self:
         return self

@@ -13,8 +13,13 @@ from dualwrite.client.codec import Framer
 from dualwrite.client.connection import Connection
 from dualwrite.client.messages import Broker, MetadataAnswer
 from dualwrite.client.problems import Problems, reason_of
+from dualwrite.client.security import Security
+from dualwrite.errors import AuthenticationError
 
 NO_LEADER: Final = -1
+
+_REFUSED_PAUSE_MS: Final = 10_000.0
+"""After a refused login, unless a caller wants another try: each may count towards locking the account."""
 
 Address = tuple[str, int]
 
@@ -72,7 +77,7 @@ class NodeState(Enum):
 class _Node:
     """One address."""
 
-    __slots__ = ("address", "backoff", "connection", "retry_at_ms", "task")
+    __slots__ = ("address", "backoff", "connection", "refused_in", "retry_at_ms", "task", "unserved")
 
     def __init__(self, address: Address, backoff: Backoff) -> None:
         self.address = address
@@ -80,18 +85,27 @@ class _Node:
         self.connection: Connection | None = None
         self.task: asyncio.Task[None] | None = None
         self.retry_at_ms = 0.0
+        self.refused_in = -1
+        self.unserved = False
 
-    def state(self, now_ms: float) -> NodeState | None:
+    def connectable_at_ms(self, attempt: int) -> float:
+        """From when on another connection may be tried. `attempt`: how often callers wanted one after a refusal."""
+        return self.retry_at_ms + (_REFUSED_PAUSE_MS if self.refused_in == attempt else 0.0)
+
+    def state(self, now_ms: float, attempt: int) -> NodeState | None:
         """None: not connected, and may be."""
         if self.connection is not None:
             return NodeState.READY
         if self.task is not None:
             return NodeState.CONNECTING
-        return NodeState.FAILED if now_ms < self.retry_at_ms else None
+        return NodeState.FAILED if now_ms < self.connectable_at_ms(attempt) else None
 
 
 class Connections:
-    """Lives in one loop. `on_change` is called there after a connection came up, failed to, or was lost."""
+    """Lives in one loop. `on_change` is called there after a connection came up, failed to, or was lost.
+
+    `refusal`: why the last connection could not be made, where the settings or the broker's accounts are to blame.
+    """
 
     def __init__(
         self,
@@ -99,15 +113,19 @@ class Connections:
         bootstrap: Sequence[Address],
         topology: Topology,
         framer: Framer,
+        security: Security,
         request_timeout_ms: float,
         new_backoff: Callable[[], Backoff],
         clock_ms: Callable[[], float],
         problems: Problems,
         on_change: Callable[[], None],
     ) -> None:
+        self.refusal: AuthenticationError | None = None
+        self._attempt = 0
         self._bootstrap = list(bootstrap)
         self._topology = topology
         self._framer = framer
+        self._security = security
         self._request_timeout_ms = request_timeout_ms
         self._new_backoff = new_backoff
         self._clock_ms = clock_ms
@@ -115,6 +133,12 @@ class Connections:
         self._on_change = on_change
         self._nodes: dict[Address, _Node] = {}
         self._closed = False
+
+    def retry_refused(self) -> None:
+        """A caller waits anew: what was refused is tried again, after its back-off. From any thread."""
+        if self.refusal is not None:
+            self.refusal = None
+            self._attempt += 1
 
     def to_node(self, node_id: int, now_ms: float) -> Connection | NodeState:
         """The connection, or why there is none yet; asking starts connecting."""
@@ -140,7 +164,7 @@ class Connections:
             node = self._nodes[address] = _Node(address, self._new_backoff())
         if node.connection is not None:
             return node.connection
-        state = node.state(now_ms)
+        state = node.state(now_ms, self._attempt)
         if state is not None:
             return state
         if self._closed:
@@ -150,28 +174,29 @@ class Connections:
 
     def wake_at_ms(self, now_ms: float) -> float | None:
         """When a failed address may be tried again."""
-        return min((node.retry_at_ms for node in self._nodes.values() if node.retry_at_ms > now_ms), default=None)
+        due_ms = [node.connectable_at_ms(self._attempt) for node in self._nodes.values()]
+        return min((at_ms for at_ms in due_ms if at_ms > now_ms), default=None)
 
     async def _connect(self, node: _Node) -> None:
         host, port = node.address
         connection: Connection | None = None
         try:
-            async with asyncio.timeout(self._request_timeout_ms / 1000):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(
-                        framer=self._framer,
-                        request_timeout_ms=self._request_timeout_ms,
-                        on_lost=lambda lost: self._lost(node, lost),
-                    ),
-                    host,
-                    port,
-                )
-                await connection.negotiate()
+            connection = await self._security.connect(
+                host,
+                port,
+                lambda: Connection(
+                    framer=self._framer,
+                    request_timeout_ms=self._request_timeout_ms,
+                    on_lost=lambda lost: self._lost(node, lost),
+                ),
+                timeout_ms=self._request_timeout_ms,
+                unserved_before=node.unserved,
+            )
+        except AuthenticationError as error:
+            self._refuse(node, error)
         except (OSError, ValueError, OverflowError) as error:  # the latter two: a host or port that cannot be one
-            self._note(f"cannot connect to {_named(node)}: {self._why_not_connected(error, connection)}")
-            if connection is not None:
-                connection.close()
-            connection = None
+            reason = reason_of(error) if isinstance(error, OSError) else str(error)
+            self._note(f"cannot connect to {_named(node)}: {reason}")
         node.task = None
         if connection is None or connection.lost:
             node.retry_at_ms = self._clock_ms() + node.backoff.failed()
@@ -179,13 +204,16 @@ class Connections:
             node.backoff.succeeded()
             node.retry_at_ms = 0.0
             node.connection = connection
+            node.refused_in = -1
+            self.refusal = None
         self._on_change()
 
-    def _why_not_connected(self, error: Exception, connection: Connection | None) -> str:
-        if isinstance(error, TimeoutError) and error.errno is None:  # ours, not that of the kernel
-            missing = "no connection" if connection is None else "no answer to ApiVersions"
-            return f"{missing} within request.timeout.ms={self._request_timeout_ms:.0f}"
-        return reason_of(error) if isinstance(error, OSError) else str(error)
+    def _refuse(self, node: _Node, error: AuthenticationError) -> None:
+        refusal = AuthenticationError(f"cannot connect to {_named(node)}: {error}", error_code=error.error_code)
+        refusal.__cause__ = error.__cause__
+        self._note(str(refusal))
+        node.refused_in = self._attempt
+        self.refusal = refusal
 
     def _note(self, sentence: str) -> None:
         _log.info("%s", sentence)
@@ -212,6 +240,7 @@ class Connections:
         if node.connection is connection:
             if not self._closed:
                 self._note(f"{_named(node)}: {connection.problem}")
+            node.unserved = connection.unserved
             node.connection = None
             node.retry_at_ms = self._clock_ms() + node.backoff.failed()
             self._on_change()

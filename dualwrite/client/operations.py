@@ -37,6 +37,7 @@ class Operation:
         if self.done:
             listener()
         else:
+            self.error = None
             self._listeners.append(listener)
 
     def stop_listening(self, listener: Callable[[], None]) -> None:
@@ -44,12 +45,21 @@ class Operation:
         if listener in self._listeners:
             self._listeners.remove(listener)
 
+    def interrupt(self, error: DualWriteError) -> None:
+        """It goes on, but nobody is to wait for it: `error` says why. Whoever repeats the call joins it."""
+        if self._listeners:
+            self.error = error
+            self._tell()
+
     def end(self, error: DualWriteError | None = None) -> None:
         """It ended: well, or with `error`."""
         if self.done:
             raise AssertionError(f"{self.name} ended twice")
         self.done = True
         self.error = error
+        self._tell()
+
+    def _tell(self) -> None:
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener()

@@ -31,6 +31,7 @@ from dualwrite.client.problems import Problems
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
     Api,
+    AuthenticationError,
     DeliveryError,
     ErrorClass,
     FatalError,
@@ -77,6 +78,7 @@ class Sender:
         metadata_backoff: Backoff,
         clock_ms: Callable[[], float],
         problems: Problems,
+        on_refused: Callable[[AuthenticationError], None],
     ) -> None:
         self.timer_at_ms = _NEVER
         self._lock = lock
@@ -94,6 +96,7 @@ class Sender:
         self._metadata_backoff = metadata_backoff
         self._clock_ms = clock_ms
         self._problems = problems
+        self._on_refused = on_refused
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._outgoing: Outgoing | None = None
@@ -144,7 +147,26 @@ class Sender:
         self._send_outgoing(now_ms)
         for connection, node_id, batches in drained:
             self._send_produce(connection, node_id, batches)
+        self._tell_of_refusal()
         self._arm_timer(now_ms)
+
+    def _tell_of_refusal(self) -> None:
+        """Who waits for what cannot be sent is told why at once, not when the time is up; it stays to be sent."""
+        if self._connections.refusal is None:
+            return
+        with self._lock:
+            refusal = self._connections.refusal  # again: a caller who wants another try takes it back under the lock
+            if refusal is None or not self._anything_unsent():
+                return
+            self._on_refused(refusal)
+
+    def _anything_unsent(self) -> bool:
+        return bool(
+            self._outgoing is not None
+            or self._identity.retry_at_ms is not None
+            or self._topic_waiters
+            or self._accumulator.has_waiting
+        )
 
     def _give_up(self, now_ms: float) -> None:
         expired = self._accumulator.expire(now_ms, self._connections.obstacle)

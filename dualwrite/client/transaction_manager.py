@@ -209,6 +209,11 @@ class TransactionManager:
             self._pending = None
         pending.end(error)
 
+    def interrupt(self, error: KafkaError) -> None:
+        """Nobody is to wait for what is pending; it goes on, and the same call joins it."""
+        if self._pending is not None and not self._pending.done:
+            self._pending.interrupt(error)
+
     def heard(self, operation: Operation) -> None:
         """The caller has the outcome of `operation`."""
         if self._pending is operation and operation.done:
