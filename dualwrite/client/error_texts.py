@@ -30,6 +30,16 @@ _MISSING_RIGHTS: Final[dict[tuple[Api, int], str]] = {
     (Api.DESCRIBE_TRANSACTIONS, 53): "DESCRIBE on the transactional id {0!r} (WRITE includes it)",
 }
 
+# One row per answer whose name does not say what happened.
+_MEANINGS: Final[dict[tuple[Api, int], str]] = {
+    (Api.INIT_PRODUCER_ID, 50): "transaction.timeout.ms is more than the broker's transaction.max.timeout.ms",
+    (Api.END_TXN, 48): "the transaction was ended by another producer with this id, or by the broker after its timeout",
+    (Api.END_TXN, 49): "the transactional id has expired at the broker, or has another producer id now",
+    (Api.TXN_OFFSET_COMMIT, 22): "the group has a newer generation than this consumer; rejoin, and consume from there",
+    (Api.TXN_OFFSET_COMMIT, 25): "the consumer is no member of the group any more; rejoin, and consume from there",
+    (Api.TXN_OFFSET_COMMIT, 82): "another consumer with the same group.instance.id has taken over",
+}
+
 
 def error_name(error_code: int) -> str:
     """Kafka's name and number, `TOPIC_AUTHORIZATION_FAILED (29)`."""
@@ -41,3 +51,8 @@ def missing_right(api: Api, error_code: int, resource: str) -> str | None:
     """The right to grant after this answer, None where it does not speak of rights."""
     right = _MISSING_RIGHTS.get((api, error_code))
     return None if right is None else right.format(resource)
+
+
+def error_meaning(api: Api, error_code: int) -> str | None:
+    """What happened, None where the class of the error says it all."""
+    return _MEANINGS.get((api, error_code))

@@ -6,7 +6,7 @@ from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.identity import Outgoing
-from dualwrite.client.states import WHAT_NEXT, ProducerState
+from dualwrite.client.states import WHAT_NEXT, Event, ProducerState
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
     Api,
@@ -108,7 +108,7 @@ class IdempotenceManager:
         self.producer_id = answer.producer_id
         self.producer_epoch = answer.producer_epoch
 
-    def on_no_answer(self, now_ms: float) -> None:
+    def on_no_answer(self, now_ms: float, *, sent: bool = True) -> None:
         """The connection was lost; an unused producer id does no harm, ask for another."""
         self._in_flight = False
         self._failed_with(NETWORK_EXCEPTION, now_ms)
@@ -130,6 +130,10 @@ class IdempotenceManager:
         sentence += "" if right is None else f": the right that is missing is {right}"
         error = exception_for(Api.INIT_PRODUCER_ID, error_code, sentence)
         self.fail_fatal(error if isinstance(error, FatalError) else FatalError(sentence, error_code=error_code))
+
+    def consequence(self, event: Event) -> str:
+        """What a batch's fate means for the producer, as the end of a sentence."""
+        return f"; {WHAT_NEXT[ProducerState.FATAL_ERROR]}" if event is Event.FATAL_FAILURE else ""
 
     def fail_abortable(self, error: KafkaError) -> None:
         """A batch is given up; those after it need a new epoch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from dualwrite.client import messages as m
+from dualwrite.client.states import Event
 from dualwrite.errors import KafkaError
 
 
@@ -52,11 +53,14 @@ class Identity(Protocol):
     def on_answer(self, answer: m.Answer, now_ms: float) -> None:
         """What the broker said to the request in flight."""
 
-    def on_no_answer(self, now_ms: float) -> None:
-        """The connection was lost with the request in flight."""
+    def on_no_answer(self, now_ms: float, *, sent: bool) -> None:
+        """The connection was lost with the request in flight, or (not `sent`) there was none to send it on."""
 
     def on_unsupported(self, error: KafkaError) -> None:
         """The broker does not speak what the request in flight needs."""
+
+    def consequence(self, event: Event) -> str:
+        """What a batch's fate means for the producer, as the end of a sentence; may be empty."""
 
     def fail_abortable(self, error: KafkaError) -> None:
         """A batch is lost."""

@@ -28,6 +28,7 @@ from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.identity import Identity, Outgoing
 from dualwrite.client.operations import Operation
 from dualwrite.client.problems import Problems
+from dualwrite.client.states import Event
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
     Api,
@@ -330,7 +331,9 @@ class Sender:
         right = missing_right(Api.PRODUCE, error_code, batch.topic)
         details = [f"the right that is missing is {right}"] if right is not None else []
         details += [message] if message else []
+        event = Event.FATAL_FAILURE if verdict is Verdict.FATAL else Event.ABORTABLE_FAILURE
         sentence = ": ".join([f"{where} were refused with {error_name(error_code)}", *details])
+        sentence += self._identity.consequence(event)
         if verdict is Verdict.FATAL:
             fatal = exception_for(Api.PRODUCE, error_code, sentence)
             self._accumulator.failed(batch, fatal)
@@ -358,7 +361,7 @@ class Sender:
         self._outgoing = None
         if not isinstance(found, Connection):
             with self._lock:
-                self._identity.on_no_answer(now_ms)
+                self._identity.on_no_answer(now_ms, sent=False)
             return
         self._send_request(found, outgoing.request)
 
@@ -402,7 +405,7 @@ class Sender:
     def _take_answer(self, request: m.Request, answer: m.Answer | None, now_ms: float) -> None:
         with self._lock:
             if answer is None:
-                self._identity.on_no_answer(now_ms)
+                self._identity.on_no_answer(now_ms, sent=True)
                 return
             if isinstance(answer, m.FindCoordinatorAnswer) and answer.error_code == 0:
                 self._topology.learn_broker(m.Broker(answer.node_id, answer.host, answer.port))

@@ -14,16 +14,20 @@ from typing import Final, NamedTuple
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.error_texts import error_name, missing_right
+from dualwrite.client.error_texts import error_meaning, error_name, missing_right
 from dualwrite.client.identity import Outgoing
 from dualwrite.client.operations import Operation
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
+    WHAT_TO_DO,
     Api,
+    CommitOutcomeUnknown,
     ErrorClass,
     FatalError,
+    FencedCommitOutcomeUnknown,
+    FencedError,
     IllegalStateError,
     InvalidTxnStateError,
     KafkaError,
@@ -44,6 +48,12 @@ _FINISHED: Final = (ProducerState.FATAL_ERROR, ProducerState.CLOSED)
 _DROPPING: Final = (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION, *_FINISHED)
 
 _RETRIED: Final = frozenset({ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP})
+
+_ENDS_THE_PRODUCER: Final = frozenset({ErrorClass.FENCED, ErrorClass.UNSUPPORTED, ErrorClass.FATAL})
+
+# Refusals of EndTxn after which it may take effect all the same: its record may be replicated later, or is written and
+# the coordinator has moved. UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
+_MAY_TAKE_EFFECT: Final = (-1, 7, 15, 16)
 
 
 class _Offsets(NamedTuple):
@@ -70,6 +80,9 @@ class TransactionManager:
         self._nothing_to_complete = False
         self._sent_to_kafka = False
         self._failed = False
+        # An EndTxn that commits was sent and may have taken effect: until an answer says how it ended, no error may
+        # say that the transaction failed.
+        self._commit_unanswered = False
         # The pair was given out as a prepared state, but nothing was sent under it. It must not name the next
         # transaction too: a database that stored it would commit that one after a crash.
         self._pair_is_spent = False
@@ -164,7 +177,7 @@ class TransactionManager:
         """No more calls; whoever waits hears `error`."""
         self.state = CALLS[self.state, Call.CLOSE]
         if self._pending is not None and not self._pending.done:
-            self._pending.end(error)
+            self._pending.end(self._or_outcome_unknown(error))
         self._pending = None
 
     def _end(self, call: Call, name: str, argument: PreparedTxnState | None) -> Operation:
@@ -191,14 +204,20 @@ class TransactionManager:
         if pending is None:
             return None
         if not pending.is_same_call(name, argument):
-            raise _other_call_pending(name, pending)
+            raise self._other_call_pending(name, pending)
         if pending.done:
             self._pending = None
         return pending
 
     def _refuse_other_than_pending(self, call: Call) -> None:
         if self._pending is not None:
-            raise _other_call_pending(call.value, self._pending)
+            raise self._other_call_pending(call.value, self._pending)
+
+    def _other_call_pending(self, name: str, pending: Operation) -> IllegalStateError:
+        return IllegalStateError(
+            f"{name} is not allowed: the outcome of {pending.name} is not known yet, and {self.standing}; "
+            "repeat that call with the same argument"
+        )
 
     def _finish(self, error: KafkaError | IllegalStateError | None) -> None:
         """End what is pending. It stays here until its caller has heard: waits now, or repeats the call."""
@@ -227,26 +246,26 @@ class TransactionManager:
             raise self._not_allowed(call)
         if state is ProducerState.READY and not self._nothing_to_complete:
             raise InvalidTxnStateError(
-                f"nothing is prepared, so {COMPLETE_TRANSACTION} has nothing to complete; {WHAT_NEXT[self.state]}"
+                f"nothing is prepared, so {COMPLETE_TRANSACTION} has nothing to complete: {self.standing}; "
+                f"{WHAT_NEXT[self.state]}"
             )
         self.state = state
 
     def _not_allowed(self, call: Call) -> Exception:
         if self._error is not None and self.state in (ProducerState.ABORTABLE_ERROR, ProducerState.FATAL_ERROR):
             return self._the_error_again(call)
-        sentence = f"{call.value} is not allowed while the producer is {self.state.value}; {WHAT_NEXT[self.state]}"
+        sentence = f"{call.value} is not allowed while {self.standing}; {WHAT_NEXT[self.state]}"
         if call in (Call.COMPLETE_BY_COMMIT, Call.COMPLETE_BY_ABORT):
             return InvalidTxnStateError(sentence)
         return IllegalStateError(sentence)
 
     def _the_error_again(self, call: Call) -> Exception:
         if call is Call.INIT_TRANSACTIONS and self.state is ProducerState.ABORTABLE_ERROR:
-            return IllegalStateError(f"{call.value} is not allowed any more; {WHAT_NEXT[self.state]}")
+            return IllegalStateError(
+                f"{call.value} is not allowed any more while {self.standing}; {WHAT_NEXT[self.state]}"
+            )
         assert self._error is not None
-        again = type(self._error)(
-            f"{call.value}: the producer is {self.state.value}; {WHAT_NEXT[self.state]}. Cause: {self._error}",
-            error_code=self._error.error_code,
-        )
+        again = self._error.reworded(f"{call.value}: {self.standing}; {WHAT_NEXT[self.state]}. Cause: {self._error}")
         again.__cause__ = self._error
         return again
 
@@ -256,7 +275,7 @@ class TransactionManager:
     def _ended(self) -> None:
         self._happen(Event.ENDED)
         self.prepared_txn_state = PreparedTxnState()
-        self.has_records = self._sent_to_kafka = self._failed = False
+        self.has_records = self._sent_to_kafka = self._failed = self._commit_unanswered = False
         self._offsets = None
         self._error = None
         self._finish(None)
@@ -279,14 +298,41 @@ class TransactionManager:
         """The producer is finished."""
         if self.state in _FINISHED:
             return
+        error = self._or_outcome_unknown(error)
         self._happen(Event.FATAL_FAILURE)
         self._error = error
         self._finish(error)
+
+    def _or_outcome_unknown(self, error: KafkaError) -> KafkaError:
+        """The end of the producer, unless it leaves open whether a commit took effect: then that, because of it."""
+        on_its_way = isinstance(self._in_flight, m.EndTxn) and self._in_flight.committed
+        if not (on_its_way or self._commit_unanswered):
+            return error
+        kind = FencedCommitOutcomeUnknown if isinstance(error, FencedError) else CommitOutcomeUnknown
+        unknown = kind(
+            f"a commit of transactional id {self.transactional_id!r} was sent and not answered, and cannot be asked "
+            f"for again, so its outcome is unknown: {error}",
+            transactional_id=self.transactional_id,
+            prepared_state=str(self.prepared_txn_state),
+            error_code=error.error_code,
+        )
+        unknown.__cause__ = error
+        return unknown
 
     @property
     def error(self) -> KafkaError | None:
         """Why the transaction or the producer failed, while it is failed."""
         return self._error
+
+    @property
+    def standing(self) -> str:
+        """Whose state this is and which, as a part of a sentence."""
+        return f"the producer of transactional id {self.transactional_id!r} is {self.state.value}"
+
+    def consequence(self, event: Event) -> str:
+        """What a batch's fate means for the producer, as the end of a sentence."""
+        after = EVENTS.get((self.state, event), ProducerState.FATAL_ERROR)
+        return f"; transactional id {self.transactional_id!r} is now {after.value}: {WHAT_NEXT[after]}"
 
     # ---- requests -------------------------------------------------------------------------------------------
 
@@ -396,19 +442,21 @@ class TransactionManager:
             case m.InitProducerId(), m.InitProducerIdAnswer():
                 self._on_initialised(answer, now_ms)
             case m.EndTxn(), m.EndTxnAnswer():
-                self._on_ended(answer, now_ms)
+                self._on_ended(request, answer, now_ms)
             case m.TxnOffsetCommit(), m.TxnOffsetCommitAnswer():
                 self._on_offsets(answer, now_ms)
             case _:
                 raise AssertionError(f"{answer!r} does not answer {request!r}")
 
-    def on_no_answer(self, now_ms: float) -> None:
-        """The request that is in flight may or may not have been carried out. The same one is asked again."""
+    def on_no_answer(self, now_ms: float, *, sent: bool = True) -> None:
+        """The request that is in flight may have been carried out, if it was `sent`. The same one is asked again."""
         request, self._in_flight = self._in_flight, None
         if request is None:
             raise AssertionError("no request is in flight")
         if self.state in _FINISHED:
             return
+        if sent and isinstance(request, m.EndTxn) and request.committed:
+            self._commit_unanswered = True
         self._failed_with(m.API_OF[type(request)], NETWORK_EXCEPTION, now_ms)
 
     def on_unsupported(self, error: KafkaError) -> None:
@@ -441,8 +489,10 @@ class TransactionManager:
             self.has_records = self._sent_to_kafka = True
         self._finish(None)
 
-    def _on_ended(self, answer: m.EndTxnAnswer, now_ms: float) -> None:
+    def _on_ended(self, request: m.EndTxn, answer: m.EndTxnAnswer, now_ms: float) -> None:
         if answer.error_code:
+            if request.committed and answer.error_code in _MAY_TAKE_EFFECT:
+                self._commit_unanswered = True
             self._failed_with(Api.END_TXN, answer.error_code, now_ms)
             return
         self._backoff.succeeded()
@@ -477,19 +527,24 @@ class TransactionManager:
             if what is ErrorClass.RETRIABLE_AFTER_LOOKUP:
                 self._forget_coordinator(api)
             return
-        error = exception_for(api, error_code, self._sentence(api, error_code, resource or self.transactional_id))
         # What was prepared may be decided already: no answer is a reason to abort it, and close() must not (KIP-939).
         may_abort = self.state is not ProducerState.ABORTING_TRANSACTION and self.prepared_txn_state.is_empty
-        if what is ErrorClass.ABORTABLE and may_abort:
-            self.fail_abortable(error)
+        about = resource or self.transactional_id
+        if what is ErrorClass.ABORTABLE and may_abort and not self._commit_unanswered:
+            self.fail_abortable(exception_for(api, error_code, self._sentence(api, error_code, about, what)))
         elif what is ErrorClass.REFUSED and self.state is ProducerState.INITIALIZING:
+            error = exception_for(api, error_code, self._sentence(api, error_code, about, what))
             self._happen(Event.INIT_REFUSED)
             self._finish(error)
+        elif what in _ENDS_THE_PRODUCER:
+            self.fail_fatal(exception_for(api, error_code, self._sentence(api, error_code, about, what)))
         else:
-            self.fail_fatal(error if isinstance(error, FatalError) else FatalError(str(error), error_code=error_code))
+            sentence = self._sentence(api, error_code, about, ErrorClass.FATAL)
+            self.fail_fatal(FatalError(sentence, error_code=error_code))
 
-    def _sentence(self, api: Api, error_code: int, resource: str) -> str:
-        meaning = error_class(api, error_code).value
+    def _sentence(self, api: Api, error_code: int, resource: str, what: ErrorClass) -> str:
+        """`what`: how this producer takes it, which may be worse than the code sounds."""
+        meaning = error_meaning(api, error_code) or what.value
         right = missing_right(api, error_code, resource)
         if right is not None:
             meaning = f"the right that is missing is {right}"
@@ -502,7 +557,7 @@ class TransactionManager:
             )
         return (
             f"{api.kafka_name} for transactional id {self.transactional_id!r} was answered with "
-            f"{error_name(error_code)}: {meaning}"
+            f"{error_name(error_code)} while the producer was {self.state.value}: {meaning}; {WHAT_TO_DO[what]}"
         )
 
     def _forget_coordinator(self, api: Api) -> None:
@@ -510,13 +565,6 @@ class TransactionManager:
             self._group_coordinator = None
         else:
             self._coordinator = None
-
-
-def _other_call_pending(name: str, pending: Operation) -> IllegalStateError:
-    return IllegalStateError(
-        f"{name} is not allowed: the outcome of {pending.name} is not known yet; "
-        "repeat that call with the same argument"
-    )
 
 
 def _worst(error_codes: tuple[int, ...]) -> int:

@@ -140,7 +140,7 @@ def test_errors_by_their_names_and_the_rights_that_are_missing(make_producer: Ma
         producer.send("orders", "v").result(10)
     for two_phase_commit, words in (
         (True, "TWO_PHASE_COMMIT on it"),
-        (False, r"is WRITE on the transactional id 'tid'$"),
+        (False, r"is WRITE on the transactional id 'tid'; grant it, then"),
     ):
         emulator.faults.add(Fault(api="InitProducerId", action=Error(53)))
         with pytest.raises(AuthorizationError, match=words):

@@ -13,11 +13,14 @@ from dualwrite.client.transaction_manager import TransactionManager
 from dualwrite.errors import (
     AbortableError,
     AuthorizationError,
+    CommitOutcomeUnknown,
     DualWriteError,
     FatalError,
+    FencedCommitOutcomeUnknown,
     FencedError,
     IllegalStateError,
     InvalidTxnStateError,
+    OutcomeUnknown,
     UnsupportedByBrokerError,
 )
 from dualwrite.prepared_state import PreparedTxnState
@@ -573,3 +576,93 @@ def test_before_close_what_is_being_ended_is_waited_for() -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     assert driver.manager.operation_before_close() is operation
+
+
+# ---- a commit that may have taken effect -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (90, FencedCommitOutcomeUnknown),
+        (47, FencedCommitOutcomeUnknown),
+        (48, CommitOutcomeUnknown),
+        (53, CommitOutcomeUnknown),
+        (120, CommitOutcomeUnknown),
+        (-1, CommitOutcomeUnknown),
+    ],
+)
+@pytest.mark.parametrize("first", [None, 7, 15, 16], ids=["no answer", "7", "15", "16"])
+def test_an_end_after_an_unanswered_commit_does_not_say_that_it_failed(
+    code: int, expected: type[Exception], first: int | None
+) -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    driver.next()
+    if first is None:
+        driver.manager.on_no_answer(driver.now_ms)
+    else:
+        driver.answer(m.EndTxnAnswer(first))
+    driver.now_ms += 100
+    if first != 7:
+        driver.find_coordinator()
+    assert driver.next() == driver.end_txn()
+    driver.answer(m.EndTxnAnswer(code))
+    error = error_of(operation)
+    assert type(error) is expected
+    assert isinstance(error, OutcomeUnknown)
+    assert (error.transactional_id, error.prepared_state) == ("t", "")
+    assert "outcome is unknown" in str(error)
+    driver.manager.heard(operation)
+    with pytest.raises(expected, match="outcome is unknown"):
+        driver.manager.abort_transaction()
+
+
+@pytest.mark.parametrize("code", [14, 51])
+def test_what_was_certainly_not_done_leaves_nothing_unknown(code: int) -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    for answer in (code, 90):
+        driver.next()
+        driver.answer(m.EndTxnAnswer(answer))
+        driver.now_ms += 100
+    assert type(error_of(operation)) is FencedError
+
+
+def test_a_commit_that_could_not_be_sent_is_not_unknown() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    driver.next()
+    driver.manager.on_no_answer(driver.now_ms, sent=False)
+    driver.now_ms += 100
+    driver.find_coordinator()
+    driver.next()
+    driver.answer(m.EndTxnAnswer(90))
+    assert type(error_of(operation)) is FencedError
+
+
+def test_an_answered_commit_leaves_nothing_unknown_for_the_next_one() -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    driver.next()
+    driver.manager.on_no_answer(driver.now_ms)
+    driver.now_ms += 100
+    driver.find_coordinator()
+    driver.next()
+    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    driver.manager.heard(operation)
+    driver.sent()
+    operation = driver.manager.commit_transaction()
+    driver.next()
+    driver.answer(m.EndTxnAnswer(90))
+    assert type(error_of(operation)) is FencedError
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_closing_while_a_commit_is_on_its_way(sent: bool) -> None:
+    driver = Driver().initialised().sent()
+    operation = driver.manager.commit_transaction()
+    if sent:
+        driver.next()
+    driver.manager.close(FatalError("closed"))
+    assert isinstance(error_of(operation), OutcomeUnknown) is sent
