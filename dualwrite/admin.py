@@ -1,0 +1,433 @@
+"""Administration of transactions: list, describe, find hanging ones, abort, terminate (KIP-664, KIP-939).
+
+`TransactionAdmin` is for threads, `AsyncTransactionAdmin` for coroutines; both are the same calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import warnings
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from dualwrite.client.admin_calls import AdminCalls, HangingSearch
+from dualwrite.client.admin_driver import AdminDriver
+from dualwrite.client.admin_listing import Filters, IdFilter
+from dualwrite.client.admin_pattern import matcher, pattern_of_prefix
+from dualwrite.client.admin_results import (
+    ActiveProducer,
+    BrokerDescription,
+    BrokerFeatures,
+    ClusterDescription,
+    HangingTransaction,
+    TerminatedTransaction,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+)
+from dualwrite.client.admin_transport import AdminTransport
+from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
+from dualwrite.client.records import TopicPartition
+from dualwrite.config import AdminConfig
+from dualwrite.errors import IllegalStateError
+
+__all__ = [
+    "ActiveProducer",
+    "AsyncTransactionAdmin",
+    "BrokerDescription",
+    "BrokerFeatures",
+    "ClusterDescription",
+    "HangingTransaction",
+    "TerminatedTransaction",
+    "TopicPartition",
+    "TransactionAdmin",
+    "TransactionDescription",
+    "TransactionListing",
+    "TransactionState",
+]
+
+DEFAULT_MAX_TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""What brokers allow a transaction at most unless `transaction.max.timeout.ms` says otherwise."""
+
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+T = TypeVar("T")
+
+
+class AsyncTransactionAdmin:
+    """Administration of transactions, for coroutines of one event loop.
+
+    Settings by Kafka's names: a mapping with dots, or keywords with underscores: `bootstrap.servers`, `client.id`,
+    `request.timeout.ms`, `default.api.timeout.ms`, the back-offs and the security settings of a producer.
+
+    Every call takes `timeout_ms` (default: `default.api.timeout.ms`), and repeats until then what may be repeated:
+    coordinators that load or move, leaders that move, lost connections. What cannot be answered is never left out in
+    silence: `IncompleteAnswerError` has what was answered, and says what is missing and why. Other errors:
+    `KafkaTimeoutError`, `AuthorizationError`, `UnsupportedByBrokerError`, `AdminError`.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self._config = AdminConfig.parse(config, settings)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._transport: AdminTransport | None = None
+        self._closed = False
+
+    # ---- looking --------------------------------------------------------------------------------------------
+
+    async def list_transactions(
+        self,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        running_longer_than_ms: int | None = None,
+        transactional_id_pattern: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> tuple[TransactionListing, ...]:
+        """The transactional ids of the cluster, by every broker, ordered by id (KIP-664). All filters have to hold.
+
+        `states` are names of `TransactionState`. `running_longer_than_ms` counts from the start of the newest
+        transaction by the broker's clock; brokers count ids that are Empty as long-running, and those that are
+        complete, too, so give `states` with it (KIP-994). `transactional_id_pattern` is a regular expression of RE2/J
+        that the whole id has to match (KIP-1152). A broker without KIP-1152 does not filter by it; then it is done
+        here where the pattern certainly means the same here, else `UnsupportedByBrokerError` is raised, as it is for
+        `running_longer_than_ms` on a broker without KIP-994.
+
+        Raises `InvalidPatternError` too.
+        """
+        pattern = transactional_id_pattern
+        ids = IdFilter(pattern, matcher(pattern)) if pattern else None
+        filters = Filters(_states(states), tuple(producer_ids), running_longer_than_ms, ids)
+        return await self._calls().list_transactions(filters, self._deadline_s(timeout_ms))
+
+    async def transactions_of_prefix(
+        self, prefix: str, *, timeout_ms: int | None = None
+    ) -> tuple[TransactionListing, ...]:
+        """The transactional ids that begin with `prefix`, on brokers of every version."""
+        ids = IdFilter(pattern_of_prefix(prefix), lambda transactional_id: transactional_id.startswith(prefix))
+        return await self._calls().list_transactions(Filters(ids=ids), self._deadline_s(timeout_ms))
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, TransactionDescription | None]:
+        """What their coordinators know of transactional ids; None for an id that they do not know."""
+        ids = _several("transactional ids", transactional_ids)
+        return await self._calls().describe_transactions(ids, self._deadline_s(timeout_ms))
+
+    async def describe_transaction(
+        self, transactional_id: str, *, timeout_ms: int | None = None
+    ) -> TransactionDescription:
+        """What the coordinator of one transactional id knows. Raises `TransactionalIdNotFoundError`."""
+        return await self._calls().describe_transaction(transactional_id, self._deadline_s(timeout_ms))
+
+    async def describe_producers(
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        *,
+        broker_id: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
+        """The producers that partitions remember, by their leaders, or by the copy that `broker_id` has of them."""
+        partitions = [TopicPartition(*partition) for partition in _several("partitions", topic_partitions)]
+        return await self._calls().describe_producers(partitions, broker_id, self._deadline_s(timeout_ms))
+
+    async def find_hanging(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        broker_id: int | None = None,
+        max_transaction_timeout_ms: int = DEFAULT_MAX_TRANSACTION_TIMEOUT_MS,
+        timeout_ms: int | None = None,
+    ) -> tuple[HangingTransaction, ...]:
+        """Open transactions that no coordinator will ever end, by the rule of kafka-transactions.sh find-hanging.
+
+        On one partition, on all of a topic, or on all of the cluster; with `broker_id` on the copies that this broker
+        has. A transaction hangs when its producer wrote nothing to the partition for `max_transaction_timeout_ms`
+        (not less than the brokers' `transaction.max.timeout.ms`; compared with this machine's clock), and no
+        coordinator knows its producer id, or the transaction of that id does not hold the partition. Before it is
+        reported, the partition is looked at once more, because it may have been ended in the meantime.
+
+        A prepared transaction does not hang, however old it is: its coordinator knows it (KIP-939).
+        """
+        if partition is not None and topic is None:
+            raise ValueError("find_hanging() with a partition needs its topic")
+        search = HangingSearch(topic, partition, broker_id, max_transaction_timeout_ms)
+        return await self._calls().find_hanging(search, self._deadline_s(timeout_ms))
+
+    # ---- ending ---------------------------------------------------------------------------------------------
+
+    async def abort_transaction(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        start_offset: int | None = None,
+        producer_id: int | None = None,
+        producer_epoch: int | None = None,
+        coordinator_epoch: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Write an abort marker for a hanging transaction to one partition (KIP-664).
+
+        The transaction is named by the offset at which it starts there (brokers since 3.0), or by producer id,
+        producer epoch and coordinator epoch (older ones; -1 where the epoch is not known). **No coordinator is asked**:
+        to abort one that does not hang tears it apart, as its other partitions may be committed. For those there is
+        `force_terminate_transaction`.
+
+        Raises `AdminError` where no transaction starts at that offset, where the epoch is too old
+        (INVALID_PRODUCER_EPOCH) or the coordinator is (TRANSACTION_COORDINATOR_FENCED).
+        """
+        calls, partition, deadline_s = self._calls(), TopicPartition(*topic_partition), self._deadline_s(timeout_ms)
+        if start_offset is not None and producer_id is producer_epoch is coordinator_epoch is None:
+            await calls.abort_at(partition, start_offset, deadline_s)
+        elif start_offset is None and None not in (producer_id, producer_epoch, coordinator_epoch):
+            assert producer_id is not None
+            assert producer_epoch is not None
+            assert coordinator_epoch is not None
+            await calls.abort_by_ids(
+                partition,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=coordinator_epoch,
+                deadline_s=deadline_s,
+            )
+        else:
+            raise ValueError(
+                "abort_transaction() takes start_offset, or producer_id, producer_epoch and coordinator_epoch together"
+            )
+
+    async def force_terminate_transaction(
+        self, transactional_id: str, *, timeout_ms: int | None = None
+    ) -> TerminatedTransaction:
+        """Abort what a transactional id has open, prepared or not, and fence its owner (KIP-939).
+
+        This is InitProducerId without KeepPreparedTxn, on brokers of every version. **Whoever lives with that id is
+        fenced**, also where it had nothing open: its next call fails with `FencedError`. A prepared transaction
+        whose database commit has taken place is lost by this: the database has it and Kafka does not. A transaction
+        whose end was decided before stays as decided. Returns when the abort is visible to read_committed consumers.
+
+        After a `KafkaTimeoutError` it may or may not have taken place, and may be repeated. Raises
+        `TransactionalIdNotFoundError` for an id that no coordinator knows (InitProducerId would create it).
+        """
+        return await self._calls().force_terminate(
+            transactional_id, self._config.request_timeout_ms, self._deadline_s(timeout_ms)
+        )
+
+    # ---- the cluster ----------------------------------------------------------------------------------------
+
+    async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
+        """The living brokers, as one of them sees them."""
+        return await self._calls().describe_cluster(self._deadline_s(timeout_ms))
+
+    async def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
+        """Versions of APIs and levels of features, by broker id (KIP-35, KIP-584)."""
+        return await self._calls().describe_features(self._deadline_s(timeout_ms))
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go of the connections; idempotent."""
+        self._closed = True
+        if self._transport is not None:
+            transport, self._transport = self._transport, None
+            await transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- inside ---------------------------------------------------------------------------------------------
+
+    def _calls(self) -> AdminCalls:
+        """Connections are made in the loop of the first call, and stay there."""
+        if self._closed:
+            raise IllegalStateError("this administration is closed; create a new one")
+        loop = asyncio.get_running_loop()
+        if self._transport is None:
+            self._loop, self._transport = loop, AdminTransport(self._config)
+        elif self._loop is not loop:
+            raise IllegalStateError("this administration belongs to another event loop; create a new one here")
+        self._transport.retry_refused()
+        return AdminCalls(AdminDriver(self._config, self._transport))
+
+    def _deadline_s(self, timeout_ms: int | None) -> float:
+        limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        return asyncio.get_running_loop().time() + limit_ms / 1000
+
+
+class TransactionAdmin:
+    """Administration of transactions, for threads; several may use one at the same time.
+
+    The calls and settings are those of `AsyncTransactionAdmin`. Not usable in a child after `os.fork()`: create a new
+    one there.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self._closed = True  # for __del__, should the next line raise
+        self._admin = AsyncTransactionAdmin(config, **settings)
+        self._generation = process_generation()
+        self._io: IoThread = shared_io_thread()
+        self._closed = False
+
+    def list_transactions(
+        self,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        running_longer_than_ms: int | None = None,
+        transactional_id_pattern: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> tuple[TransactionListing, ...]:
+        """See `AsyncTransactionAdmin.list_transactions`."""
+        return self._run(
+            self._admin.list_transactions(
+                states=states,
+                producer_ids=producer_ids,
+                running_longer_than_ms=running_longer_than_ms,
+                transactional_id_pattern=transactional_id_pattern,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def transactions_of_prefix(self, prefix: str, *, timeout_ms: int | None = None) -> tuple[TransactionListing, ...]:
+        """See `AsyncTransactionAdmin.transactions_of_prefix`."""
+        return self._run(self._admin.transactions_of_prefix(prefix, timeout_ms=timeout_ms))
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, TransactionDescription | None]:
+        """See `AsyncTransactionAdmin.describe_transactions`."""
+        return self._run(self._admin.describe_transactions(transactional_ids, timeout_ms=timeout_ms))
+
+    def describe_transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> TransactionDescription:
+        """See `AsyncTransactionAdmin.describe_transaction`."""
+        return self._run(self._admin.describe_transaction(transactional_id, timeout_ms=timeout_ms))
+
+    def describe_producers(
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        *,
+        broker_id: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
+        """See `AsyncTransactionAdmin.describe_producers`."""
+        return self._run(self._admin.describe_producers(topic_partitions, broker_id=broker_id, timeout_ms=timeout_ms))
+
+    def find_hanging(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        broker_id: int | None = None,
+        max_transaction_timeout_ms: int = DEFAULT_MAX_TRANSACTION_TIMEOUT_MS,
+        timeout_ms: int | None = None,
+    ) -> tuple[HangingTransaction, ...]:
+        """See `AsyncTransactionAdmin.find_hanging`."""
+        return self._run(
+            self._admin.find_hanging(
+                topic,
+                partition,
+                broker_id=broker_id,
+                max_transaction_timeout_ms=max_transaction_timeout_ms,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def abort_transaction(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        start_offset: int | None = None,
+        producer_id: int | None = None,
+        producer_epoch: int | None = None,
+        coordinator_epoch: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """See `AsyncTransactionAdmin.abort_transaction`."""
+        self._run(
+            self._admin.abort_transaction(
+                topic_partition,
+                start_offset=start_offset,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=coordinator_epoch,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def force_terminate_transaction(
+        self, transactional_id: str, *, timeout_ms: int | None = None
+    ) -> TerminatedTransaction:
+        """See `AsyncTransactionAdmin.force_terminate_transaction`."""
+        return self._run(self._admin.force_terminate_transaction(transactional_id, timeout_ms=timeout_ms))
+
+    def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
+        """See `AsyncTransactionAdmin.describe_cluster`."""
+        return self._run(self._admin.describe_cluster(timeout_ms=timeout_ms))
+
+    def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
+        """See `AsyncTransactionAdmin.describe_features`."""
+        return self._run(self._admin.describe_features(timeout_ms=timeout_ms))
+
+    def close(self) -> None:
+        """Let go of the connections; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._generation == process_generation() and not sys.is_finalizing():
+            closing = asyncio.run_coroutine_threadsafe(self._admin.close(), self._io.loop)
+            if not self._io.is_current:
+                closing.result(_CLOSE_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        """Dropped without `close()`."""
+        if not self._closed and self._generation == process_generation() and not sys.is_finalizing():
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+            asyncio.run_coroutine_threadsafe(self._admin.close(), self._io.loop)
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Make a call in the I/O thread and wait for it in this one; its own time limit bounds the waiting."""
+        try:
+            self._check_usable()
+        except IllegalStateError:
+            call.close()
+            raise
+        answered: Future[T] = asyncio.run_coroutine_threadsafe(call, self._io.loop)
+        try:
+            return answered.result()
+        except BaseException:  # KeyboardInterrupt: nobody will hear how it ends
+            answered.cancel()
+            raise
+
+    def _check_usable(self) -> None:
+        if self._generation != process_generation():
+            raise IllegalStateError("this administration belongs to the process before the fork; create a new one here")
+        if self._io.is_current:
+            raise IllegalStateError("administration cannot be waited for in the I/O thread; use AsyncTransactionAdmin")
+        if sys.is_finalizing():
+            raise IllegalStateError("the interpreter is shutting down and has stopped the I/O thread")
+
+
+def _states(states: Collection[str]) -> tuple[str, ...]:
+    """A misspelt state would match nothing, and look as if there was nothing."""
+    return tuple(TransactionState(state).value for state in _several("states", states))
+
+
+def _several(what: str, given: Iterable[T]) -> list[T]:
+    if isinstance(given, str):
+        raise TypeError(f"{what} are given as a list, not as the text {given!r}")
+    return list(given)

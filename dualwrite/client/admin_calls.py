@@ -1,0 +1,286 @@
+"""What the calls of administration do, once for threads and coroutines. Every `deadline_s` is of the loop's clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from dualwrite.client import admin_codec as codec
+from dualwrite.client import hanging
+from dualwrite.client.admin_driver import AdminDriver, Located, Results, failure, name_of
+from dualwrite.client.admin_listing import Filters, list_transactions
+from dualwrite.client.admin_results import (
+    ActiveProducer,
+    BrokerFeatures,
+    ClusterDescription,
+    HangingTransaction,
+    TerminatedTransaction,
+    TransactionDescription,
+    TransactionListing,
+)
+from dualwrite.client.messages import InitProducerIdAnswer
+from dualwrite.client.records import TopicPartition
+from dualwrite.errors import (
+    AdminError,
+    Api,
+    IncompleteAnswerError,
+    KafkaError,
+    TransactionalIdNotFoundError,
+)
+
+_NOT_LEADER: Final = 6
+_TRANSACTIONAL_ID_NOT_FOUND: Final = 105
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_Producers = tuple[ActiveProducer, ...]
+
+
+class HangingSearch(NamedTuple):
+    """Where is looked for hanging transactions, and from which age on."""
+
+    topic: str | None
+    partition: int | None
+    broker_id: int | None
+    max_transaction_timeout_ms: int
+
+
+class AdminCalls:
+    """The calls, on one driver."""
+
+    def __init__(self, driver: AdminDriver) -> None:
+        self._driver = driver
+
+    # ---- looking --------------------------------------------------------------------------------------------
+
+    async def list_transactions(self, filters: Filters, deadline_s: float) -> tuple[TransactionListing, ...]:
+        """By every broker."""
+        return await list_transactions(self._driver, filters, deadline_s)
+
+    async def describe_transactions(
+        self, transactional_ids: Collection[str], deadline_s: float
+    ) -> dict[str, TransactionDescription | None]:
+        """By their coordinators; None for an id that is not known."""
+        results = await self._descriptions(transactional_ids, deadline_s)
+        return _whole(Results({**results.done}, results.failed), "described")
+
+    async def describe_transaction(self, transactional_id: str, deadline_s: float) -> TransactionDescription:
+        """Of one id, which has to exist."""
+        found = _single(await self._descriptions([transactional_id], deadline_s), transactional_id)
+        if found is None:
+            raise TransactionalIdNotFoundError(
+                f"no coordinator knows the transactional id {transactional_id!r}: it was never used, or it expired",
+                error_code=_TRANSACTIONAL_ID_NOT_FOUND,
+            )
+        return found
+
+    async def _descriptions(
+        self, transactional_ids: Collection[str], deadline_s: float
+    ) -> Results[str, TransactionDescription | None]:
+        results = await self._driver.fulfil(
+            transactional_ids,
+            lambda ids: self._driver.coordinators(ids, deadline_s),
+            codec.describe_transactions,
+            deadline_s=deadline_s,
+        )
+        done: dict[str, TransactionDescription | None] = dict(results.done)
+        failed = dict(results.failed)
+        for transactional_id, error in results.failed.items():
+            if error.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
+                done[transactional_id] = None
+                del failed[transactional_id]
+        return Results({key: done[key] for key in transactional_ids if key in done}, failed)
+
+    async def describe_producers(
+        self, partitions: Collection[TopicPartition], broker_id: int | None, deadline_s: float
+    ) -> dict[TopicPartition, _Producers]:
+        """By the leaders, or by one broker."""
+        return _whole(await self._producers(partitions, broker_id, deadline_s), "described")
+
+    async def _producers(
+        self, partitions: Collection[TopicPartition], broker_id: int | None, deadline_s: float
+    ) -> Results[TopicPartition, _Producers]:
+        async def look_up(some: Sequence[TopicPartition]) -> Located[TopicPartition]:
+            if broker_id is None:
+                return await self._driver.leaders(some, deadline_s)
+            await self._driver.metadata([], deadline_s)  # where that broker is
+            return Located(dict.fromkeys(some, broker_id), {}, {})
+
+        return await self._driver.fulfil(
+            partitions,
+            look_up,
+            lambda _, some: codec.describe_producers(some),
+            deadline_s=deadline_s,
+            final_codes=() if broker_id is None else (_NOT_LEADER,),
+        )
+
+    async def describe_cluster(self, deadline_s: float) -> ClusterDescription:
+        """By whichever broker answers."""
+        return (await self._driver.metadata([], deadline_s)).cluster
+
+    async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
+        """Of each living broker, by itself."""
+        cluster = await self.describe_cluster(deadline_s)
+
+        async def look_up(broker_ids: Sequence[int]) -> Located[int]:
+            return Located({broker_id: broker_id for broker_id in broker_ids}, {}, {})
+
+        results = await self._driver.fulfil(
+            [broker.broker_id for broker in cluster.brokers],
+            look_up,
+            lambda broker_id, _: codec.api_versions(broker_id),
+            deadline_s=deadline_s,
+        )
+        return _whole(results, "asked")
+
+    # ---- hanging transactions -------------------------------------------------------------------------------
+
+    async def find_hanging(self, search: HangingSearch, deadline_s: float) -> tuple[HangingTransaction, ...]:
+        """By the rules of `hanging`."""
+        partitions, failures = await self._partitions_of(search, deadline_s)
+        producers = await self._producers(partitions, search.broker_id, deadline_s)
+        failures |= producers.failed
+        now_ms = int(time.time() * 1000)
+        candidates = hanging.candidates(
+            producers.done, now_ms=now_ms, max_transaction_timeout_ms=search.max_transaction_timeout_ms
+        )
+        ids, judged = await self._judge(candidates, failures, deadline_s)
+        again = await self._producers(
+            list(dict.fromkeys(transaction.topic_partition for transaction in judged.hanging)),
+            search.broker_id,
+            deadline_s,
+        )
+        failures |= again.failed
+        for transaction in judged.undecided:
+            partition = transaction.topic_partition
+            failures.setdefault(partition, AdminError(f"what is open on {name_of(partition)} could not be judged"))
+        found = tuple(
+            hanging.described(transaction, ids, now_ms=now_ms)
+            for transaction in hanging.still_open(judged.hanging, again.done)
+        )
+        if failures:
+            raise _incomplete(found, failures, "searched for hanging transactions")
+        return found
+
+    async def _judge(
+        self, candidates: list[hanging.OpenTransaction], failures: dict[Any, KafkaError], deadline_s: float
+    ) -> tuple[dict[int, str], hanging.Judged]:
+        if not candidates:
+            return {}, hanging.Judged([], [])
+        filters = Filters(producer_ids=tuple({transaction.producer.producer_id for transaction in candidates}))
+        all_heard = True
+        try:
+            listed = await self.list_transactions(filters, deadline_s)
+        except IncompleteAnswerError as error:
+            all_heard = False
+            listed = error.partial
+            failures |= error.failures
+        ids = {row.producer_id: row.transactional_id for row in listed}
+        described = await self._descriptions(list(ids.values()), deadline_s)
+        failures |= described.failed
+        return ids, hanging.judge(candidates, ids, described.done, all_coordinators_heard=all_heard)
+
+    async def _partitions_of(
+        self, search: HangingSearch, deadline_s: float
+    ) -> tuple[list[TopicPartition], dict[Any, KafkaError]]:
+        if search.topic is not None and search.partition is not None:
+            return [TopicPartition(search.topic, search.partition)], {}
+        metadata = await self._driver.metadata(None if search.topic is None else [search.topic], deadline_s)
+        failures: dict[Any, KafkaError] = {
+            name: failure(Api.METADATA, topic.error_code, name)
+            for name, topic in metadata.topics.items()
+            if topic.error_code
+        }
+        if search.topic in failures:
+            raise failures[search.topic]
+        return [
+            TopicPartition(name, index)
+            for name, topic in metadata.topics.items()
+            for index, replicas in sorted(topic.replicas.items())
+            if search.broker_id is None or search.broker_id in replicas
+        ], failures
+
+    # ---- ending ---------------------------------------------------------------------------------------------
+
+    async def abort_by_ids(
+        self,
+        partition: TopicPartition,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        deadline_s: float,
+    ) -> None:
+        """An abort marker, sent until it is answered.
+
+        -1 as the coordinator's epoch is what a partition shows of a producer that never had a marker; 0 is not more
+        than any coordinator's.
+        """
+        marker = codec.write_abort_marker(
+            partition,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=max(coordinator_epoch, 0),
+        )
+        results = await self._driver.fulfil(
+            [partition],
+            lambda some: self._driver.leaders(some, deadline_s),
+            lambda _, some: marker,
+            deadline_s=deadline_s,
+        )
+        _single(results, partition)
+
+    async def abort_at(self, partition: TopicPartition, start_offset: int, deadline_s: float) -> None:
+        """An abort marker for whoever has a transaction open there since that offset."""
+        producers = _single(await self._producers([partition], None, deadline_s), partition)
+        found = [row for row in producers if row.current_transaction_start_offset == start_offset]
+        if not found:
+            starts = [row.current_transaction_start_offset for row in producers]
+            opened = ", ".join(str(offset) for offset in sorted(start for start in starts if start is not None))
+            raise AdminError(
+                f"no transaction is open on {name_of(partition)} since offset {start_offset}; "
+                f"{f'those that are open start at {opened}' if opened else 'none is open'}; nothing was aborted"
+            )
+        (producer,) = found
+        await self.abort_by_ids(
+            partition,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            coordinator_epoch=-1 if producer.coordinator_epoch is None else producer.coordinator_epoch,
+            deadline_s=deadline_s,
+        )
+
+    async def force_terminate(
+        self, transactional_id: str, timeout_ms_for_2pc: int, deadline_s: float
+    ) -> TerminatedTransaction:
+        """InitProducerId for an id that exists; it keeps its timeout, unless that was the one of two-phase commit."""
+        found = await self.describe_transaction(transactional_id, deadline_s)
+        timeout_ms = found.transaction_timeout_ms if found.has_timeout else timeout_ms_for_2pc
+        results = await self._driver.fulfil(
+            [transactional_id],
+            lambda ids: self._driver.coordinators(ids, deadline_s),
+            lambda _, ids: codec.init_producer_id(transactional_id, timeout_ms),
+            deadline_s=deadline_s,
+        )
+        answer: InitProducerIdAnswer = _single(results, transactional_id)
+        return TerminatedTransaction(found, answer.producer_id, answer.producer_epoch)
+
+
+def _single(results: Results[Any, V], key: Any) -> V:
+    """The answer for the only thing that was asked for, or its own error."""
+    if key in results.failed:
+        raise results.failed[key]
+    return results.done[key]
+
+
+def _whole(results: Results[K, V], done: str) -> dict[K, V]:
+    if results.failed:
+        raise _incomplete(results.done, results.failed, done)
+    return results.done
+
+
+def _incomplete(partial: object, failures: Mapping[Any, KafkaError], done: str) -> IncompleteAnswerError:
+    reasons = "; ".join(dict.fromkeys(str(error) for error in failures.values()))
+    return IncompleteAnswerError(f"not everything could be {done}: {reasons}", partial=partial, failures=failures)

@@ -1,0 +1,187 @@
+"""Every transactional id of a cluster: each broker is asked for those that it coordinates (KIP-664).
+
+Ids move between brokers while they are asked. So it is looked whether coordinators moved meanwhile, by the leaders of
+`__transaction_state`, and if so what was listed before is listed again. Who may not see that topic
+is not told of moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from dualwrite.client import admin_codec as codec
+from dualwrite.client.admin_codec import PATTERN_VERSION, ClusterMetadata, Listed
+from dualwrite.client.admin_driver import AdminDriver, failure
+from dualwrite.client.admin_results import TransactionListing
+from dualwrite.client.admin_transport import NoAnswerError
+from dualwrite.client.error_texts import error_name
+from dualwrite.client.records import TopicPartition
+from dualwrite.errors import (
+    AdminError,
+    Api,
+    ErrorClass,
+    IncompleteAnswerError,
+    InvalidPatternError,
+    KafkaError,
+    RetriableError,
+    UnsupportedByBrokerError,
+    error_class,
+)
+
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+
+_INVALID_REGULAR_EXPRESSION: Final = 128
+_UNKNOWN_TOPIC: Final = 3
+
+
+class IdFilter(NamedTuple):
+    """Which transactional ids: by a pattern, and by what says the same here (None: nothing does)."""
+
+    pattern: str
+    matches: Callable[[str], bool] | None
+
+
+class Filters(NamedTuple):
+    """What is listed; empty and None: everything. All of them have to hold."""
+
+    states: Sequence[str] = ()
+    producer_ids: Sequence[int] = ()
+    running_longer_than_ms: int | None = None
+    ids: IdFilter | None = None
+
+
+_Listings = tuple[TransactionListing, ...]
+
+
+async def list_transactions(driver: AdminDriver, filters: Filters, deadline_s: float) -> _Listings:
+    """Ordered by transactional id.
+
+    Raises `IncompleteAnswerError` (whose partial answer is of this type), `UnsupportedByBrokerError`,
+    `InvalidPatternError`, `KafkaTimeoutError`.
+    """
+    answers: dict[int, _Listings] = {}
+    backoff = driver.new_backoff()
+    metadata = await driver.metadata([TRANSACTION_STATE_TOPIC], deadline_s)
+    while True:
+        asked = metadata
+        missing = [broker.broker_id for broker in asked.cluster.brokers if broker.broker_id not in answers]
+        results = await asyncio.gather(*(_ask(driver, broker_id, filters, deadline_s) for broker_id in missing))
+        failures: dict[int | TopicPartition, KafkaError] = {}
+        for broker_id, result in zip(missing, results, strict=True):
+            if isinstance(result, KafkaError):
+                failures[broker_id] = result
+            else:
+                answers[broker_id] = result
+        metadata = await _looked_again(driver, asked, failures, deadline_s)
+        if _coordinators(metadata) != _coordinators(asked):
+            answers.clear()
+            failures[-1] = RetriableError("transaction coordinators moved while they were asked")
+        failures |= _without_coordinator(metadata)
+        if not failures:
+            return _merged(answers)
+        if not any(isinstance(error, RetriableError) for error in failures.values()) or not await driver.pause(
+            backoff, deadline_s
+        ):
+            raise _incomplete(answers, failures)
+
+
+async def _looked_again(
+    driver: AdminDriver, before: ClusterMetadata, failures: dict[int | TopicPartition, KafkaError], deadline_s: float
+) -> ClusterMetadata:
+    try:
+        return await driver.metadata([TRANSACTION_STATE_TOPIC], deadline_s)
+    except RetriableError as error:  # nobody can be asked any more: what was listed may be out of date
+        failures[-1] = error
+        return before
+
+
+async def _ask(driver: AdminDriver, broker_id: int, filters: Filters, deadline_s: float) -> _Listings | KafkaError:
+    try:
+        return await _ask_once(driver, broker_id, filters, deadline_s)
+    except NoAnswerError as error:
+        return RetriableError(str(error))
+    except AdminError as error:
+        if isinstance(error, InvalidPatternError):
+            raise
+        return error
+
+
+async def _ask_once(driver: AdminDriver, broker_id: int, filters: Filters, deadline_s: float) -> _Listings | KafkaError:
+    ids = filters.ids
+    here = None
+    if (
+        ids is not None
+        and await driver.greatest_version(broker_id, Api.LIST_TRANSACTIONS, deadline_s) < PATTERN_VERSION
+    ):
+        here = ids.matches
+        if here is None:
+            raise UnsupportedByBrokerError(
+                f"broker {broker_id} cannot filter by a pattern of transactional ids (KIP-1152), and {ids.pattern!r} "
+                "is not one that is certain to mean the same here: list without it, and filter by yourself"
+            )
+    call = codec.list_transactions(
+        broker_id,
+        states=filters.states,
+        producer_ids=filters.producer_ids,
+        running_longer_than_ms=filters.running_longer_than_ms,
+        pattern=ids.pattern if ids is not None and here is None else None,
+    )
+    reply = await driver.ask_one(broker_id, call, deadline_s)
+    if reply.error_code or reply.value is None:
+        return _refused(broker_id, reply.error_code, filters)
+    _check_states(broker_id, reply.value)
+    return tuple(row for row in reply.value.transactions if here is None or here(row.transactional_id))
+
+
+def _refused(broker_id: int, error_code: int, filters: Filters) -> KafkaError:
+    if error_code == _INVALID_REGULAR_EXPRESSION and filters.ids is not None:
+        raise InvalidPatternError(
+            f"{filters.ids.pattern!r} is no regular expression for Kafka (RE2/J); nothing was listed",
+            error_code=error_code,
+        )
+    if error_class(Api.LIST_TRANSACTIONS, error_code) in (ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP):
+        return RetriableError(
+            f"broker {broker_id} answered ListTransactions with {error_name(error_code)}", error_code=error_code
+        )
+    return failure(Api.LIST_TRANSACTIONS, error_code, f"broker {broker_id}")
+
+
+def _check_states(broker_id: int, listed: Listed) -> None:
+    if listed.unknown_states:
+        raise UnsupportedByBrokerError(
+            f"broker {broker_id} knows no transaction state {', '.join(listed.unknown_states)}; it listed nothing"
+        )
+
+
+def _coordinators(metadata: ClusterMetadata) -> Mapping[int, tuple[int, int]] | None:
+    """(node, leader epoch) by partition, None where that is not shown."""
+    topic = metadata.topics.get(TRANSACTION_STATE_TOPIC)
+    if topic is None or topic.error_code not in (0, _UNKNOWN_TOPIC):
+        return None
+    return topic.leaders
+
+
+def _without_coordinator(metadata: ClusterMetadata) -> dict[int | TopicPartition, KafkaError]:
+    return {
+        TopicPartition(TRANSACTION_STATE_TOPIC, partition): RetriableError(
+            f"nobody coordinates the ids of {TRANSACTION_STATE_TOPIC}-{partition}: its leader is down"
+        )
+        for partition, (node_id, _) in (_coordinators(metadata) or {}).items()
+        if node_id == -1
+    }
+
+
+def _merged(answers: Mapping[int, _Listings]) -> _Listings:
+    rows = {row.transactional_id: row for listings in answers.values() for row in listings}
+    return tuple(rows[transactional_id] for transactional_id in sorted(rows))
+
+
+def _incomplete(
+    answers: Mapping[int, _Listings], failures: Mapping[int | TopicPartition, KafkaError]
+) -> IncompleteAnswerError:
+    reasons = "; ".join(str(error) for error in failures.values())
+    return IncompleteAnswerError(
+        f"not every transactional id was listed: {reasons}", partial=_merged(answers), failures=failures
+    )

@@ -1,0 +1,138 @@
+"""The way of administration to the brokers: one request to one broker, and its answer or why there is none.
+
+This is the only file of administration that knows how connections are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from dualwrite.client.admin_codec import Call
+from dualwrite.client.admin_results import BrokerDescription
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.cluster import Connections, NodeState, Topology
+from dualwrite.client.codec import Framer, common_version
+from dualwrite.client.connection import Connection
+from dualwrite.client.messages import ANY_NODE, Broker
+from dualwrite.client.problems import Problems
+from dualwrite.client.security import Security
+from dualwrite.config import AdminConfig
+from dualwrite.errors import AdminError, Api, UnsupportedByBrokerError
+
+T = TypeVar("T")
+
+
+class NoAnswerError(Exception):
+    """No answer came; the request may or may not have been carried out."""
+
+
+def _monotonic_ms() -> float:
+    return time.monotonic() * 1000
+
+
+class AdminTransport:
+    """Connections of one administration. Lives in one loop; may be made outside of it."""
+
+    def __init__(self, config: AdminConfig) -> None:
+        self._topology = Topology()
+        self._problems = Problems()
+        self._changed = asyncio.Event()
+        self._connections: Final = Connections(
+            bootstrap=config.bootstrap_servers,
+            topology=self._topology,
+            framer=Framer(config.client_id),
+            security=Security(config.security),
+            request_timeout_ms=config.request_timeout_ms,
+            new_backoff=lambda: Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
+            clock_ms=_monotonic_ms,
+            problems=self._problems,
+            on_change=self._on_change,
+        )
+
+    def retry_refused(self) -> None:
+        """A call begins: a login or certificate that was refused is tried again, once."""
+        self._connections.retry_refused()
+
+    def learn_brokers(self, brokers: Iterable[BrokerDescription]) -> None:
+        """Where brokers are."""
+        for broker in brokers:
+            self._topology.learn_broker(Broker(broker.broker_id, broker.host, broker.port))
+
+    async def greatest_version(self, node_id: int, api: Api, deadline_s: float) -> int:
+        """The greatest version of an API that a broker offers, -1 where it has none of it. Raises `NoAnswerError`."""
+        connection = await self._connected(node_id, deadline_s)
+        return connection.features.versions.get(api, (-1, -1))[1]
+
+    async def ask(self, node_id: int, call: Call[T], deadline_s: float) -> T:
+        """The answer of a broker (`ANY_NODE`: of whichever), by `deadline_s` of the loop's clock.
+
+        Raises `NoAnswerError`, `AuthenticationError`, and `UnsupportedByBrokerError` where the broker has no version
+        that can carry this.
+        """
+        connection = await self._connected(node_id, deadline_s)
+        offered = connection.features.versions.get(call.api)
+        version = common_version(call.versions, offered)
+        if version is None:
+            raise UnsupportedByBrokerError(_unsupported(node_id, call.api, call.versions, offered))
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[memoryview | None] = loop.create_future()
+        connection.send(
+            call.api, version, call.encode(version), lambda body: None if answered.done() else answered.set_result(body)
+        )
+        body = await self._in_time(answered, node_id, f"has not answered {call.api.kafka_name} yet", deadline_s)
+        if body is None:
+            raise NoAnswerError(f"{_broker(node_id)}: {connection.problem}")
+        try:
+            return call.decode(body, version)
+        except Exception as error:  # whatever a codec may say to foreign bytes
+            raise AdminError(
+                f"the answer of {_broker(node_id)} to {call.api.kafka_name} is not Kafka's ({error!r})"
+            ) from error
+
+    async def _connected(self, node_id: int, deadline_s: float) -> Connection:
+        asked_ms = _monotonic_ms()
+        while True:
+            changed = self._changed
+            now_ms = _monotonic_ms()
+            if node_id == ANY_NODE:
+                found = self._connections.to_any(now_ms)
+            else:
+                found = self._connections.to_node(node_id, now_ms)
+            if isinstance(found, Connection):
+                return found
+            if self._connections.refusal is not None:
+                raise self._connections.refusal
+            if found is NodeState.FAILED:
+                raise NoAnswerError(f"{_broker(node_id)} is not connected ({self._connections.obstacle(asked_ms)})")
+            connecting = asyncio.ensure_future(changed.wait())
+            await self._in_time(connecting, node_id, "is still being connected to", deadline_s)
+
+    async def _in_time(self, awaited: asyncio.Future[T], node_id: int, otherwise: str, deadline_s: float) -> T:
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await awaited
+        except TimeoutError:
+            raise NoAnswerError(f"{_broker(node_id)} {otherwise}") from None
+
+    def _on_change(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def close(self) -> None:
+        """Drop the connections."""
+        await self._connections.close()
+
+
+def _broker(node_id: int) -> str:
+    return "a broker" if node_id == ANY_NODE else f"broker {node_id}"
+
+
+def _unsupported(node_id: int, api: Api, wanted: tuple[int, int], offered: tuple[int, int] | None) -> str:
+    has = f"not {api.kafka_name} at all" if offered is None else f"versions {offered[0]} to {offered[1]}"
+    return (
+        f"{_broker(node_id)} offers {has}, and this needs {api.kafka_name} in version {wanted[0]} to {wanted[1]}: "
+        "nothing was asked of it"
+    )
