@@ -11,6 +11,7 @@ from dualwrite import partitioners
 from dualwrite.errors import ConfigError
 from dualwrite.partitioners import Partitioner
 from dualwrite.security_config import SECURITY_PARSERS, SecurityConfig
+from dualwrite.serializers import Serializer
 
 MAX_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 """What is sent as the transaction timeout under two-phase commit: none (KIP-939)."""
@@ -45,6 +46,8 @@ class ProducerConfig(SecurityConfig):
     compression_type: int = 0
     compression_level: int | None = None
     partitioner: str | Partitioner = "default"
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
     metadata_max_age_ms: int = 300_000
 
     @classmethod
@@ -231,6 +234,17 @@ def _partitioner(name: str, value: Any) -> str | Partitioner:
     )
 
 
+def _serializer(name: str, value: Any) -> Serializer | None:
+    is_class_of_them = isinstance(value, type) and hasattr(value, "serialize")
+    if value is None or (not is_class_of_them and callable(getattr(value, "serialize", value))):
+        return value  # type: ignore[no-any-return]
+    remedy = f"; give an object: {value.__name__}(...)" if is_class_of_them else ""
+    raise ConfigError(
+        f"{name}: {value!r} is neither a callable (value) -> bytes nor an object with serialize(topic, value, headers)"
+        f"{remedy}"
+    )
+
+
 def _choice(choices: Mapping[str, int]) -> Callable[[str, Any], int]:
     def parse(name: str, value: Any) -> int:
         found = choices.get(str(value).lower()) if isinstance(value, str | int) else None
@@ -264,6 +278,8 @@ _PARSERS: Final[_Parsers] = {
     "compression_type": _choice(COMPRESSION_TYPES),
     "compression_level": _optional_int(-131072, 22),
     "partitioner": _partitioner,
+    "key_serializer": _serializer,
+    "value_serializer": _serializer,
     "metadata_max_age_ms": _int(1),
     **SECURITY_PARSERS,
 }

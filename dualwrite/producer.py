@@ -214,15 +214,16 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: bytes | str | None = None,
-        key: bytes | str | None = None,
+        value: Any = None,
+        key: Any = None,
         headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
         """Hand a record over; it is sent within `linger.ms`, or with the next flush, prepare or commit.
 
-        A text is encoded as UTF-8. Without `partition`, the key's hash decides as in Kafka's own client.
+        Key and value are bytes, texts (sent as UTF-8) or None, or what `key.serializer` and `value.serializer` take.
+        Without `partition`, the setting `partitioner` decides (default: as in Kafka's own client).
         `timestamp_ms` is milliseconds since 1970 (default: now). Blocks only for metadata of a new topic and for
         `buffer.memory`, up to `max.block.ms`.
 
@@ -232,13 +233,15 @@ class Producer:
             self._check_process()
         if type(topic) is not str:
             check_topic(topic)
+        header_list = [] if headers is None else checked_headers(headers)
+        engine = self._engine
+        if engine.serializers.any:
+            key, value = engine.serializers.apply(topic, key, value, header_list)
         value_bytes = value if type(value) is bytes else encoded("value", value)
         key_bytes = None if key is None else encoded("key", key)
-        header_list = [] if headers is None else checked_headers(headers)
         if partition is not None:
             partition = checked_partition(partition)
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
-        engine = self._engine
         tried = engine.try_send(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
         if type(tried) is not tuple:
             deadline_s = self._deadline_s()

@@ -27,6 +27,7 @@ from dualwrite.client.record_checks import check_topic
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.security import Security
 from dualwrite.client.sender import Sender
+from dualwrite.client.serializing import Serializers
 from dualwrite.client.states import ProducerState
 from dualwrite.client.transaction_manager import TransactionManager
 from dualwrite.config import ProducerConfig
@@ -48,6 +49,7 @@ class Engine:
         self.lock: Final = threading.Lock()
         self._call_soon = call_soon
         self._wake_pending = False
+        self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
         self._choice = PartitionChoice(config.partitioner)
         self._filling = self._choice.filling
         self._memory_waiter: Operation | None = None
