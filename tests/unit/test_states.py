@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from dualwrite.client.backoff import Backoff
+from dualwrite.client.operations import Operation
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
 from dualwrite.client.transaction_manager import TransactionManager
-from dualwrite.errors import AbortableError, FencedError, IllegalStateError, InvalidTxnStateError
+from dualwrite.errors import AbortableError, FatalError, FencedError, IllegalStateError, InvalidTxnStateError
 from dualwrite.prepared_state import PreparedTxnState
 
 S = ProducerState
@@ -18,32 +21,33 @@ InvalidTxn = InvalidTxnStateError
 Last = AbortableError  # the error that made the transaction abortable
 Fatal = FencedError  # the error that ended the producer
 
-# rows: calls; columns in the order of STATES. A state: the call is legal and leads there.
-STATES = [S.UNINITIALIZED, S.READY, S.IN_TRANSACTION, S.PREPARED_TRANSACTION, S.ABORTABLE_ERROR, S.FATAL_ERROR]
+# Columns: states; rows: calls. A state: the call is legal and leads there. Nothing is pending.
+STATES = [
+    S.UNINITIALIZED,
+    S.INITIALIZING,
+    S.READY,
+    S.IN_TRANSACTION,
+    S.PREPARED_TRANSACTION,
+    S.COMMITTING_TRANSACTION,
+    S.ABORTING_TRANSACTION,
+    S.ABORTABLE_ERROR,
+    S.FATAL_ERROR,
+    S.CLOSED,
+]
+No, NoTxn = IllegalState, InvalidTxn
+INIT, IN, COMMITTING, ABORTING = S.INITIALIZING, S.IN_TRANSACTION, S.COMMITTING_TRANSACTION, S.ABORTING_TRANSACTION
 MATRIX: dict[str, list[S | type[Exception]]] = {
-    "init": [S.INITIALIZING, IllegalState, IllegalState, IllegalState, IllegalState, Fatal],
-    "begin": [IllegalState, S.IN_TRANSACTION, IllegalState, IllegalState, Last, Fatal],
-    "send": [IllegalState, IllegalState, S.IN_TRANSACTION, IllegalState, Last, Fatal],
-    "send_offsets": [IllegalState, IllegalState, S.IN_TRANSACTION, IllegalState, Last, Fatal],
-    "prepare": [IllegalState, IllegalState, S.IN_TRANSACTION, IllegalState, Last, Fatal],
-    "commit": [
-        IllegalState,
-        IllegalState,
-        S.COMMITTING_TRANSACTION,
-        S.COMMITTING_TRANSACTION,
-        Last,
-        Fatal,
-    ],
-    "abort": [
-        IllegalState,
-        IllegalState,
-        S.ABORTING_TRANSACTION,
-        S.ABORTING_TRANSACTION,
-        S.ABORTING_TRANSACTION,
-        Fatal,
-    ],
-    "complete_same": [InvalidTxn, InvalidTxn, InvalidTxn, S.COMMITTING_TRANSACTION, Last, Fatal],
-    "complete_other": [InvalidTxn, InvalidTxn, InvalidTxn, S.ABORTING_TRANSACTION, Last, Fatal],
+    # UNINIT INITIALIZING READY IN_TXN PREPARED COMMITTING ABORTING ABORTABLE FATAL CLOSED
+    "init": [INIT, No, No, No, No, No, No, No, Fatal, No],
+    "begin": [No, No, IN, No, No, No, No, Last, Fatal, No],
+    "send": [No, No, No, IN, No, No, No, Last, Fatal, No],
+    "send_offsets": [No, No, No, IN, No, No, No, Last, Fatal, No],
+    "prepare": [No, No, No, IN, No, No, No, Last, Fatal, No],
+    "commit": [No, No, No, COMMITTING, COMMITTING, No, No, Last, Fatal, No],
+    "abort": [No, No, No, ABORTING, ABORTING, No, No, ABORTING, Fatal, No],
+    "complete_same": [NoTxn, NoTxn, NoTxn, NoTxn, COMMITTING, NoTxn, NoTxn, Last, Fatal, NoTxn],
+    "complete_other": [NoTxn, NoTxn, NoTxn, NoTxn, ABORTING, NoTxn, NoTxn, Last, Fatal, NoTxn],
+    "close": [S.CLOSED] * 10,
 }
 
 
@@ -63,25 +67,21 @@ def manager_in(state: ProducerState) -> TransactionManager:
     return manager
 
 
-def make(manager: TransactionManager, call: str) -> None:
-    if call == "init":
-        manager.init_transactions(False)
-    elif call == "begin":
-        manager.begin_transaction()
-    elif call == "send":
-        manager.check_send()
-    elif call == "send_offsets":
-        manager.send_offsets({TopicPartition("t", 0): OffsetAndMetadata(1)}, ConsumerGroupMetadata("g"))
-    elif call == "prepare":
-        manager.prepare_transaction()
-    elif call == "commit":
-        manager.commit_transaction()
-    elif call == "abort":
-        manager.abort_transaction()
-    elif call == "complete_same":
-        manager.complete_transaction(manager.prepared_txn_state)
-    else:
-        manager.complete_transaction(PreparedTxnState("1:1"))
+def make(manager: TransactionManager, call: str) -> Operation | None:
+    offsets = {TopicPartition("t", 0): OffsetAndMetadata(1)}
+    calls: dict[str, Callable[[], Operation | None]] = {
+        "init": lambda: manager.init_transactions(False),
+        "begin": manager.begin_transaction,
+        "send": manager.check_send,
+        "send_offsets": lambda: manager.send_offsets(offsets, ConsumerGroupMetadata("g")),
+        "prepare": manager.prepare_transaction,
+        "commit": manager.commit_transaction,
+        "abort": manager.abort_transaction,
+        "complete_same": lambda: manager.complete_transaction(PreparedTxnState("42:7")),
+        "complete_other": lambda: manager.complete_transaction(PreparedTxnState("1:1")),
+        "close": lambda: manager.close(FatalError("closed")),
+    }
+    return calls[call]()
 
 
 CASES = [(state, call, expected) for call, row in MATRIX.items() for state, expected in zip(STATES, row, strict=True)]
@@ -99,13 +99,60 @@ def test_every_state_and_call(state: S, call: str, expected: S | type[Exception]
         assert type(raised.value) is expected
         assert manager.state is state
         assert WHAT_NEXT[state] in str(raised.value)
+        assert "'t'" in str(raised.value), "which transactional id"
 
 
-@pytest.mark.parametrize("call", MATRIX)
-def test_a_closed_producer_allows_nothing(call: str) -> None:
-    manager = manager_in(S.CLOSED)
-    with pytest.raises(IllegalStateError, match="create a new producer"):
-        make(manager, call)
+# A call whose outcome its caller has not heard yet: what each further call then is. JOIN: the same operation.
+PENDING = ["init", "send_offsets", "prepare", "commit", "abort", "complete_same", "complete_other"]
+JOIN, TAKES_OVER = "join", "takes over"
+WHILE_PENDING: dict[str, dict[str, str]] = {
+    "init": {"init": JOIN},
+    "send_offsets": {"send_offsets": JOIN, "abort": TAKES_OVER},
+    "prepare": {"prepare": JOIN, "abort": TAKES_OVER},
+    "commit": {"commit": JOIN},
+    "abort": {"abort": JOIN},
+    "complete_same": {"complete_same": JOIN},
+    "complete_other": {"complete_other": JOIN},
+}
+STATE_FOR = {
+    "init": S.UNINITIALIZED,
+    "send_offsets": S.IN_TRANSACTION,
+    "prepare": S.IN_TRANSACTION,
+    "commit": S.IN_TRANSACTION,
+    "abort": S.IN_TRANSACTION,
+    "complete_same": S.PREPARED_TRANSACTION,
+    "complete_other": S.PREPARED_TRANSACTION,
+}
+
+
+@pytest.mark.parametrize("call", [call for call in MATRIX if call != "close"])
+@pytest.mark.parametrize("pending", PENDING)
+def test_every_call_while_another_has_no_outcome_yet(pending: str, call: str) -> None:
+    manager = manager_in(STATE_FOR[pending])
+    manager.produced()
+    first = make(manager, pending)
+    state = manager.state
+    expected = WHILE_PENDING[pending].get(call)
+    if expected == JOIN:
+        assert make(manager, call) is first
+        assert manager.state is state
+    elif expected == TAKES_OVER:
+        second = make(manager, call)
+        assert second is not first
+        assert isinstance(first, Operation)
+        assert isinstance(first.error, IllegalStateError)
+        assert manager.state is S.ABORTING_TRANSACTION
+    else:
+        with pytest.raises(IllegalStateError, match=r"is not known yet.*'t'.*repeat that call"):
+            make(manager, call)
+        assert manager.state is state
+
+
+def test_another_argument_is_another_call() -> None:
+    manager = manager_in(S.UNINITIALIZED)
+    manager.init_transactions(True)
+    with pytest.raises(IllegalStateError, match="same argument"):
+        manager.init_transactions(False)
 
 
 def test_the_error_that_ended_the_producer_is_raised_again_with_its_code() -> None:
