@@ -250,7 +250,7 @@ class AsyncTransactionAdmin:
             raise IllegalStateError("this administration is closed; create a new one")
         loop = asyncio.get_running_loop()
         if self._transport is None:
-            self._loop, self._transport = loop, AdminTransport(self._config)
+            self._loop, self._transport = loop, AdminTransport(self._config, loop)
         elif self._loop is not loop:
             raise IllegalStateError("this administration belongs to another event loop; create a new one here")
         self._transport.retry_refused()

@@ -49,6 +49,7 @@ class ProducerConfig(SecurityConfig):
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
     metadata_max_age_ms: int = 300_000
+    connections_max_per_node: int = 16
 
     @classmethod
     def parse(cls, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> ProducerConfig:
@@ -281,6 +282,7 @@ _PARSERS: Final[_Parsers] = {
     "key_serializer": _serializer,
     "value_serializer": _serializer,
     "metadata_max_age_ms": _int(1),
+    "connections_max_per_node": _int(1),
     **SECURITY_PARSERS,
 }
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from dualwrite.client.accumulator import Batch
+from dualwrite.client.cluster import ClusterSettings, lease_cluster
 from dualwrite.client.engine import Engine
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
 from dualwrite.client.operations import Operation
@@ -122,7 +123,8 @@ class Producer:
         self._config = ProducerConfig.parse(config, settings)
         self._generation = process_generation()
         self._io: IoThread = shared_io_thread()
-        self._engine = Engine(self._config, self._io.call_soon)
+        cluster = lease_cluster(ClusterSettings.of(self._config), self._io.loop)
+        self._engine = Engine(self._config, cluster, self._io.call_soon)
         self._closed = False
 
     # ---- transactions ---------------------------------------------------------------------------------------

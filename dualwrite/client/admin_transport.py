@@ -6,21 +6,19 @@ This is the only file of administration that knows how connections are made.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from dualwrite.client.admin_codec import Call
 from dualwrite.client.admin_results import BrokerDescription
-from dualwrite.client.backoff import Backoff
-from dualwrite.client.cluster import Connections, NodeState, Topology
-from dualwrite.client.codec import Framer, common_version
+from dualwrite.client.cluster import ClusterSettings, lease_cluster, monotonic_ms
+from dualwrite.client.codec import common_version
 from dualwrite.client.connection import Connection
-from dualwrite.client.messages import ANY_NODE, Broker
+from dualwrite.client.connections import NodeState
+from dualwrite.client.messages import ANY_NODE, Broker, TopicMetadata
 from dualwrite.client.problems import Problems
-from dualwrite.client.security import Security
 from dualwrite.config import AdminConfig
-from dualwrite.errors import AdminError, Api, UnsupportedByBrokerError
+from dualwrite.errors import AdminError, Api, KafkaError, UnsupportedByBrokerError
 
 T = TypeVar("T")
 
@@ -29,37 +27,22 @@ class NoAnswerError(Exception):
     """No answer came; the request may or may not have been carried out."""
 
 
-def _monotonic_ms() -> float:
-    return time.monotonic() * 1000
-
-
 class AdminTransport:
-    """Connections of one administration. Lives in one loop; may be made outside of it."""
+    """One administration's lease of connections. Lives in one loop; may be made outside of it."""
 
-    def __init__(self, config: AdminConfig) -> None:
-        self._topology = Topology()
-        self._problems = Problems()
+    def __init__(self, config: AdminConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self._cluster: Final = lease_cluster(ClusterSettings.of(config), loop)
         self._changed = asyncio.Event()
-        self._connections: Final = Connections(
-            bootstrap=config.bootstrap_servers,
-            topology=self._topology,
-            framer=Framer(config.client_id),
-            security=Security(config.security),
-            request_timeout_ms=config.request_timeout_ms,
-            new_backoff=lambda: Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
-            clock_ms=_monotonic_ms,
-            problems=self._problems,
-            on_change=self._on_change,
-        )
+        self._cluster.serve(self)
 
     def retry_refused(self) -> None:
         """A call begins: a login or certificate that was refused is tried again, once."""
-        self._connections.retry_refused()
+        self._cluster.retry_refused()
 
     def learn_brokers(self, brokers: Iterable[BrokerDescription]) -> None:
         """Where brokers are."""
         for broker in brokers:
-            self._topology.learn_broker(Broker(broker.broker_id, broker.host, broker.port))
+            self._cluster.learn_broker(Broker(broker.broker_id, broker.host, broker.port))
 
     async def greatest_version(self, node_id: int, api: Api, deadline_s: float) -> int:
         """The greatest version of an API that a broker offers, -1 where it has none of it. Raises `NoAnswerError`."""
@@ -93,20 +76,20 @@ class AdminTransport:
             ) from error
 
     async def _connected(self, node_id: int, deadline_s: float) -> Connection:
-        asked_ms = _monotonic_ms()
+        asked_ms = monotonic_ms()
         while True:
             changed = self._changed
-            now_ms = _monotonic_ms()
+            now_ms = monotonic_ms()
             if node_id == ANY_NODE:
-                found = self._connections.to_any(now_ms)
+                found = self._cluster.to_any(now_ms)
             else:
-                found = self._connections.to_node(node_id, now_ms)
+                found = self._cluster.to_node(node_id, now_ms)
             if isinstance(found, Connection):
                 return found
-            if self._connections.refusal is not None:
-                raise self._connections.refusal
+            if self._cluster.refusal is not None:
+                raise self._cluster.refusal
             if found is NodeState.FAILED:
-                raise NoAnswerError(f"{_broker(node_id)} is not connected ({self._connections.obstacle(asked_ms)})")
+                raise NoAnswerError(f"{_broker(node_id)} is not connected ({self._cluster.obstacle(asked_ms, Problems())})")
             connecting = asyncio.ensure_future(changed.wait())
             await self._in_time(connecting, node_id, "is still being connected to", deadline_s)
 
@@ -117,13 +100,21 @@ class AdminTransport:
         except TimeoutError:
             raise NoAnswerError(f"{_broker(node_id)} {otherwise}") from None
 
-    def _on_change(self) -> None:
+    def on_change(self) -> None:
+        """A connection that was asked for has come or failed."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
+    def on_topic(self, topic: TopicMetadata) -> bool:
+        """Administration asks for metadata by itself."""
+        return False
+
+    def on_no_metadata(self, topics: tuple[str, ...], error: KafkaError) -> None:
+        """Administration asks for metadata by itself."""
+
     async def close(self) -> None:
         """Drop the connections."""
-        await self._connections.close()
+        await self._cluster.release()
 
 
 def _broker(node_id: int) -> str:

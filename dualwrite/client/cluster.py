@@ -1,262 +1,254 @@
-"""Who is who among the brokers, and one connection to each: metadata, addresses, connecting with back-off."""
+"""One cluster as all its users in a process see it: connections and metadata, shared and counted.
+
+Producers with the same settings lease the same cluster, per event loop; it is closed when the last lease ends. What a
+cluster is made of is in `ClusterSettings` alone, so equal settings are all that sharing needs.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
-from typing import Final
+import os
+import threading
+import time
+from dataclasses import dataclass, fields
+from typing import Any, Final, Protocol, Self
 
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.codec import Framer
 from dualwrite.client.connection import Connection
-from dualwrite.client.messages import Broker, MetadataAnswer
-from dualwrite.client.problems import Problems, reason_of
+from dualwrite.client.connections import Connections, NodeState
+from dualwrite.client.messages import Broker
+from dualwrite.client.metadata import MetadataRefresher, MetadataUser
+from dualwrite.client.problems import Problems
 from dualwrite.client.security import Security
+from dualwrite.client.topology import Address, Topology
 from dualwrite.errors import AuthenticationError
-
-NO_LEADER: Final = -1
-
-_REFUSED_PAUSE_MS: Final = 10_000.0
-"""After a refused login, unless a caller wants another try: each may count towards locking the account."""
-
-Address = tuple[str, int]
-
-_log = logging.getLogger(__name__)
+from dualwrite.security_config import SecurityConfig
 
 
-class Topology:
-    """What metadata said last. No I/O."""
+def monotonic_ms() -> float:
+    """The clock of everything that waits in this package."""
+    return time.monotonic() * 1000
 
-    def __init__(self) -> None:
-        self.addresses: dict[int, Address] = {}
-        self._leaders: dict[str, tuple[int, ...]] = {}
 
-    def learn_broker(self, broker: Broker) -> None:
-        """Where a broker is, from any answer that says so."""
-        self.addresses[broker.node_id] = (broker.host, broker.port)
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """Everything that connections and metadata depend on. Times in milliseconds."""
 
-    def apply(self, answer: MetadataAnswer) -> None:
-        """Take new metadata over; a topic with an error keeps what was known of it."""
-        for broker in answer.brokers:
-            self.learn_broker(broker)
-        for topic in answer.topics:
-            if topic.error_code == 0 and topic.leaders:
-                self._leaders[topic.name] = topic.leaders
+    bootstrap_servers: tuple[Address, ...]
+    client_id: str = "dualwrite"
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    connections_max_per_node: int = 16
+    security: SecurityConfig = SecurityConfig()
 
-    def partitions(self, topic: str) -> int:
-        """How many partitions, 0 when the topic is not known."""
-        return len(self._leaders.get(topic, ()))
+    @classmethod
+    def of(cls, config: Any) -> Self:
+        """From any configuration that has settings of these names; one that it does not have keeps its default."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: getattr(config, name) for name in names if hasattr(config, name)})
 
-    def leader(self, topic: str, partition: int) -> int:
-        """The node id of the leader, or -1 when there is none or it is not known."""
-        leaders = self._leaders.get(topic, ())
-        return leaders[partition] if partition < len(leaders) else NO_LEADER
 
-    def forget_leader(self, topic: str, partition: int) -> None:
-        """The leader said that it is none."""
-        leaders = self._leaders.get(topic)
-        if leaders is not None and partition < len(leaders):
-            self._leaders[topic] = (*leaders[:partition], NO_LEADER, *leaders[partition + 1 :])
+class LeaseUser(MetadataUser, Protocol):
+    """Whoever holds a lease: is told when what it asked for has come or failed."""
+
+
+class Cluster:
+    """Connections, topology and the refreshing of metadata, in one loop."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self.settings: Final = settings
+        self.topology: Final = Topology()
+        self.problems: Final = Problems()
+        self.connections: Final = Connections(
+            bootstrap=settings.bootstrap_servers,
+            topology=self.topology,
+            framer=Framer(settings.client_id),
+            security=Security(settings.security),
+            request_timeout_ms=settings.request_timeout_ms,
+            max_per_node=settings.connections_max_per_node,
+            new_backoff=lambda: Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms),
+            clock_ms=monotonic_ms,
+            problems=self.problems,
+            on_change=self._on_change,
+        )
+        self.metadata: Final = MetadataRefresher(
+            topology=self.topology,
+            connections=self.connections,
+            max_age_ms=settings.metadata_max_age_ms,
+            pause_ms=settings.retry_backoff_ms,
+            backoff=Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms),
+            clock_ms=monotonic_ms,
+            problems=self.problems,
+        )
+        self._waiting: dict[LeaseUser, None] = {}
+
+    def tell_of_change(self, user: LeaseUser) -> None:
+        """Call `user.on_change()` once, after the next connection came up or failed to."""
+        self._waiting[user] = None
+
+    def forget(self, user: LeaseUser) -> None:
+        """This one waits for nothing any more."""
+        self._waiting.pop(user, None)
+        self.metadata.forget(user)
+
+    def _on_change(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for user in waiting:
+            user.on_change()
+        self.metadata.pump()
+
+    async def close(self) -> None:
+        """Drop the connections; in the loop."""
+        self.metadata.close()
+        await self.connections.close()
+
+
+class Lease:
+    """One user's share of a cluster. In the loop, except for `topology`, `obstacle`, `retry_refused`."""
+
+    def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+        self.topology: Final = cluster.topology
+        self._cluster = cluster
+        self._loop = loop
+        self._connections = cluster.connections
+        self._user: LeaseUser | None = None
+        self._leader_connections: dict[int, Connection] = {}
+        self._released = False
+
+    def serve(self, user: LeaseUser) -> None:
+        """Who is to be told; once, before anything else."""
+        self._user = user
 
     @property
-    def topics(self) -> Iterable[str]:
-        """All that are known."""
-        return self._leaders.keys()
+    def user(self) -> LeaseUser:
+        """Who is told, and in whose name requests are sent: `Connection.send(..., owner=lease.user)`."""
+        assert self._user is not None
+        return self._user
 
+    # ---- connections ----------------------------------------------------------------------------------------
 
-class NodeState(Enum):
-    """How a connection stands."""
+    def to_any(self, now_ms: float) -> Connection | NodeState:
+        """A connection to whichever broker; where one is being made, the user is told of the change."""
+        return self._told(self._connections.to_any(now_ms))
 
-    READY = "ready"
-    CONNECTING = "connecting"
-    FAILED = "failed, waiting to try again"
+    def to_node(self, node_id: int, now_ms: float) -> Connection | NodeState:
+        """A connection for one request whose order among others does not matter."""
+        return self._told(self._connections.to_node(node_id, now_ms))
 
+    def to_leader(self, node_id: int, now_ms: float, *, in_flight: bool) -> Connection | NodeState:
+        """The connection for requests that must arrive in their order: the same one while any of them is `in_flight`.
 
-class _Node:
-    """One address."""
+        One that is lost is still the one until all its requests have heard so.
+        """
+        if in_flight:
+            connection = self._leader_connections[node_id]
+            return NodeState.CONNECTING if connection.lost else connection
+        found = self.to_node(node_id, now_ms)
+        if isinstance(found, Connection):
+            self._leader_connections[node_id] = found
+        return found
 
-    __slots__ = ("address", "backoff", "connection", "refused_in", "retry_at_ms", "task", "unserved")
+    def _told(self, found: Connection | NodeState) -> Connection | NodeState:
+        if found is NodeState.CONNECTING:
+            self._cluster.tell_of_change(self.user)
+        return found
 
-    def __init__(self, address: Address, backoff: Backoff) -> None:
-        self.address = address
-        self.backoff = backoff
-        self.connection: Connection | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.retry_at_ms = 0.0
-        self.refused_in = -1
-        self.unserved = False
-
-    def connectable_at_ms(self, attempt: int) -> float:
-        """From when on another connection may be tried. `attempt`: how often callers wanted one after a refusal."""
-        return self.retry_at_ms + (_REFUSED_PAUSE_MS if self.refused_in == attempt else 0.0)
-
-    def state(self, now_ms: float, attempt: int) -> NodeState | None:
-        """None: not connected, and may be."""
-        if self.connection is not None:
-            return NodeState.READY
-        if self.task is not None:
-            return NodeState.CONNECTING
-        return NodeState.FAILED if now_ms < self.connectable_at_ms(attempt) else None
-
-
-class Connections:
-    """Lives in one loop. `on_change` is called there after a connection came up, failed to, or was lost.
-
-    `refusal`: why the last connection could not be made, where the settings or the broker's accounts are to blame.
-    """
-
-    def __init__(
-        self,
-        *,
-        bootstrap: Sequence[Address],
-        topology: Topology,
-        framer: Framer,
-        security: Security,
-        request_timeout_ms: float,
-        new_backoff: Callable[[], Backoff],
-        clock_ms: Callable[[], float],
-        problems: Problems,
-        on_change: Callable[[], None],
-    ) -> None:
-        self.refusal: AuthenticationError | None = None
-        self._attempt = 0
-        self._bootstrap = list(bootstrap)
-        self._topology = topology
-        self._framer = framer
-        self._security = security
-        self._request_timeout_ms = request_timeout_ms
-        self._new_backoff = new_backoff
-        self._clock_ms = clock_ms
-        self._problems = problems
-        self._on_change = on_change
-        self._nodes: dict[Address, _Node] = {}
-        self._closed = False
+    @property
+    def refusal(self) -> AuthenticationError | None:
+        """Why no connection can be made, where the settings or the accounts of the broker are to blame."""
+        return self._connections.refusal
 
     def retry_refused(self) -> None:
         """A caller waits anew: what was refused is tried again, after its back-off. From any thread."""
-        if self.refusal is not None:
-            self.refusal = None
-            self._attempt += 1
-
-    def to_node(self, node_id: int, now_ms: float) -> Connection | NodeState:
-        """The connection, or why there is none yet; asking starts connecting."""
-        address = self._topology.addresses.get(node_id)
-        return NodeState.FAILED if address is None else self._to_address(address, now_ms)
-
-    def to_any(self, now_ms: float) -> Connection | NodeState:
-        """A connection to whichever broker: one that is up, else the next candidate is tried."""
-        for node in self._nodes.values():
-            if node.connection is not None:
-                return node.connection
-        if any(node.task is not None for node in self._nodes.values()):
-            return NodeState.CONNECTING
-        for address in dict.fromkeys([*self._topology.addresses.values(), *self._bootstrap]):
-            found = self._to_address(address, now_ms)
-            if found is not NodeState.FAILED:
-                return found
-        return NodeState.FAILED
-
-    def _to_address(self, address: Address, now_ms: float) -> Connection | NodeState:
-        node = self._nodes.get(address)
-        if node is None:
-            node = self._nodes[address] = _Node(address, self._new_backoff())
-        if node.connection is not None:
-            return node.connection
-        state = node.state(now_ms, self._attempt)
-        if state is not None:
-            return state
-        if self._closed:
-            return NodeState.FAILED
-        node.task = asyncio.get_running_loop().create_task(self._connect(node))
-        return NodeState.CONNECTING
+        self._connections.retry_refused()
 
     def wake_at_ms(self, now_ms: float) -> float | None:
         """When a failed address may be tried again."""
-        due_ms = [node.connectable_at_ms(self._attempt) for node in self._nodes.values()]
-        return min((at_ms for at_ms in due_ms if at_ms > now_ms), default=None)
+        return self._connections.wake_at_ms(now_ms)
 
-    async def _connect(self, node: _Node) -> None:
-        host, port = node.address
-        connection: Connection | None = None
-        try:
-            connection = await self._security.connect(
-                host,
-                port,
-                lambda: Connection(
-                    framer=self._framer,
-                    request_timeout_ms=self._request_timeout_ms,
-                    on_lost=lambda lost: self._lost(node, lost),
-                ),
-                timeout_ms=self._request_timeout_ms,
-                unserved_before=node.unserved,
-            )
-        except AuthenticationError as error:
-            self._refuse(node, error)
-        except (OSError, ValueError, OverflowError) as error:  # the latter two: a host or port that cannot be one
-            reason = reason_of(error) if isinstance(error, OSError) else str(error)
-            self._note(f"cannot connect to {_named(node)}: {reason}")
-        node.task = None
-        if connection is None or connection.lost:
-            node.retry_at_ms = self._clock_ms() + node.backoff.failed()
-        else:
-            node.backoff.succeeded()
-            node.retry_at_ms = 0.0
-            node.connection = connection
-            node.refused_in = -1
-            self.refusal = None
-        self._on_change()
+    # ---- who is who -----------------------------------------------------------------------------------------
 
-    def _refuse(self, node: _Node, error: AuthenticationError) -> None:
-        refusal = AuthenticationError(f"cannot connect to {_named(node)}: {error}", error_code=error.error_code)
-        refusal.__cause__ = error.__cause__
-        self._note(str(refusal))
-        node.refused_in = self._attempt
-        self.refusal = refusal
+    def learn_broker(self, broker: Broker) -> None:
+        """Where a broker is, from any answer that says so."""
+        self.topology.learn_broker(broker)
 
-    def _note(self, sentence: str) -> None:
-        _log.info("%s", sentence)
-        self._problems.note(self._clock_ms(), sentence)
+    def want_topic(self, topic: str) -> None:
+        """Ask about a topic until it is known; the user is told by `on_topic`."""
+        self._cluster.metadata.want(topic, self.user)
 
-    def obstacle(self, since_ms: float) -> str:
-        """What a caller is told who has waited in vain since then; from any thread."""
-        recent = self._problems.last(since_ms)
+    def refresh_metadata(self, now_ms: float) -> None:
+        """A leader is missing. The user is told when metadata has come."""
+        self._cluster.metadata.refresh(self.user, now_ms)
+
+    def obstacle(self, since_ms: float, own: Problems) -> str:
+        """What a caller is told who has waited in vain since then: the newest problem, or what is waited for."""
+        recent = own.newest(self._cluster.problems, since_ms)
         if recent is not None:
             return f"last problem: {recent}"
-        older = self._problems.last()
-        return self._waited_for() or ("no problem was seen" if older is None else f"last problem: {older}")
+        older = own.newest(self._cluster.problems)
+        waited_for = self._connections.waited_for(self._user)
+        return waited_for or ("no problem was seen" if older is None else f"last problem: {older}")
 
-    def _waited_for(self) -> str | None:
-        for node in tuple(self._nodes.values()):
-            if node.task is not None:
-                return f"still connecting to {_named(node)}"
-            oldest = None if node.connection is None else node.connection.oldest_request
-            if oldest is not None:
-                return f"{_named(node)} has not answered {oldest.kafka_name} yet"
-        return None
+    # ---- the end --------------------------------------------------------------------------------------------
 
-    def _lost(self, node: _Node, connection: Connection) -> None:
-        if node.connection is connection:
-            if not self._closed:
-                self._note(f"{_named(node)}: {connection.problem}")
-            node.unserved = connection.unserved
-            node.connection = None
-            node.retry_at_ms = self._clock_ms() + node.backoff.failed()
-            self._on_change()
-
-    async def close(self) -> None:
-        """Close all of them."""
-        self._closed = True
-        tasks = [node.task for node in self._nodes.values() if node.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for node in self._nodes.values():
-            if node.connection is not None:
-                node.connection.close()
+    async def release(self) -> None:
+        """No more requests by this user; the last one closes the connections. Idempotent, in the loop."""
+        if self._released:
+            return
+        self._released = True
+        self._cluster.forget(self.user)
+        if _clusters.end_lease(self._cluster, self._loop):
+            await self._cluster.close()
 
 
-def _named(node: _Node) -> str:
-    host, port = node.address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+class _Clusters:
+    """All clusters of this process, by loop and settings, and how many lease them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_key: dict[tuple[asyncio.AbstractEventLoop, ClusterSettings], Cluster] = {}
+        self._abandoned: list[object] = []
+
+    def lease(self, settings: ClusterSettings, loop: asyncio.AbstractEventLoop) -> Lease:
+        with self._lock:
+            self._drop_those_of_closed_loops()
+            cluster = self._by_key.get((loop, settings))
+            if cluster is None:
+                cluster = self._by_key[loop, settings] = Cluster(settings)
+            cluster.connections.users += 1
+        return Lease(cluster, loop)
+
+    def end_lease(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether it was the last one."""
+        with self._lock:
+            cluster.connections.users -= 1
+            if cluster.connections.users:
+                return False
+            self._by_key.pop((loop, cluster.settings), None)
+            return True
+
+    def _drop_those_of_closed_loops(self) -> None:
+        for key in [key for key in self._by_key if key[0].is_closed()]:
+            del self._by_key[key]
+
+    def after_fork_in_child(self) -> None:
+        """The parent's clusters stay alive, unused: closing their sockets here would end them in its poll object."""
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._abandoned.append(self._by_key)
+        self._by_key = {}
+
+
+_clusters: Final = _Clusters()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_clusters.after_fork_in_child)
+
+
+def lease_cluster(settings: ClusterSettings, loop: asyncio.AbstractEventLoop) -> Lease:
+    """A share of the cluster with these settings in that loop; from any thread. Nothing is connected to yet."""
+    return _clusters.lease(settings, loop)

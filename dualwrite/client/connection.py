@@ -29,6 +29,7 @@ from dualwrite.errors import Api, AuthenticationError
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 _UNSUPPORTED_VERSION: Final = 35
 _MAX_CORRELATION_ID: Final = 2**31 - 1
+_LONG_S: Final = 1.0
 _TLS_ALERT: Final = b"\x15\x03"
 _SESSION_PART_USED: Final = (0.85, 0.95)
 """A new login begins somewhere between, so that those of many connections do not coincide; as Kafka's client does."""
@@ -43,6 +44,7 @@ class _Waiting(NamedTuple):
     version: int
     on_answer: AnswerCallback
     deadline_s: float
+    owner: object
 
 
 class _Held(NamedTuple):
@@ -50,6 +52,7 @@ class _Held(NamedTuple):
     version: int
     body: bytes | bytearray
     on_answer: AnswerCallback | None
+    owner: object
 
 
 class Connection(asyncio.Protocol):
@@ -113,14 +116,16 @@ class Connection(asyncio.Protocol):
 
     # ---- requests -------------------------------------------------------------------------------------------
 
-    def send(self, api: Api, version: int, body: bytes | bytearray, on_answer: AnswerCallback) -> None:
-        """Send a request; `on_answer` is called once, from the loop."""
+    def send(
+        self, api: Api, version: int, body: bytes | bytearray, on_answer: AnswerCallback, owner: object = None
+    ) -> None:
+        """Send a request in the name of `owner`; `on_answer` is called once, from the loop."""
         if self.lost or self._transport is None:
             self._loop.call_soon(on_answer, None)
         elif self._held is not None:
-            self._held.append(_Held(api, version, body, on_answer))
+            self._held.append(_Held(api, version, body, on_answer, owner))
         else:
-            self._send(self._transport, api, version, body, on_answer)
+            self._send(self._transport, api, version, body, on_answer, owner)
 
     def _send(
         self,
@@ -129,10 +134,11 @@ class Connection(asyncio.Protocol):
         version: int,
         body: bytes | bytearray,
         on_answer: AnswerCallback,
+        owner: object,
     ) -> None:
         correlation_id = self._next_correlation_id()
         deadline_s = self._loop.time() + self._request_timeout_s
-        self._waiting.append(_Waiting(correlation_id, api, version, on_answer, deadline_s))
+        self._waiting.append(_Waiting(correlation_id, api, version, on_answer, deadline_s, owner))
         if self._timer is None:
             self._timer = self._loop.call_later(self._request_timeout_s, self._on_timer)
         transport.write(self._framer.frame(api, version, correlation_id, body))
@@ -140,14 +146,29 @@ class Connection(asyncio.Protocol):
     def send_without_answer(self, api: Api, version: int, body: bytes | bytearray) -> None:
         """A Produce with acks=0, which no broker answers."""
         if self._held is not None:
-            self._held.append(_Held(api, version, body, None))
+            self._held.append(_Held(api, version, body, None, None))
         elif self._transport is not None and not self.lost:
             self._transport.write(self._framer.frame(api, version, self._next_correlation_id(), body))
 
     @property
-    def oldest_request(self) -> Api | None:
-        """What has waited longest for its answer; from any thread."""
-        return next((waiting.api for waiting in tuple(self._waiting)), None)
+    def in_flight(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._waiting) + (0 if self._held is None else len(self._held))
+
+    def load(self) -> tuple[bool, int]:
+        """To compare connections by: whether an answer is long in coming, and how many requests have none yet."""
+        if not self._waiting:
+            return False, self.in_flight
+        waited_s = self._loop.time() - (self._waiting[0].deadline_s - self._request_timeout_s)
+        return waited_s > _LONG_S, self.in_flight
+
+    def waits_for(self, owner: object) -> str | None:
+        """Which answer `owner` has waited longest for, and behind what of others; from any thread."""
+        waiting = tuple(self._waiting)
+        own = next((request.api.kafka_name for request in waiting if request.owner is owner), None)
+        if own is None or waiting[0].owner is owner:
+            return own
+        return f"{own}, which waits behind {waiting[0].api.kafka_name} of another user of the same connection,"
 
     def close(self) -> None:
         """Drop the connection; requests that wait hear that no answer comes."""
@@ -186,7 +207,7 @@ class Connection(asyncio.Protocol):
         if self.lost or self._transport is None:
             on_answer(None)
         else:
-            self._send(self._transport, api, version, body, on_answer)
+            self._send(self._transport, api, version, body, on_answer, None)
         answer = await answered
         if answer is None:
             hint = "; is this a listener of a Kafka broker?" if api is Api.API_VERSIONS else ""
@@ -213,11 +234,11 @@ class Connection(asyncio.Protocol):
             self._give_up(f"the session could not be renewed ({error}), and the connection was closed")
             return
         held, self._held = self._held or [], None
-        for api, version, body, on_answer in held:
+        for api, version, body, on_answer, owner in held:
             if on_answer is None:
                 self.send_without_answer(api, version, body)
             else:
-                self.send(api, version, body, on_answer)
+                self.send(api, version, body, on_answer, owner)
 
     async def _ask_api_versions(self, version: int) -> BrokerFeatures:
         body = await self.ask(Api.API_VERSIONS, version, encode_api_versions(version))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -16,8 +15,8 @@ from dualwrite.client.accumulator import Accumulator, Batch
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.batch_builder import Header, builder_factory
 from dualwrite.client.closing import what_is_left
-from dualwrite.client.cluster import Connections, Topology
-from dualwrite.client.codec import Framer, ProduceEncoder
+from dualwrite.client.cluster import Lease, monotonic_ms
+from dualwrite.client.codec import ProduceEncoder
 from dualwrite.client.compression import codec_for
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.operations import Operation
@@ -25,7 +24,6 @@ from dualwrite.client.partition_choice import PartitionChoice
 from dualwrite.client.problems import Problems
 from dualwrite.client.record_checks import check_topic
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from dualwrite.client.security import Security
 from dualwrite.client.sender import Sender
 from dualwrite.client.serializing import Serializers
 from dualwrite.client.states import ProducerState
@@ -37,14 +35,12 @@ from dualwrite.prepared_state import PreparedTxnState
 _log = logging.getLogger(__name__)
 
 
-def _monotonic_ms() -> float:
-    return time.monotonic() * 1000
-
-
 class Engine:
-    """One producer. `call_soon` schedules a callback in the loop that does the I/O, from any thread."""
+    """One producer. `call_soon` schedules a callback in the loop that does the I/O, which is that of `cluster`."""
 
-    def __init__(self, config: ProducerConfig, call_soon: Callable[[Callable[[], object]], object]) -> None:
+    def __init__(
+        self, config: ProducerConfig, cluster: Lease, call_soon: Callable[[Callable[[], object]], object]
+    ) -> None:
         self.config: Final = config
         self.lock: Final = threading.Lock()
         self._call_soon = call_soon
@@ -58,20 +54,9 @@ class Engine:
         self._identity: TransactionManager | IdempotenceManager = self._manager or IdempotenceManager(
             enabled=config.enable_idempotence, backoff=_retry_backoff(config)
         )
-        self._topology = Topology()
-        self._problems = Problems()
+        self._cluster = cluster
+        self._topology = cluster.topology
         self._accumulator = _accumulator(config)
-        self._connections = Connections(
-            bootstrap=config.bootstrap_servers,
-            topology=self._topology,
-            framer=Framer(config.client_id),
-            security=Security(config.security),
-            request_timeout_ms=config.request_timeout_ms,
-            new_backoff=lambda: Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
-            clock_ms=_monotonic_ms,
-            problems=self._problems,
-            on_change=self.wake,
-        )
         self._sender = self._new_sender()
 
     def _new_sender(self) -> Sender:
@@ -80,8 +65,7 @@ class Engine:
             lock=self.lock,
             identity=self._identity,
             accumulator=self._accumulator,
-            topology=self._topology,
-            connections=self._connections,
+            cluster=self._cluster,
             encoder=ProduceEncoder(
                 transactional_id=config.transactional_id, acks=config.acks, timeout_ms=config.request_timeout_ms
             ),
@@ -89,11 +73,8 @@ class Engine:
             expects_answers=config.acks != 0,
             max_in_flight=config.max_in_flight_requests_per_connection,
             linger_ms=config.linger_ms,
-            metadata_max_age_ms=config.metadata_max_age_ms,
-            metadata_pause_ms=config.retry_backoff_ms,
-            metadata_backoff=_retry_backoff(config),
-            clock_ms=_monotonic_ms,
-            problems=self._problems,
+            clock_ms=monotonic_ms,
+            problems=Problems(),
             on_refused=self._interrupt_waits,
         )
 
@@ -126,7 +107,7 @@ class Engine:
 
     def obstacle(self, waited_ms: float) -> str:
         """Why whoever has waited that long has no answer: the newest problem, or what is waited for."""
-        return self._connections.obstacle(_monotonic_ms() - waited_ms)
+        return self._sender.obstacle(monotonic_ms() - waited_ms)
 
     # ---- transactions ---------------------------------------------------------------------------------------
 
@@ -150,7 +131,7 @@ class Engine:
         """
         with self.lock:
             operation = call()
-            self._connections.retry_refused()
+            self._cluster.retry_refused()
             if operation.done:
                 self._forget(operation)
             else:
@@ -174,7 +155,7 @@ class Engine:
 
     def _interruptible(self, operation: Operation) -> Operation:
         """Under the lock, before it is waited for."""
-        self._connections.retry_refused()
+        self._cluster.retry_refused()
         self._waits = [wait for wait in self._waits if not wait.done and wait is not operation]
         self._waits.append(operation)
         return operation
@@ -253,7 +234,7 @@ class Engine:
                 raise InvalidRecordError(
                     f"{topic!r} has the partitions 0 to {partitions - 1}, not {partition}; the record was not sent"
                 )
-            accepted = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers, _monotonic_ms())
+            accepted = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers, monotonic_ms())
             if accepted is None:
                 self.wake()
                 return self._memory_freed()

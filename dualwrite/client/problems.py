@@ -21,6 +21,11 @@ class Problems:
         last = self._last
         return None if last is None or last[0] < since_ms else last[1]
 
+    def newest(self, other: Problems, since_ms: float = 0.0) -> str | None:
+        """The newest one of two places, unless it is older than `since_ms`."""
+        notes = [note for note in (self._last, other._last) if note is not None and note[0] >= since_ms]
+        return max(notes)[1] if notes else None
+
 
 def reason_of(error: OSError) -> str:
     """Why a connection could not be made, without the number; event loops word and number it differently."""

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 from dualwrite.client import codec
 from dualwrite.client import messages as m
 from dualwrite.client.accumulator import Accumulator, Batch
-from dualwrite.client.backoff import Backoff
-from dualwrite.client.cluster import Connections, NodeState, Topology
+from dualwrite.client.cluster import Lease
 from dualwrite.client.connection import Connection
+from dualwrite.client.connections import NodeState
 from dualwrite.client.delivery import Verdict, judge
 from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.identity import Identity, Outgoing
@@ -67,16 +67,12 @@ class Sender:
         lock: threading.Lock,
         identity: Identity,
         accumulator: Accumulator,
-        topology: Topology,
-        connections: Connections,
+        cluster: Lease,
         encoder: codec.ProduceEncoder,
         transactional: bool,
         expects_answers: bool,
         max_in_flight: int,
         linger_ms: float,
-        metadata_max_age_ms: float,
-        metadata_pause_ms: float,
-        metadata_backoff: Backoff,
         clock_ms: Callable[[], float],
         problems: Problems,
         on_refused: Callable[[AuthenticationError], None],
@@ -85,16 +81,13 @@ class Sender:
         self._lock = lock
         self._identity = identity
         self._accumulator = accumulator
-        self._topology = topology
-        self._connections = connections
+        self._topology = cluster.topology
+        self._cluster = cluster
         self._encoder = encoder
         self._transactional = transactional
         self._expects_answers = expects_answers
         self._max_in_flight = max_in_flight
         self._linger_ms = linger_ms
-        self._metadata_max_age_ms = metadata_max_age_ms
-        self._metadata_pause_ms = metadata_pause_ms
-        self._metadata_backoff = metadata_backoff
         self._clock_ms = clock_ms
         self._problems = problems
         self._on_refused = on_refused
@@ -102,10 +95,9 @@ class Sender:
         self._closed = False
         self._outgoing: Outgoing | None = None
         self._produces_in_flight: dict[int, int] = {}
-        self._metadata_in_flight = False
-        self._metadata_due_at_ms = 0.0
-        self._metadata_answered_at_ms = 0.0
         self._topic_waiters: dict[str, Operation] = {}
+        self._new_topics: list[str] = []
+        cluster.serve(self)
 
     # ---- asked for from other threads, under the lock -------------------------------------------------------
 
@@ -114,7 +106,7 @@ class Sender:
         waiter = self._topic_waiters.get(topic)
         if waiter is None:
             waiter = self._topic_waiters[topic] = Operation(f"metadata of {topic}")
-            self._metadata_due_at_ms = min(self._metadata_due_at_ms, self._clock_ms())
+            self._new_topics.append(topic)
         return waiter
 
     # ---- the pump -------------------------------------------------------------------------------------------
@@ -142,9 +134,9 @@ class Sender:
             self._give_up(now_ms)
             self._poll_identity(now_ms)
             drained = self._drain_all(now_ms)
-            metadata = self._metadata_request(now_ms)
-        if metadata is not None:
-            self._send_metadata(metadata, now_ms)
+            new_topics, self._new_topics = self._new_topics, []
+        for topic in new_topics:
+            self._cluster.want_topic(topic)
         self._send_outgoing(now_ms)
         for connection, node_id, batches in drained:
             self._send_produce(connection, node_id, batches)
@@ -153,10 +145,10 @@ class Sender:
 
     def _tell_of_refusal(self) -> None:
         """Who waits for what cannot be sent is told why at once, not when the time is up; it stays to be sent."""
-        if self._connections.refusal is None:
+        if self._cluster.refusal is None:
             return
         with self._lock:
-            refusal = self._connections.refusal  # again: a caller who wants another try takes it back under the lock
+            refusal = self._cluster.refusal  # again: a caller who wants another try takes it back under the lock
             if refusal is None or not self._anything_unsent():
                 return
             self._on_refused(refusal)
@@ -170,7 +162,7 @@ class Sender:
         )
 
     def _give_up(self, now_ms: float) -> None:
-        expired = self._accumulator.expire(now_ms, self._connections.obstacle)
+        expired = self._accumulator.expire(now_ms, self.obstacle)
         for batch in expired:
             assert batch.error is not None
             self._identity.fail_abortable(batch.error)
@@ -217,15 +209,16 @@ class Sender:
         """The leader's node id if a request can be sent there now, else -1; what is missing is asked for."""
         node_id = self._topology.leader(topic, partition)
         if node_id < 0:
-            self._refresh_metadata(now_ms)
+            self._cluster.refresh_metadata(now_ms)
             return -1
-        if self._produces_in_flight.get(node_id, 0) >= self._max_in_flight:
+        in_flight = self._produces_in_flight.get(node_id, 0)
+        if in_flight >= self._max_in_flight:
             return -1
         if node_id not in ready:
-            connection = self._connections.to_node(node_id, now_ms)
+            connection = self._cluster.to_leader(node_id, now_ms, in_flight=in_flight > 0)
             if not isinstance(connection, Connection):
                 if connection is NodeState.FAILED:
-                    self._refresh_metadata(now_ms)
+                    self._cluster.refresh_metadata(now_ms)
                 return -1
             ready[node_id] = connection
         return node_id
@@ -238,14 +231,14 @@ class Sender:
             self._set_timer(max(at_ms, now_ms), now_ms)
 
     def _due_at_ms(self, now_ms: float) -> float:
-        at_ms = self._metadata_due_at_ms if self._metadata_due_at_ms > now_ms else _NEVER
+        at_ms = _NEVER
         retry_at_ms = self._identity.retry_at_ms
         if retry_at_ms is not None:
-            at_ms = min(at_ms, retry_at_ms)
+            at_ms = retry_at_ms
         if self._accumulator.has_waiting and self._identity.may_produce:
             at_ms = min(at_ms, self._accumulator.wake_at_ms(now_ms) or _NEVER)
-        if self._outgoing is not None or self._topic_waiters or self._accumulator.has_waiting:
-            at_ms = min(at_ms, self._connections.wake_at_ms(now_ms) or _NEVER)
+        if self._outgoing is not None or self._accumulator.has_waiting:
+            at_ms = min(at_ms, self._cluster.wake_at_ms(now_ms) or _NEVER)
         return at_ms
 
     def _set_timer(self, at_ms: float, now_ms: float) -> None:
@@ -277,7 +270,7 @@ class Sender:
                     self._accumulator.delivered(batch, -1, -1)
             asyncio.get_running_loop().call_soon(self.pump)
             return
-        connection.send(Api.PRODUCE, version, body, partial(self._on_produced, node_id, batches, version))
+        connection.send(Api.PRODUCE, version, body, partial(self._on_produced, node_id, batches, version), self)
 
     def _produce_versions(self) -> tuple[int, int]:
         least, greatest = codec.SPOKEN_VERSIONS[Api.PRODUCE]
@@ -317,7 +310,7 @@ class Sender:
         if verdict is Verdict.SEND_AGAIN_AFTER_LOOKUP:
             if result is not None:
                 self._topology.forget_leader(batch.topic, batch.partition)
-            self._refresh_metadata(now_ms)
+            self._cluster.refresh_metadata(now_ms)
         if verdict in (Verdict.SEND_AGAIN, Verdict.SEND_AGAIN_AFTER_LOOKUP):
             if result is not None:
                 where = f"Produce to {batch.topic}-{batch.partition}"
@@ -351,11 +344,11 @@ class Sender:
         if outgoing is None:
             return
         if outgoing.node_id == m.ANY_NODE:
-            found = self._connections.to_any(now_ms)
+            found = self._cluster.to_any(now_ms)
             if not isinstance(found, Connection):
                 return
         else:
-            found = self._connections.to_node(outgoing.node_id, now_ms)
+            found = self._cluster.to_node(outgoing.node_id, now_ms)
             if found is NodeState.CONNECTING:
                 return
         self._outgoing = None
@@ -377,7 +370,7 @@ class Sender:
             asyncio.get_running_loop().call_soon(self.pump)
             return
         body = codec.encode(request, version)
-        connection.send(api, version, body, partial(self._on_answer, request, version))
+        connection.send(api, version, body, partial(self._on_answer, request, version), self)
 
     def _unsupported(
         self, features: m.BrokerFeatures, request: m.Request, version: int | None
@@ -408,7 +401,7 @@ class Sender:
                 self._identity.on_no_answer(now_ms, sent=True)
                 return
             if isinstance(answer, m.FindCoordinatorAnswer) and answer.error_code == 0:
-                self._topology.learn_broker(m.Broker(answer.node_id, answer.host, answer.port))
+                self._cluster.learn_broker(m.Broker(answer.node_id, answer.host, answer.port))
             self._note_refusals(request, answer, now_ms)
             self._identity.on_answer(answer, now_ms)
 
@@ -419,76 +412,46 @@ class Sender:
                 name = m.API_OF[type(request)].kafka_name
                 self._problems.note(now_ms, f"{name} was answered with {error_name(error_code)}")
 
-    # ---- metadata -------------------------------------------------------------------------------------------
+    # ---- what the cluster tells -----------------------------------------------------------------------------
 
-    def _refresh_metadata(self, now_ms: float) -> None:
-        """Ask again as soon as the back-off allows."""
-        soonest_ms = max(now_ms, self._metadata_answered_at_ms + self._metadata_pause_ms)
-        if not self._metadata_in_flight and self._metadata_due_at_ms > soonest_ms:
-            self._metadata_due_at_ms = soonest_ms
-
-    def _metadata_request(self, now_ms: float) -> m.Metadata | None:
-        if self._metadata_in_flight or now_ms < self._metadata_due_at_ms:
-            return None
-        topics = tuple(dict.fromkeys([*self._topology.topics, *self._topic_waiters]))
-        return m.Metadata(topics) if topics else None
-
-    def _send_metadata(self, request: m.Metadata, now_ms: float) -> None:
-        connection = self._connections.to_any(now_ms)
-        if not isinstance(connection, Connection):
-            return
-        offered = connection.features.versions.get(Api.METADATA)
-        version = codec.common_version(codec.versions_wanted(request), offered)
-        if version is None:
-            self._end_topic_waiters(request.topics, UnsupportedByBrokerError("the broker is too old: no Metadata v5"))
-            return
-        self._metadata_in_flight = True
-        body = codec.encode(request, version)
-        connection.send(Api.METADATA, version, body, partial(self._on_metadata, request, version))
-
-    def _on_metadata(self, request: m.Metadata, version: int, body: memoryview | None) -> None:
-        self._metadata_in_flight = False
-        if self._closed:
-            return
-        now_ms = self._metadata_answered_at_ms = self._clock_ms()
-        answer = None if body is None else codec.decode(request, body, version)
-        if isinstance(answer, m.MetadataAnswer):
-            with self._lock:
-                self._topology.apply(answer)
-                complete = [self._take_topic(topic, now_ms) for topic in answer.topics].count(False) == 0
-        else:
-            complete = False
-        if complete:
-            self._metadata_backoff.succeeded()
-            self._metadata_due_at_ms = now_ms + (0 if self._topic_waiters else self._metadata_max_age_ms)
-        else:
-            self._metadata_due_at_ms = now_ms + self._metadata_backoff.failed()
+    def on_change(self) -> None:
+        """A connection or metadata that was asked for has come or failed."""
         self.pump()
 
-    def _take_topic(self, topic: m.TopicMetadata, now_ms: float) -> bool:
-        """Tell who waits for it. False when it should be asked about again soon."""
-        waiter = self._topic_waiters.get(topic.name)
-        if topic.error_code == 0 and topic.leaders:
-            if waiter is not None:
-                del self._topic_waiters[topic.name]
-                waiter.end()
-            leaderless = [str(partition) for partition, leader in enumerate(topic.leaders) if leader < 0]
-            if leaderless:
-                self._problems.note(now_ms, f"{topic.name!r} has no leader for partition {', '.join(leaderless)}")
-            return not leaderless
-        if waiter is not None and error_class(Api.METADATA, topic.error_code) is not ErrorClass.RETRIABLE:
-            del self._topic_waiters[topic.name]
-            waiter.end(_topic_error(topic))
+    def on_topic(self, topic: m.TopicMetadata) -> bool:
+        """Tell who waits for it. Whether it is to be asked about again."""
+        with self._lock:
+            waiter = self._topic_waiters.get(topic.name)
+            if waiter is None:
+                return False
+            error = None if topic.error_code == 0 else _topic_error(topic)
+            if topic.error_code == 0 and topic.leaders:
+                self._end_topic_waiter(topic.name)
+                return False
+            if error is not None and error_class(Api.METADATA, topic.error_code) is not ErrorClass.RETRIABLE:
+                self._end_topic_waiter(topic.name, error)
+                return False
+            sentence = f"Metadata for {topic.name!r} was answered with {error_name(topic.error_code)}"
+            self._problems.note(self._clock_ms(), sentence)
+            if not waiter.awaited:  # its caller has gone; one that is only about to wait tries again
+                self._end_topic_waiter(topic.name)
+                return False
             return True
-        self._problems.note(now_ms, f"Metadata for {topic.name!r} was answered with {error_name(topic.error_code)}")
-        return False
 
-    def _end_topic_waiters(self, topics: tuple[str, ...], error: KafkaError) -> None:
+    def on_no_metadata(self, topics: tuple[str, ...], error: KafkaError) -> None:
+        """Nothing will ever be said of these topics."""
         with self._lock:
             for topic in topics:
-                waiter = self._topic_waiters.pop(topic, None)
-                if waiter is not None:
-                    waiter.end(error)
+                self._end_topic_waiter(topic, error)
+
+    def _end_topic_waiter(self, topic: str, error: KafkaError | InvalidRecordError | None = None) -> None:
+        waiter = self._topic_waiters.pop(topic, None)
+        if waiter is not None:
+            waiter.end(error)
+
+    def obstacle(self, since_ms: float) -> str:
+        """What a caller is told who has waited in vain since then; from any thread."""
+        return self._cluster.obstacle(since_ms, self._problems)
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -498,10 +461,10 @@ class Sender:
         if self._timer is not None:
             self._timer.cancel()
         error = FatalError("the producer was closed before this was acknowledged")
-        self._end_topic_waiters(tuple(self._topic_waiters), error)
+        self.on_no_metadata(tuple(self._topic_waiters), error)
         with self._lock:
             self._accumulator.drop_all(error)
-        await self._connections.close()
+        await self._cluster.release()
 
 
 def _topic_error(topic: m.TopicMetadata) -> KafkaError | InvalidRecordError:
