@@ -300,6 +300,7 @@ class TransactionManager:
             return
         error = self._or_outcome_unknown(error)
         self._happen(Event.FATAL_FAILURE)
+        self._offsets = None
         self._error = error
         self._finish(error)
 
@@ -528,7 +529,7 @@ class TransactionManager:
                 self._forget_coordinator(api)
             return
         # What was prepared may be decided already: no answer is a reason to abort it, and close() must not (KIP-939).
-        may_abort = self.state is not ProducerState.ABORTING_TRANSACTION and self.prepared_txn_state.is_empty
+        may_abort = self.state in _PRODUCING and self.prepared_txn_state.is_empty
         about = resource or self.transactional_id
         if what is ErrorClass.ABORTABLE and may_abort and not self._commit_unanswered:
             self.fail_abortable(exception_for(api, error_code, self._sentence(api, error_code, about, what)))
