@@ -1,28 +1,36 @@
-"""A real Apache Kafka, one KRaft node on loopback, for tests that compare with it.
+"""A real Apache Kafka on loopback, of one KRaft node or several, for tests that compare with it.
 
 The broker comes as jars from Maven Central, through `mvn`, and is kept in a cache directory; Java 17 runs it.
 Nothing of Kafka's distribution (scripts, configuration files) is needed. A start takes about three seconds.
 
     with ApacheKafka(two_phase_commit=True) as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, ...})
+
+By hand, until it is interrupted:
+
+    python -m dualwrite.testing.apache_kafka --version 4.4.0 --two-phase-commit
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import random
 import shutil
+import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 
@@ -62,98 +70,123 @@ _POM = """\
 """
 
 _PROPERTIES: Mapping[str, str] = {
-    "process.roles": "broker,controller",
-    "node.id": "1",
-    "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
+    "transaction.state.log.min.isr": "1",
     # creating fifty partitions of each takes longer than starting the broker
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
     "group.initial.rebalance.delay.ms": "0",
     # the default of 128 MiB is taken from the heap when the broker starts
     "log.cleaner.dedupe.buffer.size": "4194304",
+    # a broker that was killed may come back when the controller has given its predecessor up, after 9 s by default
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
 }
+
+PLAIN_LISTENER: Mapping[str, str] = {"PLAINTEXT": "PLAINTEXT"}
 
 
 class ApacheKafka:
-    """One Apache Kafka node (KRaft, broker and controller in one process), on free ports of 127.0.0.1.
+    """An Apache Kafka on free ports of 127.0.0.1: one process that is broker and controller, the others are brokers.
 
     `two_phase_commit` makes it accept Enable2Pc (KIP-939), which needs the unstable API versions too; no release
-    implements KeepPreparedTxn. `properties` are broker settings by Kafka's names and win over everything else.
-    `jvm_options` are for a quick start in little memory unless given.
-    Data and logs live in a temporary directory that `stop` removes. The process ends with this object,
-    or with this interpreter, at the latest.
+    implements KeepPreparedTxn. `listeners` are names with their security protocols; brokers talk to each other by the
+    first, which cannot have TLS. `scram_users` are users with their passwords, for both SCRAM mechanisms. `properties`
+    are broker settings by Kafka's names and win over everything else. `jvm_options` are for a quick start in little
+    memory unless given. Data and logs live in a temporary directory that `stop` removes. The processes end with this
+    object, or with this interpreter, at the latest.
     """
 
     def __init__(
         self,
         *,
         version: str = KAFKA_VERSION,
+        nodes: int = 1,
         unstable_api_versions: bool = False,
         two_phase_commit: bool = False,
+        listeners: Mapping[str, str] = PLAIN_LISTENER,
+        scram_users: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = _JVM_OPTIONS,
         start_timeout_s: float = 60,
     ) -> None:
         self.version = version
+        self._node_count = nodes
         self._jvm_options = tuple(jvm_options)
+        self._listeners = dict(listeners)
+        self._scram_users = dict(scram_users or {})
         self._overrides = _switches(unstable_api_versions, two_phase_commit) | dict(properties or {})
         self._start_timeout_s = start_timeout_s
-        self._server: _Server | None = None
+        self._cluster: _Cluster | None = None
 
     def start(self) -> Self:
-        """Start the broker and wait until it answers. Raises ServerUnavailableError when that cannot be."""
-        if self._server is not None:
-            raise RuntimeError("this Apache Kafka runs already")
+        """Start what does not run and wait until it answers; what was killed comes back with its data and its ports.
+
+        Raises ServerUnavailableError when that cannot be.
+        """
+        deadline = time.monotonic() + self._start_timeout_s
+        if self._cluster is not None:
+            if not self._cluster.dead():
+                raise RuntimeError("this Apache Kafka runs already")
+            self._cluster.start(deadline)
+            return self
         java = _find_program("java", "a Java 17 runtime")
         jars = resolve_jars(self.version)
-        deadline = time.monotonic() + self._start_timeout_s
         for attempt in range(1, _START_ATTEMPTS + 1):
-            server = _Server([java, *self._jvm_options], jars, self._overrides)
+            cluster = _Cluster(
+                [java, *self._jvm_options], jars, self._node_count, self._listeners, self._scram_users, self._overrides
+            )
             try:
-                server.start(deadline)
+                cluster.format_storage(deadline)
+                cluster.start(deadline)
             except _PortTakenError:
-                server.stop()
+                cluster.stop()
                 if attempt == _START_ATTEMPTS:
                     raise
             except BaseException:
-                server.stop()
+                cluster.stop()
                 raise
             else:
-                self._server = server
+                self._cluster = cluster
                 break
         return self
 
+    def kill(self, node_id: int | None = None) -> None:
+        """End a node (None: all of them) as a crash does, with SIGKILL; its data and its ports stay for `start`."""
+        for node in self._running().nodes:
+            if node_id in (None, node.node_id):
+                node.kill()
+
     def stop(self) -> None:
-        """End the broker's process and remove its data; harmless when it does not run."""
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
+        """End the processes and remove their data; harmless when there are none."""
+        if self._cluster is not None:
+            self._cluster.stop()
+            self._cluster = None
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of the running broker."""
-        return f"{_HOST}:{self._running().port}"
+        """`host:port` of each node, of the first listener."""
+        return self.address(next(iter(self._listeners)))
+
+    def address(self, listener: str) -> str:
+        """`host:port` of each node, of the listener with this name."""
+        return ",".join(f"{_HOST}:{node.ports[listener]}" for node in self._running().nodes)
 
     @property
     def pid(self) -> int:
-        """Process id of the running broker, for tests that kill or suspend it."""
-        return self._running().pid
+        """Process id of the first node, for tests that suspend it."""
+        return self._running().nodes[0].pid
 
     @property
     def log_path(self) -> Path:
-        """The running broker's log."""
-        return self._running().log_path
+        """The first node's log."""
+        return self._running().nodes[0].log_path
 
-    def _running(self) -> _Server:
-        if self._server is None:
+    def _running(self) -> _Cluster:
+        if self._cluster is None:
             raise RuntimeError("this Apache Kafka has not been started")
-        return self._server
+        return self._cluster
 
     def __enter__(self) -> Self:
         return self.start()
@@ -228,59 +261,144 @@ class _PortTakenError(ServerUnavailableError):
     """Kafka found its port in use."""
 
 
-class _Server:
-    """One process with its directory and its ports."""
+class _Cluster:
+    """The nodes, with the directory that has everything of theirs."""
 
-    def __init__(self, java: Sequence[str], jars: Path, overrides: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        java: Sequence[str],
+        jars: Path,
+        count: int,
+        listeners: Mapping[str, str],
+        scram_users: Mapping[str, str],
+        overrides: Mapping[str, str],
+    ) -> None:
+        directory = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
+        processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.stop = weakref.finalize(self, _end, directory, processes)  # at exit of the interpreter, too
+        copies = str(min(count, 3))
+        shared = dict(_PROPERTIES) | {
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"1@{_HOST}:{_free_port()}",
+            "inter.broker.listener.name": next(iter(listeners)),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{protocol}" for name, protocol in [*listeners.items(), ("CONTROLLER", "PLAINTEXT")]
+            ),
+            "offsets.topic.replication.factor": copies,
+            "transaction.state.log.replication.factor": copies,
+        }
+        self._scram_users = scram_users
+        self.nodes = [
+            _Node(number, [*java, "-cp", f"{jars}/*"], directory, listeners, shared, overrides, processes)
+            for number in range(1, count + 1)
+        ]
+
+    def format_storage(self, deadline: float) -> None:
+        users = [
+            f"{mechanism}=[name={name},password={password}]"
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+            for name, password in self._scram_users.items()
+        ]
+        formatting = [node.format_storage(users) for node in self.nodes]
+        for process in formatting:
+            try:
+                written, _ = process.communicate(timeout=max(deadline - time.monotonic(), 1.0))
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                raise ServerUnavailableError("Kafka's storage was not formatted in time") from error
+            if process.returncode != 0:
+                raise ServerUnavailableError(f"Kafka's storage could not be formatted:\n{_tail(written)}")
+
+    def dead(self) -> list[_Node]:
+        """Nodes without a process."""
+        return [node for node in self.nodes if not node.is_alive]
+
+    def start(self, deadline: float) -> None:
+        """Start those that are dead, all at once, and wait for them."""
+        starting = self.dead()
+        for node in starting:
+            node.start()
+        for node in starting:
+            node.wait_until_it_answers(deadline)
+
+
+class _Node:
+    """One process, started again and again on the same ports and data."""
+
+    def __init__(
+        self,
+        node_id: int,
+        java: Sequence[str],
+        directory: Path,
+        listeners: Mapping[str, str],
+        shared: Mapping[str, str],
+        overrides: Mapping[str, str],
+        processes: dict[int, subprocess.Popen[bytes]],
+    ) -> None:
+        self.node_id = node_id
+        self.ports = {name: _free_port() for name in listeners}
         self._java = java
-        self._class_path = f"{jars}/*"
-        self._directory = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
-        self.port, controller_port = _free_port(), _free_port()
+        self._directory = directory / f"node-{node_id}"
+        self._directory.mkdir()
         self.log_path = self._directory / "kafka.log"
+        self._output_path = self._directory / "kafka.out"
         self._settings_path = self._directory / "server.properties"
-        self._settings_path.write_text(_render(self._settings(controller_port) | dict(overrides)))
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self.stop = weakref.finalize(self, _end, self._directory, self._processes)  # at exit of the interpreter, too
+        self._settings_path.write_text(_render(self._settings(shared) | dict(overrides)))
+        self._processes = processes
+
+    def _settings(self, shared: Mapping[str, str]) -> dict[str, str]:
+        own = ",".join(f"{name}://{_HOST}:{port}" for name, port in self.ports.items())
+        is_controller = self.node_id == 1
+        controller_address = shared["controller.quorum.voters"].removeprefix("1@")
+        return dict(shared) | {
+            "node.id": str(self.node_id),
+            "process.roles": "broker,controller" if is_controller else "broker",
+            "listeners": f"{own},CONTROLLER://{controller_address}" if is_controller else own,
+            "advertised.listeners": own,
+            "log.dirs": str(self._directory / "data"),
+        }
 
     @property
     def pid(self) -> int:
-        return self._processes[0].pid
+        return self._processes[self.node_id].pid
 
-    def start(self, deadline: float) -> None:
-        self._format_storage(deadline)
+    @property
+    def is_alive(self) -> bool:
+        process = self._processes.get(self.node_id)
+        return process is not None and process.poll() is None
+
+    def format_storage(self, scram_users: Sequence[str]) -> subprocess.Popen[str]:
+        tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(self._settings_path)]
+        for user in scram_users:
+            tool += ["--add-scram", user]
+        return subprocess.Popen(
+            [*self._java, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", *tool],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def start(self) -> None:
         options = [f"-Dorg.slf4j.simpleLogger.logFile={self.log_path}", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
-        with Path(self._directory, "kafka.out").open("wb") as output:
-            process = subprocess.Popen(
-                [*self._java, *options, "-cp", self._class_path, "kafka.Kafka", str(self._settings_path)],
+        with self._output_path.open("wb") as output:
+            self._processes[self.node_id] = subprocess.Popen(
+                [*self._java, *options, "kafka.Kafka", str(self._settings_path)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # an interrupt typed at the terminal ends the tests, and they end the broker
             )
-        self._processes.append(process)
-        self._wait_until_it_answers(process, deadline)
 
-    def _settings(self, controller_port: int) -> dict[str, str]:
-        return dict(_PROPERTIES) | {
-            "listeners": f"PLAINTEXT://{_HOST}:{self.port},CONTROLLER://{_HOST}:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{_HOST}:{self.port}",
-            "controller.quorum.voters": f"1@{_HOST}:{controller_port}",
-            "log.dirs": str(self._directory / "data"),
-        }
+    def kill(self) -> None:
+        process = self._processes.get(self.node_id)
+        if process is not None:
+            process.kill()
+            process.wait(_STOP_TIMEOUT_S)
 
-    def _format_storage(self, deadline: float) -> None:
-        tool = ["-cp", self._class_path, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID]
-        command = [*self._java, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", *tool, "-c", str(self._settings_path)]
-        timeout_s = max(deadline - time.monotonic(), 1.0)
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise ServerUnavailableError("Kafka's storage was not formatted in time") from error
-        if done.returncode != 0:
-            raise ServerUnavailableError(f"Kafka's storage could not be formatted:\n{_tail(done.stdout + done.stderr)}")
-
-    def _wait_until_it_answers(self, process: subprocess.Popen[bytes], deadline: float) -> None:
-        while not _answers(self.port):
+    def wait_until_it_answers(self, deadline: float) -> None:
+        process = self._processes[self.node_id]
+        while not _answers(next(iter(self.ports.values()))):
             if process.poll() is not None:
                 raise self._failure(f"Kafka ended with exit status {process.returncode} while it started")
             if time.monotonic() > deadline:
@@ -289,15 +407,16 @@ class _Server:
 
     def _failure(self, what: str) -> ServerUnavailableError:
         written = "".join(
-            path.read_text(errors="replace") for path in (self._directory / "kafka.out", self.log_path) if path.exists()
+            path.read_text(errors="replace") for path in (self._output_path, self.log_path) if path.exists()
         )
         kind = _PortTakenError if "Address already in use" in written else ServerUnavailableError
         return kind(f"{what}; the end of its log:\n{_tail(written)}")
 
 
-def _end(directory: Path, processes: list[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
+def _end(directory: Path, processes: dict[int, subprocess.Popen[bytes]]) -> None:
+    for process in processes.values():
         process.kill()  # nothing on its disk is wanted any more, so a clean shutdown would only take time
+    for process in processes.values():
         process.wait(_STOP_TIMEOUT_S)
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -330,3 +449,41 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return len(answer) == 10 and struct.unpack(">iih", answer)[1:] == (1, 0)
+
+
+def run_by_hand(arguments: Sequence[str], output: TextIO) -> int:
+    """The command: start a broker, print its address on `output`, stop it at SIGINT or SIGTERM. The exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dualwrite.testing.apache_kafka",
+        description="Run a real Apache Kafka here, with its data in a temporary directory, until interrupted.",
+    )
+    parser.add_argument("--version", default=KAFKA_VERSION, help="which release (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=1, help="how many brokers (default: %(default)s)")
+    parser.add_argument("--unstable-api-versions", action="store_true", help="offer APIs that are not stable yet")
+    parser.add_argument("--two-phase-commit", action="store_true", help="accept transactions without a timeout")
+    parser.add_argument(
+        "--property", action="append", default=[], metavar="NAME=VALUE", help="a setting of the broker; may be repeated"
+    )
+    chosen = parser.parse_args(arguments)
+    kafka = ApacheKafka(
+        version=chosen.version,
+        nodes=chosen.nodes,
+        unstable_api_versions=chosen.unstable_api_versions,
+        two_phase_commit=chosen.two_phase_commit,
+        properties=dict(pair.partition("=")[::2] for pair in chosen.property),
+    )
+    interrupted = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: interrupted.set())
+    try:
+        with kafka:
+            print(kafka.bootstrap_servers, file=output, flush=True)
+            interrupted.wait()
+    except ServerUnavailableError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_by_hand(sys.argv[1:], sys.stdout))
