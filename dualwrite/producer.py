@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from dualwrite.client.accumulator import Batch
 from dualwrite.client.cluster import ClusterSettings, lease_cluster
 from dualwrite.client.engine import Engine
+from dualwrite.client.fates import OnDelivery, metadata_of
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
 from dualwrite.client.operations import Operation
 from dualwrite.client.record_checks import (
@@ -79,11 +80,11 @@ class RecordFuture:
                 )
             if not fate.done and fate.error is not None:
                 raise fate.error
-        if batch.error is not None:
-            raise batch.error
-        offset = batch.base_offset + self._index if batch.base_offset >= 0 else -1
-        timestamp_ms = self._timestamp_ms if batch.log_append_time_ms == -1 else batch.log_append_time_ms
-        return RecordMetadata(batch.topic, batch.partition, offset, timestamp_ms)
+        return metadata_of(batch, self._index, self._timestamp_ms)
+
+    def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
+        """Call `callback(this future)` once the fate is known; as `on_delivery` of `send()`."""
+        self._engine.callbacks.add(self._batch, self._index, self._timestamp_ms, lambda *_: callback(self))
 
 
 class _Waiter:
@@ -221,12 +222,15 @@ class Producer:
         headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
         """Hand a record over; it is sent within `linger.ms`, or with the next flush, prepare or commit.
 
         Key and value are bytes, texts (sent as UTF-8) or None, or what `key.serializer` and `value.serializer` take.
-        Without `partition`, the setting `partitioner` decides (default: as in Kafka's own client).
-        `timestamp_ms` is milliseconds since 1970 (default: now). Blocks only for metadata of a new topic and for
+        Without `partition`, the setting `partitioner` decides (default: as in Kafka's own client). `timestamp_ms` is
+        milliseconds since 1970 (default: now). `on_delivery(metadata, error)` is called once, with None for one of
+        the two, in the I/O thread that all producers share: it should be quick, may send records, and cannot wait for
+        anything of a producer; what it raises is logged. Blocks only for metadata of a new topic and for
         `buffer.memory`, up to `max.block.ms`.
 
         Raises `InvalidRecordError` (nothing was sent), `IllegalStateError`, `AbortableError`, `KafkaTimeoutError`.
@@ -251,6 +255,8 @@ class Producer:
                 self._wait_to_send(tried, topic, deadline_s)
                 tried = engine.try_send(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
         batch, index = tried
+        if on_delivery is not None:
+            engine.callbacks.add(batch, index, timestamp_ms, on_delivery)
         return RecordFuture(batch, index, timestamp_ms, engine)
 
     def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float) -> None:
@@ -336,6 +342,7 @@ class Producer:
         operation = self._engine.start(call, waiter.wake)
         if not operation.done:
             self._wait(operation, waiter)
+            self._engine.heard(operation)
         if operation.error is not None:
             raise operation.error
 

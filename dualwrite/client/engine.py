@@ -18,6 +18,7 @@ from dualwrite.client.closing import what_is_left
 from dualwrite.client.cluster import Lease, monotonic_ms
 from dualwrite.client.codec import ProduceEncoder
 from dualwrite.client.compression import codec_for
+from dualwrite.client.fates import DeliveryCallbacks
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.operations import Operation
 from dualwrite.client.partition_choice import PartitionChoice
@@ -45,6 +46,7 @@ class Engine:
         self.lock: Final = threading.Lock()
         self._call_soon = call_soon
         self._wake_pending = False
+        self.callbacks: Final = DeliveryCallbacks(self.lock, call_soon)
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
         self._choice = PartitionChoice(config.partitioner)
         self._filling = self._choice.filling
@@ -133,7 +135,7 @@ class Engine:
             operation = call()
             self._cluster.retry_refused()
             if operation.done:
-                self._forget(operation)
+                self.manager.heard(operation)
             else:
                 operation.listen(listener)
         if not operation.done:
@@ -160,9 +162,10 @@ class Engine:
         self._waits.append(operation)
         return operation
 
-    def _forget(self, operation: Operation) -> None:
-        if self._manager is not None:
-            self._manager.heard(operation)
+    def heard(self, operation: Operation) -> None:
+        """The caller who waited has the outcome now, and the next call may come. Not for one who was interrupted."""
+        with self.lock:
+            self.manager.heard(operation)
 
     def init_transactions(self, keep_prepared_txn: bool) -> Operation:
         """To be called by `start`."""

@@ -1,9 +1,10 @@
-"""What goes into and comes out of `send` and `send_offsets_to_transaction`."""
+"""What goes into and comes out of `send`, `send_batch` and `send_offsets_to_transaction`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class TopicPartition(NamedTuple):
@@ -20,6 +21,26 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record for `send_batch()`, as the arguments of `send()`."""
+
+    value: Any = None
+    key: Any = None
+    headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+class StoredRecords(NamedTuple):
+    """Records side by side: `record_count` of them from `offset` on (-1: the broker no longer knows)."""
+
+    topic: str
+    partition: int
+    offset: int
+    record_count: int
 
 
 class OffsetAndMetadata(NamedTuple):

@@ -220,13 +220,9 @@ class TransactionManager:
         )
 
     def _finish(self, error: KafkaError | IllegalStateError | None) -> None:
-        """End what is pending. It stays here until its caller has heard: waits now, or repeats the call."""
-        pending = self._pending
-        if pending is None or pending.done:
-            return
-        if pending.awaited:
-            self._pending = None
-        pending.end(error)
+        """End what is pending. It stays here until a caller has heard it: who waits may be interrupted just now."""
+        if self._pending is not None and not self._pending.done:
+            self._pending.end(error)
 
     def interrupt(self, error: KafkaError) -> None:
         """Nobody is to wait for what is pending; it goes on, and the same call joins it."""

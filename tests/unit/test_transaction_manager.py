@@ -456,7 +456,7 @@ def test_the_repeated_call_hears_of_a_failure_too() -> None:
     assert isinstance(error_of(driver.manager.commit_transaction()), FencedError)
 
 
-def test_a_caller_who_waits_leaves_nothing_pending() -> None:
+def test_a_caller_who_waits_has_not_heard_before_it_says_so() -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     heard: list[bool] = []
@@ -464,6 +464,9 @@ def test_a_caller_who_waits_leaves_nothing_pending() -> None:
     driver.next()
     driver.answer(m.EndTxnAnswer(0, 42, 8))
     assert heard == [True]
+    with pytest.raises(IllegalStateError, match="repeat that call"):
+        driver.manager.begin_transaction()
+    driver.manager.heard(operation)
     driver.manager.begin_transaction()
 
 
