@@ -65,7 +65,8 @@ class AsyncTransactionAdmin:
 
     Every call takes `timeout_ms` (default: `default.api.timeout.ms`), and repeats until then what may be repeated:
     coordinators that load or move, leaders that move, lost connections. What cannot be answered is never left out in
-    silence: `IncompleteAnswerError` has what was answered, and says what is missing and why. Other errors:
+    silence: `IncompleteAnswerError` has what was answered, and says what is missing and why (where one thing was asked
+    for, its own error is raised). Other errors: `AuthenticationError`,
     `KafkaTimeoutError`, `AuthorizationError`, `UnsupportedByBrokerError`, `AdminError`.
     """
 

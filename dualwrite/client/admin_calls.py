@@ -64,7 +64,7 @@ class AdminCalls:
     ) -> dict[str, TransactionDescription | None]:
         """By their coordinators; None for an id that is not known."""
         results = await self._descriptions(transactional_ids, deadline_s)
-        return _whole(Results({**results.done}, results.failed), "described")
+        return _whole(results, "described")
 
     async def describe_transaction(self, transactional_id: str, deadline_s: float) -> TransactionDescription:
         """Of one id, which has to exist."""
@@ -157,8 +157,7 @@ class AdminCalls:
             partition = transaction.topic_partition
             failures.setdefault(partition, AdminError(f"what is open on {name_of(partition)} could not be judged"))
         found = tuple(
-            hanging.described(transaction, ids, now_ms=now_ms)
-            for transaction in hanging.still_open(judged.hanging, again.done)
+            hanging.described(transaction, ids) for transaction in hanging.still_open(judged.hanging, again.done)
         )
         if failures:
             raise _incomplete(found, failures, "searched for hanging transactions")
@@ -276,6 +275,9 @@ def _single(results: Results[Any, V], key: Any) -> V:
 
 
 def _whole(results: Results[K, V], done: str) -> dict[K, V]:
+    """Everything, or what there is in an error; where one thing was asked for, its own error."""
+    if not results.done and len(results.failed) == 1:
+        raise next(iter(results.failed.values()))
     if results.failed:
         raise _incomplete(results.done, results.failed, done)
     return results.done

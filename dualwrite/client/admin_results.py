@@ -78,8 +78,8 @@ class ActiveProducer:
 class HangingTransaction:
     """A transaction that is open on a partition and that no coordinator will ever end.
 
-    `transactional_id` is None where no coordinator knows the producer. `open_for_ms` is the time since the newest
-    record of the producer on this partition.
+    `transactional_id` is None where no coordinator knows the producer. `last_timestamp_ms` is that of its newest record
+    on this partition.
     """
 
     topic_partition: TopicPartition
@@ -88,7 +88,6 @@ class HangingTransaction:
     coordinator_epoch: int | None
     start_offset: int
     last_timestamp_ms: int
-    open_for_ms: int
     transactional_id: str | None
 
 

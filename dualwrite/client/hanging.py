@@ -88,7 +88,7 @@ def still_open(
     ]
 
 
-def described(transaction: OpenTransaction, transactional_ids: Mapping[int, str], *, now_ms: int) -> HangingTransaction:
+def described(transaction: OpenTransaction, transactional_ids: Mapping[int, str]) -> HangingTransaction:
     """As callers get it."""
     partition, producer = transaction
     assert producer.current_transaction_start_offset is not None
@@ -99,6 +99,5 @@ def described(transaction: OpenTransaction, transactional_ids: Mapping[int, str]
         coordinator_epoch=producer.coordinator_epoch,
         start_offset=producer.current_transaction_start_offset,
         last_timestamp_ms=producer.last_timestamp_ms,
-        open_for_ms=now_ms - producer.last_timestamp_ms,
         transactional_id=transactional_ids.get(producer.producer_id),
     )
