@@ -32,6 +32,7 @@ class KillableBroker:
         self._command = [sys.executable, "-m", "dualwrite.broker_emulator", "--listen", self.address]
         self._command += ["--data-dir", str(data_dir), "--config", f"fsync={fsync}", "--topic", "orders:2"]
         self._command += ["--config", "log.segment.bytes=20000", "--config", "log.cleaner.backoff.ms=200"]
+        self._command += ["--config", "transaction.abort.timed.out.transaction.cleanup.interval.ms=100"]
         self._log = data_dir.with_name("log")
         self._process: subprocess.Popen[str] | None = None
 

@@ -91,6 +91,7 @@ class ConfluentClient:
                 "retry.backoff.ms": 10,
                 "reconnect.backoff.ms": 10,
                 "reconnect.backoff.max.ms": 50,
+                "metadata.recovery.strategy": "none",
                 "topic.metadata.refresh.fast.interval.ms": 10,
                 "log_level": 0,
             }
