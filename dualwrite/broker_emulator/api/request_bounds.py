@@ -14,9 +14,6 @@ from dataclasses import Field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-
 _FIXED_SIZES = {
     "bool": 1,
     "int8": 1,
@@ -33,24 +30,30 @@ _FIXED_SIZES = {
     "error_code": 2,
 }
 
-_Skip = Callable[[bytes, int, list[int]], int]
-"""Gives the position behind a value. The list holds the one number of elements that may still come."""
-
 Check = Callable[[bytes, int, int], None]
 """Called with the frame, the position of the request in it, and how many elements its arrays may have together.
 
 Raises ValueError or IndexError on a request that cannot be what it claims.
 """
 
+_Walk = Callable[[bytes, int, int], tuple[int, int]]
+"""Takes a position and the number of elements that may still come, and gives both as they are behind a value."""
+
 
 def bounds_check(request_type: Any) -> Check | None:
-    """The check for one version of a request; None where it has no arrays."""
+    """The check for one version of a request, generated; None where it has no arrays."""
     if not _has_arrays(request_type):
         return None
-    skip = _entity(request_type)
+    source = _WalkSource()
+    source.add_entity(request_type)
+    walk = source.compiled()
 
     def check(frame: bytes, position: int, max_elements: int) -> None:
-        if skip(frame, position, [max_elements]) > len(frame):
+        try:
+            end, _ = walk(frame, position, max_elements)
+        except struct.error as error:
+            raise IndexError("the frame ends within the length of a field") from error
+        if end > len(frame):
             raise IndexError("the request ends behind its frame")
 
     return check
@@ -70,137 +73,162 @@ def _without_none(kind: Any) -> Any:
     return inner
 
 
-def _entity(entity_type: Any) -> _Skip:
-    """All fields of an entity, and its tagged ones if the version has them."""
-    flexible: bool = entity_type.__flexible__
-    members = fields(entity_type)
-    plain = [_field(member, flexible) for member in members if "tag" not in member.metadata]
-    steps = _with_fixed_runs_joined(plain)
-    if flexible:
-        tagged = {member.metadata["tag"]: _field(member, flexible) for member in members if "tag" in member.metadata}
-        steps.append(_tagged_fields({tag: _as_skip(step) for tag, step in tagged.items()}))
+class _WalkSource:
+    """The source of one walk as it grows. Neighbours of fixed size wait in `_fixed_size` to be skipped at once."""
 
-    def skip(frame: bytes, position: int, budget: list[int]) -> int:
-        for step in steps:
-            position = step(frame, position, budget)
-        return position
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._depth = 1
+        self._fixed_size = 0
+        self._names: dict[str, Any] = {
+            "int16": struct.Struct(">h").unpack_from,
+            "int32": struct.Struct(">i").unpack_from,
+            "read_unsigned_varint": read_unsigned_varint,
+            "length_of_nothing": _length_of_nothing,
+            "count_of_nothing": _count_of_nothing,
+            "too_many": _too_many,
+        }
 
-    return skip
-
-
-def _with_fixed_runs_joined(plain: list[_Skip | int]) -> list[_Skip]:
-    """Neighbours of fixed size are skipped at once."""
-    joined: list[_Skip | int] = []
-    for step in plain:
-        if isinstance(step, int) and joined and isinstance(joined[-1], int):
-            joined[-1] += step
-        else:
-            joined.append(step)
-    return [_as_skip(step) for step in joined]
-
-
-def _as_skip(step: _Skip | int) -> _Skip:
-    if not isinstance(step, int):
-        return step
-    size = step
-    return lambda frame, position, budget: position + size
-
-
-def _field(member: Field[Any], flexible: bool) -> _Skip | int:
-    """How to get over a field: its size, where that is fixed."""
-    kind = _without_none(member.type)
-    if get_origin(kind) is tuple:
-        inner = _without_none(get_args(kind)[0])
-        element = _entity(inner) if is_dataclass(inner) else _primitive(member.metadata["kafka_type"], flexible)
-        return _array(element, flexible, is_nullable=kind is not member.type)
-    if is_dataclass(kind):
-        entity = _entity(kind)
-        return entity if kind is member.type or "tag" in member.metadata else _nullable(entity)
-    return _primitive(member.metadata["kafka_type"], flexible)
-
-
-def _primitive(kafka_type: str, flexible: bool) -> _Skip | int:
-    if kafka_type in _FIXED_SIZES:
-        return _FIXED_SIZES[kafka_type]
-    if flexible:
-        return _compact_bytes
-    return _string if kafka_type == "string" else _bytes
-
-
-def _nullable(entity: _Skip) -> _Skip:
-    def skip(frame: bytes, position: int, budget: list[int]) -> int:
-        return position + 1 if frame[position] >= 0x80 else entity(frame, position + 1, budget)
-
-    return skip
-
-
-def _string(frame: bytes, position: int, budget: list[int]) -> int:
-    return position + 2 + max(_length(_INT16, frame, position), 0)
-
-
-def _bytes(frame: bytes, position: int, budget: list[int]) -> int:
-    return position + 4 + max(_length(_INT32, frame, position), 0)
-
-
-def _length(format_: struct.Struct, frame: bytes, position: int) -> int:
-    if position + format_.size > len(frame):
-        raise IndexError("the frame ends within the length of a field")
-    length: int = format_.unpack_from(frame, position)[0]
-    if length < -1:
-        raise ValueError(f"a field claims the length {length}")
-    return length
-
-
-def _compact_bytes(frame: bytes, position: int, budget: list[int]) -> int:
-    size = frame[position]
-    if size >= 0x80:
-        size, position = read_unsigned_varint(frame, position)
-        return position + size - 1
-    return position + 1 + (size - 1 if size else 0)
-
-
-def _array(element: _Skip | int, flexible: bool, *, is_nullable: bool) -> _Skip:
-    def skip(frame: bytes, position: int, budget: list[int]) -> int:
+    def add_entity(self, entity_type: Any) -> None:
+        """All fields of an entity, and its tagged ones if the version has them."""
+        flexible: bool = entity_type.__flexible__
+        members = fields(entity_type)
+        for member in members:
+            if "tag" not in member.metadata:
+                self.add_field(member, flexible)
         if flexible:
-            count, position = read_unsigned_varint(frame, position)
-            count -= 1
+            tagged = (member for member in members if "tag" in member.metadata)
+            self._add_tags({member.metadata["tag"]: _walk_of_field(member) for member in tagged})
+
+    def add_field(self, member: Field[Any], flexible: bool) -> None:
+        kind = _without_none(member.type)
+        is_nullable = kind is not member.type
+        if get_origin(kind) is tuple:
+            inner = _without_none(get_args(kind)[0])
+            self._add_array(inner if is_dataclass(inner) else None, member.metadata, flexible, is_nullable)
+        elif is_dataclass(kind):
+            self._add_struct(kind, is_nullable=is_nullable and "tag" not in member.metadata)
         else:
-            count = _length(_INT32, frame, position)
-            position += 4
-        if count <= 0:
-            if count < 0 and not is_nullable:  # the codec would let it pass, and the API would meet a null
-                raise ValueError("an array that cannot be null is null")
-            return position
-        size = element if isinstance(element, int) else 1
-        if count * size > len(frame) - position:
-            raise ValueError(f"an array claims {count} elements, {len(frame) - position} bytes are left")
-        budget[0] -= count
-        if budget[0] < 0:
-            raise ValueError("its arrays have more elements than max.request.elements allows")
-        if isinstance(element, int):
-            return position + count * element
-        for _ in range(count):
-            position = element(frame, position, budget)
-        return position
+            self._add_primitive(member.metadata["kafka_type"], flexible)
 
-    return skip
+    def _add_primitive(self, kafka_type: str, flexible: bool) -> None:
+        if kafka_type in _FIXED_SIZES:
+            self._fixed_size += _FIXED_SIZES[kafka_type]
+        elif flexible:
+            self._add_unsigned_varint("size")
+            self._line("if size: position += size - 1")
+        else:
+            self._add_number("size", "int16" if kafka_type == "string" else "int32")
+            self._line("position += size if size >= 0 else length_of_nothing(size)")
+
+    def _add_number(self, name: str, kafka_type: str) -> None:
+        self._line(f"({name},) = {kafka_type}(frame, position)")
+        self._fixed_size += _FIXED_SIZES[kafka_type]
+
+    def _add_unsigned_varint(self, name: str) -> None:
+        self._line(f"{name} = frame[position]")
+        self._line("position += 1")
+        self._line(f"if {name} >= 0x80: {name}, position = read_unsigned_varint(frame, position - 1)")
+
+    def _add_struct(self, entity_type: Any, *, is_nullable: bool) -> None:
+        if not is_nullable:
+            self.add_entity(entity_type)
+            return
+        self._line("position += 1")  # KIP-893
+        self._line("if frame[position - 1] < 0x80:")
+        self._add_block(lambda: self.add_entity(entity_type))
+
+    def _add_array(self, entity_type: Any, metadata: Any, flexible: bool, is_nullable: bool) -> None:
+        element_size = 0 if entity_type else _FIXED_SIZES.get(metadata["kafka_type"], 0)
+        if flexible:
+            self._add_unsigned_varint("count")
+            self._line("count -= 1")
+        else:
+            self._add_number("count", "int32")
+        self._line(f"if count <= 0: count = count_of_nothing(count, {is_nullable})")
+        self._line(f"elif count > left or count * {element_size or 1} > len(frame) - position:")
+        self._line("    raise too_many(count, left, len(frame) - position)")
+        self._line("left -= count")
+        if element_size:
+            self._line(f"position += count * {element_size}")
+            return
+        self._line("for _ in range(count):")
+        if entity_type:
+            self._add_block(lambda: self.add_entity(entity_type))
+        else:
+            self._add_block(lambda: self._add_primitive(metadata["kafka_type"], flexible))
+
+    def _add_tags(self, known: dict[int, _Walk]) -> None:
+        name = f"tags_{len(self._names)}"
+        self._names[name] = _walk_of_tags(known)
+        self._line("position += 1")
+        self._line("if frame[position - 1]:")
+        self._line(f"    position, left = {name}(frame, position - 1, left)")
+
+    def compiled(self) -> _Walk:
+        self._line("return position, left")
+        body = "\n".join(self._lines)
+        namespace = dict(self._names)
+        exec(compile(f"def walk(frame, position, left):\n{body}\n", f"<{__name__}>", "exec"), namespace)
+        walk: _Walk = namespace["walk"]
+        return walk
+
+    def _add_block(self, add: Callable[[], None]) -> None:
+        self._depth += 1
+        add()
+        self._line("pass")
+        self._depth -= 1
+
+    def _line(self, line: str) -> None:
+        indent = "    " * self._depth
+        if self._fixed_size:
+            self._lines.append(f"{indent}position += {self._fixed_size}")
+            self._fixed_size = 0
+        self._lines.append(indent + line)
 
 
-def _tagged_fields(known: dict[int, _Skip]) -> _Skip:
-    def skip(frame: bytes, position: int, budget: list[int]) -> int:
-        if frame[position] == 0:
-            return position + 1
+def _walk_of_field(member: Field[Any]) -> _Walk:
+    """Over one field that stands alone, as tagged ones do, which only flexible versions have."""
+    source = _WalkSource()
+    source.add_field(member, flexible=True)
+    return source.compiled()
+
+
+def _walk_of_tags(known: dict[int, _Walk]) -> _Walk:
+    def walk(frame: bytes, position: int, left: int) -> tuple[int, int]:
         count, position = read_unsigned_varint(frame, position)
         for _ in range(count):
             tag, position = read_unsigned_varint(frame, position)
             size, position = read_unsigned_varint(frame, position)
             end = position + size
-            if tag in known and known[tag](frame, position, budget) != end:
-                raise ValueError(f"tagged field {tag} is not of the size {size} that it claims")
+            if tag in known:
+                reached, left = known[tag](frame, position, left)
+                if reached != end:
+                    raise ValueError(f"tagged field {tag} is not of the size {size} that it claims")
             position = end
-        return position
+        return position, left
 
-    return skip
+    return walk
+
+
+def _length_of_nothing(length: int) -> int:
+    if length < -1:
+        raise ValueError(f"a field claims the length {length}")
+    return 0
+
+
+def _count_of_nothing(count: int, is_nullable: bool) -> int:
+    if count < -1:
+        raise ValueError(f"an array claims {count} elements")
+    if count == -1 and not is_nullable:  # the codec would let it pass, and the API would meet a null
+        raise ValueError("an array that cannot be null is null")
+    return 0
+
+
+def _too_many(count: int, left: int, left_bytes: int) -> ValueError:
+    if count > left:
+        return ValueError("its arrays have more elements than max.request.elements allows")
+    return ValueError(f"an array claims {count} elements, {left_bytes} bytes are left")
 
 
 def read_unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
