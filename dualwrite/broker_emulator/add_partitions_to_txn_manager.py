@@ -106,14 +106,8 @@ class AddPartitionsToTxnManager:
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
         points = self._cluster.pause_points
-        context = {
-            "node_id": self._node_id,
-            "transactional_id": transactional_id,
-            "producer_id": producer_id,
-            "producer_epoch": producer_epoch,
-        }
         if points.active:
-            await points.reach(PausePoint.BEFORE_VERIFICATION, **context)
+            await self._reach(PausePoint.BEFORE_VERIFICATION, transactional_id, producer_id, producer_epoch)
         state_partition = partition_for(transactional_id, self._cluster.config.transaction_state_log_num_partitions)
         node = self._cluster.leader(TRANSACTION_STATE_TOPIC, state_partition)
         answers: Mapping[TopicPartition, ErrorCode]
@@ -127,8 +121,17 @@ class AddPartitionsToTxnManager:
         else:
             answers = node.transactions.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
         if points.active:
-            await points.reach(PausePoint.AFTER_VERIFICATION, **context)
+            await self._reach(PausePoint.AFTER_VERIFICATION, transactional_id, producer_id, producer_epoch)
         return answers
+
+    async def _reach(self, point: PausePoint, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+        await self._cluster.pause_points.reach(
+            point,
+            node_id=self._node_id,
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
 
     async def _answer_of(self, node: Node, work: Coroutine[Any, Any, ErrorCode]) -> ErrorCode:
         """What the coordinator says; NETWORK_EXCEPTION where it is another node that dies meanwhile."""

@@ -38,7 +38,7 @@ _MAX_BUFFERED_WHILE_BUSY = 1 << 20
 _MAX_UNREAD = 1 << 20
 """Bytes of answers kept for a client that does not read them; beyond that, no more of its requests are served."""
 
-_HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
+_HEADER = struct.Struct(">ihhih")  # frame size, api key, api version, correlation id, length of the client id
 
 
 class MalformedFrameError(Exception):
@@ -124,6 +124,9 @@ class Connection(asyncio.Protocol):
         if self._silent:
             return
         self._last_active_s = self._loop.time()
+        if self._work is None and not self._unread and not self._buffer:
+            self._buffer += data[self._serve_frames(data) :]  # mostly one frame, and then nothing is copied
+            return
         self._buffer += data
         if self._work is None and not self._unread:
             self._serve_buffered()
@@ -141,34 +144,37 @@ class Connection(asyncio.Protocol):
     # frames in
 
     def _serve_buffered(self) -> None:
-        """Serve whole frames until there is none, or one has to wait."""
+        del self._buffer[: self._serve_frames(self._buffer)]
+
+    def _serve_frames(self, buffer: bytes | bytearray) -> int:
+        """Serve whole frames until there is none, or one has to wait; how many bytes they were."""
         start = 0
         try:
-            while self._is_open and self._work is None and not self._silent and not self._unread:
-                end = self._frame_end(start)
-                if end is None:
+            while self._work is None and not self._silent and not self._unread:
+                end = self._frame_end(buffer, start)
+                if end is None or not self._is_open:
                     break
-                frame = bytes(memoryview(self._buffer)[start + 4 : end])
+                frame = buffer[start:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[start:end])
                 start = end
                 self._serve(frame)
         except Exception as error:
             self._close(error)
-        del self._buffer[:start]
+        return start
 
-    def _frame_end(self, start: int) -> int | None:
-        buffer = self._buffer
-        if len(buffer) < start + 4:
+    def _frame_end(self, buffer: bytes | bytearray, start: int) -> int | None:
+        if len(buffer) < start + _SIZE.size:
             return None
         (size,) = _SIZE.unpack_from(buffer, start)
         if not 0 < size <= self._max_frame_size:
             raise MalformedFrameError(f"frame size {size}, allowed are 1 to {self._max_frame_size}")
-        end: int = start + 4 + size
+        end: int = start + _SIZE.size + size
         return end if len(buffer) >= end else None
 
     def _serve(self, frame: bytes) -> None:
+        """Serve one frame, which begins with its size."""
         if len(frame) < _HEADER.size:
-            raise MalformedFrameError(f"{len(frame)} bytes are too few for a request header")
-        key, version, correlation_id, client_id_length = _HEADER.unpack_from(frame)
+            raise MalformedFrameError(f"{len(frame) - _SIZE.size} bytes are too few for a request header")
+        _, key, version, correlation_id, client_id_length = _HEADER.unpack_from(frame)
         api = APIS.get(key)
         if api is None:
             raise MalformedFrameError(f"API key {key} is not served")

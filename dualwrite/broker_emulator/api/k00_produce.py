@@ -170,20 +170,26 @@ def _unverified(call: Call, writes: list[_Write]) -> list[tuple[Partition, Batch
 
 async def _verify(call: Call, unverified: list[tuple[Partition, BatchHeader]]) -> _Verified:
     """Ask the coordinator, again while it answers 51 and there is time (v12+)."""
-    config = call.cluster.config
-    backoff_ms = config.add_partitions_to_txn_retry_backoff_ms
-    timeout_ms = call.request.timeout // timedelta(milliseconds=1)
-    left_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, timeout_ms)
+    waited_ms = 0
     while True:
         guards, answers = await _ask_coordinator(call, unverified)
-        is_concurrent = ErrorCode.concurrent_transactions in answers.values()
-        if not is_concurrent or call.version < _IMPLICIT_ADD_VERSION or left_ms <= 0:
+        refused = {name: error for name, error in answers.items() if error is not ErrorCode.none}
+        if not refused:
+            return _Verified(guards, refused)
+        is_concurrent = ErrorCode.concurrent_transactions in refused.values()
+        if not is_concurrent or call.version < _IMPLICIT_ADD_VERSION or waited_ms >= _longest_retry_ms(call):
             break
+        backoff_ms = call.cluster.config.add_partitions_to_txn_retry_backoff_ms
         await asyncio.sleep(backoff_ms / 1000)
-        left_ms -= backoff_ms
+        waited_ms += backoff_ms
     table = error_table(call.version)
-    refused = {name: table.get(error, error) for name, error in answers.items() if error is not ErrorCode.none}
-    return _Verified(guards, refused)
+    return _Verified(guards, {name: table.get(error, error) for name, error in refused.items()})
+
+
+def _longest_retry_ms(call: Call) -> int:
+    """How long the coordinator is asked again."""
+    timeout_ms: int = call.request.timeout // timedelta(milliseconds=1)
+    return min(call.cluster.config.add_partitions_to_txn_retry_backoff_max_ms, timeout_ms)
 
 
 async def _ask_coordinator(

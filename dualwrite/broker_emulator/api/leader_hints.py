@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.api.topics import requested_topic
 
-_ERRORS = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+_ERRORS = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -22,7 +22,7 @@ class LeaderHints:
     def __init__(self, call: Call, errors: Sequence[ErrorCode]) -> None:
         self._call = call
         self._leaders: set[int] | None = None
-        if hasattr(call.new, "NodeEndpoint") and any(error in _ERRORS for error in errors):
+        if not _ERRORS.isdisjoint(errors) and hasattr(call.new, "NodeEndpoint"):
             self._leaders = set()
 
     def for_partition(self, requested: Any, index: int, error: ErrorCode) -> Mapping[str, Any]:
