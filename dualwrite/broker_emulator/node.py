@@ -168,7 +168,7 @@ class Node:
             transaction_version=transaction_version,
             now_ms=self.cluster.clock.now_ms(),
         )
-        if error is ErrorCode.none and log.high_watermark < log.log_end_offset:
+        if error is ErrorCode.none and not log.is_replicated:
             error = await wait_until_replicated(partition, log.log_end_offset, log.leader_epoch)
         if error is ErrorCode.none and topic_partition.topic == OFFSETS_TOPIC:
             self.groups.complete_transaction(topic_partition.partition, producer_id, commit=commit)
@@ -188,7 +188,7 @@ class _TransactionStateLog:
             return ErrorCode.not_leader_or_follower
         log = state.log
         error = log.append_own(key, value, now_ms=self._cluster.clock.now_ms())
-        if error is ErrorCode.none and log.high_watermark < log.log_end_offset:
+        if error is ErrorCode.none and not log.is_replicated:
             return await wait_until_replicated(state, log.log_end_offset, log.leader_epoch)
         return error
 
@@ -215,9 +215,10 @@ class _ClusterMarkers:
         commit: bool,
         transaction_version: int,
     ) -> ErrorCode | None:
-        if self._cluster.partition(*topic_partition) is None:
+        partition = self._cluster.partition(*topic_partition)
+        if partition is None:
             return None
-        leader = self._cluster.leader(*topic_partition)
+        leader = self._cluster.nodes.get(partition.leader_id)
         if leader is None:
             return ErrorCode.not_leader_or_follower
         if self._cluster.faults.meets_markers:

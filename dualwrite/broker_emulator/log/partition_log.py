@@ -163,6 +163,11 @@ class PartitionLog:
         return self._high_watermark
 
     @property
+    def is_replicated(self) -> bool:
+        """Whether everything is below the high watermark."""
+        return self._high_watermark == self._log_end_offset
+
+    @property
     def last_stable_offset(self) -> int:
         """Records below it belong to no transaction whose outcome is open; visible to read_committed consumers."""
         return self._last_stable_offset
@@ -395,15 +400,17 @@ class PartitionLog:
         return ErrorCode.none
 
     def _advance(self, replicated_to: int | None = None) -> None:
-        before = self._high_watermark, self._last_stable_offset
         if replicated_to is None:
             replicated_to = self._high_watermark if self._high_watermark_held else self._flushed_offset
-        self._high_watermark = stable = replicated_to
+        stable = replicated_to
         if not self._unstable.is_empty:
             self._unstable.replicated_to(replicated_to)
             stable = self._unstable.last_stable_offset(replicated_to)
-        self._last_stable_offset = stable if stable > self._log_start_offset else self._log_start_offset
-        if before != (replicated_to, self._last_stable_offset):
+        if stable < self._log_start_offset:
+            stable = self._log_start_offset
+        has_moved = replicated_to != self._high_watermark or stable != self._last_stable_offset
+        self._high_watermark, self._last_stable_offset = replicated_to, stable
+        if has_moved and self.on_advance:
             for callback in tuple(self.on_advance):
                 callback()
 

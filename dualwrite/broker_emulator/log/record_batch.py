@@ -207,28 +207,14 @@ def build_batch(
     if not records:
         raise ValueError("a record batch needs at least one record")
     body = _encode_record(0, *records[0])
-    if len(records) > 1:
+    count = len(records)
+    if count > 1:
         body += b"".join(_encode_record(index, *record) for index, record in enumerate(records[1:], 1))
     attributes = (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
-    checked = _checked(attributes, len(records), timestamp_ms, producer_id, producer_epoch, base_sequence, body)
-    return _frame(checked, base_offset, leader_epoch)
-
-
-def _checked(
-    attributes: int,
-    record_count: int,
-    timestamp_ms: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    body: bytes,
-) -> bytes:
-    """What the CRC of a batch covers, with one timestamp for all its records."""
-    last = record_count - 1
     head = _AFTER_CRC.pack(
-        attributes, last, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence, record_count
+        attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence, count
     )
-    return head + body
+    return _frame(head + body, base_offset, leader_epoch)
 
 
 def _frame(checked: bytes, base_offset: int, leader_epoch: int) -> bytes:
@@ -270,12 +256,12 @@ def build_end_txn_marker(
     leader_epoch: int = -1,
 ) -> bytes:
     """The control batch that ends a transaction on one partition (3.3)."""
-    key = _MARKER_KEY.pack(0, _COMMIT if commit else _ABORT)
+    head = _AFTER_CRC.pack(
+        _TRANSACTIONAL | _CONTROL, 0, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, 1
+    )
     value = _MARKER_VALUE.pack(0, coordinator_epoch)
-    body = _encode_record(0, key, value)
-    attributes = _TRANSACTIONAL | _CONTROL
-    checked = _checked(attributes, 1, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, body)
-    return _frame(checked, base_offset, leader_epoch)
+    record = _COMMIT_RECORD if commit else _ABORT_RECORD
+    return _frame(head + record + value + _NO_HEADERS, base_offset, leader_epoch)
 
 
 def parse_end_txn_marker(record: Record) -> EndTxnMarker | None:
@@ -324,8 +310,10 @@ def _uncompressed(header: BatchHeader, body: bytes) -> bytes:
 
 
 def _encode_record(index: int, key: bytes | None, value: bytes | None) -> bytes:
-    offset_delta = _SMALL_VARINTS[index] if index < len(_SMALL_VARINTS) else _encode_varint(index)
-    return _encode_bytes(b"\x00\x00" + offset_delta + _encode_bytes(key) + _encode_bytes(value) + b"\x00")
+    key_size = _NULL if key is None else _VARINTS[len(key)]
+    value_size = _NULL if value is None else _VARINTS[len(value)]
+    body = b"".join((b"\x00\x00", _VARINTS[index], key_size, key or b"", value_size, value or b"", _NO_HEADERS))
+    return _VARINTS[len(body)] + body
 
 
 def _encode_again(record: Record, base_offset: int, base_timestamp: int) -> bytes:
@@ -343,10 +331,7 @@ def _encode_again(record: Record, base_offset: int, base_timestamp: int) -> byte
 
 
 def _encode_bytes(data: bytes | None) -> bytes:
-    if data is None:
-        return _NULL
-    size = len(data)
-    return (_SMALL_VARINTS[size] if size < len(_SMALL_VARINTS) else _encode_varint(size)) + data
+    return _NULL if data is None else _VARINTS[len(data)] + data
 
 
 def _encode_varint(value: int) -> bytes:
@@ -359,8 +344,26 @@ def _encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
+class _Varints(dict[int, bytes]):
+    """Encoded numbers: the small ones, which nearly all are, from a table."""
+
+    def __missing__(self, value: int) -> bytes:
+        return _encode_varint(value)
+
+
+_VARINTS = _Varints({value: _encode_varint(value) for value in range(512)})
 _NULL = _encode_varint(-1)
-_SMALL_VARINTS = [_encode_varint(value) for value in range(512)]
+_NO_HEADERS = _VARINTS[0]
+
+
+def _marker_record(control_type: int) -> bytes:
+    """The record of a marker as far as its value, which alone differs between markers of one type."""
+    empty_value = bytes(_MARKER_VALUE.size)
+    return _encode_record(0, _MARKER_KEY.pack(0, control_type), empty_value)[: -len(empty_value) - len(_NO_HEADERS)]
+
+
+_COMMIT_RECORD = _marker_record(_COMMIT)
+_ABORT_RECORD = _marker_record(_ABORT)
 
 
 def _decode_record(header: BatchHeader, body: bytes, position: int) -> tuple[Record, int]:

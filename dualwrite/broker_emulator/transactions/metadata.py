@@ -7,7 +7,9 @@ recorded beside an Ongoing transaction, else the producer pair itself.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
 
 from dualwrite.broker_emulator.config import MAX_EPOCH, TWO_PHASE_COMMIT_TIMEOUT_MS
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -76,14 +78,35 @@ class TransactionMetadata(NamedTuple):
     @property
     def has_dual_identity(self) -> bool:
         """Whether a recovering client holds another pair than the open transaction (KIP-939)."""
-        return self.state is TransactionState.ONGOING and self.next_producer_epoch != NO_PRODUCER_EPOCH
+        return self.next_producer_epoch != NO_PRODUCER_EPOCH and self.state is TransactionState.ONGOING
 
     @property
     def client_pair(self) -> ProducerPair:
         """The pair that EndTxn and InitProducerId must present."""
-        return self.next_pair if self.has_dual_identity else self.producer_pair
+        if self.has_dual_identity:
+            return ProducerPair(self.next_producer_id, self.next_producer_epoch)
+        return ProducerPair(self.producer_id, self.producer_epoch)
 
     @property
     def is_two_phase_commit(self) -> bool:
         """Whether the transaction never times out (KIP-939)."""
         return self.timeout_ms == TWO_PHASE_COMMIT_TIMEOUT_MS
+
+
+@cache
+def copier(*names: str) -> Callable[..., TransactionMetadata]:
+    """A function of metadata and new values for the fields `names`, in that order, that gives the changed metadata.
+
+    What `_replace` does, in a third of the time: each transaction is copied eight times.
+    """
+    fields = TransactionMetadata._fields
+    unknown = set(names).difference(fields)
+    if unknown:
+        raise ValueError(f"no fields of a transactional id: {', '.join(sorted(unknown))}")
+    kept = ", ".join("_" if name in names else f"old_{name}" for name in fields)
+    values = ", ".join(name if name in names else f"old_{name}" for name in fields)
+    source = f"def copy(before, {', '.join(names)}):\n    {kept} = before\n    return new(kind, ({values}))\n"
+    namespace: dict[str, Any] = {"new": tuple.__new__, "kind": TransactionMetadata}
+    exec(compile(source, f"<{__name__}>", "exec"), namespace)
+    copy: Callable[..., TransactionMetadata] = namespace["copy"]
+    return copy

@@ -18,6 +18,7 @@ from dualwrite.broker_emulator.transactions.metadata import (
     NO_TIMESTAMP_MS,
     ProducerPair,
     TransactionMetadata,
+    copier,
 )
 from dualwrite.broker_emulator.transactions.states import (
     COMPLETE_STATES,
@@ -32,6 +33,9 @@ _COMPLETION_OF = {
 }
 
 _ENDING_STATES = PREPARE_STATES | COMPLETE_STATES
+
+_with_pending_state = copier("pending_state")
+_with_topic_partitions = copier("topic_partitions")
 
 
 class Transition(NamedTuple):
@@ -53,13 +57,12 @@ def _transition(
 ) -> Transition:
     if before.state not in VALID_PREVIOUS_STATES[state]:
         raise RuntimeError(f"{before.transactional_id!r} cannot go from {before.state.label} to {state.label}")
-    after = before._replace(
-        state=state, last_update_timestamp_ms=now_ms, pending_state=_COMPLETION_OF.get(state), **changes
-    )
-    if after.state in _ENDING_STATES and after.start_timestamp_ms == NO_TIMESTAMP_MS:
+    copy = copier("state", "last_update_timestamp_ms", "pending_state", *changes)
+    after = copy(before, state, now_ms, _COMPLETION_OF.get(state), *changes.values())
+    if state in _ENDING_STATES and after.start_timestamp_ms == NO_TIMESTAMP_MS:
         raise RuntimeError(f"{before.transactional_id!r} would be {state.label} without ever having been started")
     return Transition(
-        during=before._replace(pending_state=pending_state or state),
+        during=_with_pending_state(before, pending_state or state),
         after=after,
         on_failure=on_failure or before,
     )
@@ -221,7 +224,7 @@ def completed(before: TransactionMetadata, now_ms: int) -> Transition:
 
 def acknowledged(metadata: TransactionMetadata, topic_partition: TopicPartition) -> TransactionMetadata:
     """One marker needs no more work; only memory knows."""
-    return metadata._replace(topic_partitions=metadata.topic_partitions - {topic_partition})
+    return _with_topic_partitions(metadata, metadata.topic_partitions - {topic_partition})
 
 
 def _bumped(pair: ProducerPair) -> ProducerPair:
