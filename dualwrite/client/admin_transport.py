@@ -18,7 +18,7 @@ from dualwrite.client.connections import NodeState
 from dualwrite.client.messages import ANY_NODE, Broker, TopicMetadata
 from dualwrite.client.problems import Problems
 from dualwrite.config import AdminConfig
-from dualwrite.errors import AdminError, Api, KafkaError, UnsupportedByBrokerError
+from dualwrite.errors import AdminError, Api, IllegalStateError, KafkaError, UnsupportedByBrokerError
 
 T = TypeVar("T")
 
@@ -33,6 +33,7 @@ class AdminTransport:
     def __init__(self, config: AdminConfig, loop: asyncio.AbstractEventLoop) -> None:
         self._cluster: Final = lease_cluster(ClusterSettings.of(config), loop)
         self._changed = asyncio.Event()
+        self._closed = False
         self._cluster.serve(self)
 
     def retry_refused(self) -> None:
@@ -80,16 +81,17 @@ class AdminTransport:
         while True:
             changed = self._changed
             now_ms = monotonic_ms()
-            if node_id == ANY_NODE:
-                found = self._cluster.to_any(now_ms)
-            else:
-                found = self._cluster.to_node(node_id, now_ms)
+            if self._closed:
+                raise IllegalStateError("administration was closed before this was answered; it may have taken effect")
+            found = self._cluster.to_any(now_ms) if node_id == ANY_NODE else self._cluster.to_node(node_id, now_ms)
             if isinstance(found, Connection):
                 return found
             if self._cluster.refusal is not None:
                 raise self._cluster.refusal
             if found is NodeState.FAILED:
-                raise NoAnswerError(f"{_broker(node_id)} is not connected ({self._cluster.obstacle(asked_ms, Problems())})")
+                raise NoAnswerError(
+                    f"{_broker(node_id)} is not connected ({self._cluster.obstacle(asked_ms, Problems())})"
+                )
             connecting = asyncio.ensure_future(changed.wait())
             await self._in_time(connecting, node_id, "is still being connected to", deadline_s)
 
@@ -113,7 +115,9 @@ class AdminTransport:
         """Administration asks for metadata by itself."""
 
     async def close(self) -> None:
-        """Drop the connections."""
+        """Drop the connections; whoever waits for one is told."""
+        self._closed = True
+        self.on_change()
         await self._cluster.release()
 
 
