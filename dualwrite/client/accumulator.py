@@ -214,15 +214,38 @@ class Accumulator:
         reserved = max(size, self._batch_size)
         if self._used and self._used + reserved > self._buffer_memory:
             return None
-        self._numbers += 1
-        batch = Batch(queue, self._numbers, builder, now_ms)
-        batch.record_count = 1
-        batch.reserved_bytes = reserved
-        self._used += reserved
-        self.incomplete += 1
+        batch = self._new_batch(queue, builder, 1, reserved, now_ms)
         queue.open = batch
         self._open[queue] = None
+        return batch
+
+    def _new_batch(
+        self, queue: PartitionQueue, builder: RecordBatchBuilder, count: int, reserved_bytes: int, now_ms: float
+    ) -> Batch:
+        self._numbers += 1
+        batch = Batch(queue, self._numbers, builder, now_ms)
+        batch.record_count = count
+        batch.reserved_bytes = reserved_bytes
+        self._used += reserved_bytes
+        self.incomplete += 1
         self._active[queue] = None
+        return batch
+
+    def append_full(
+        self, topic: str, partition: int, builder: RecordBatchBuilder, count: int, now_ms: float
+    ) -> Batch | None:
+        """A batch that takes no more records, behind those before it; None when `buffer.memory` is used up."""
+        queues = self._queues.get(topic)
+        queue = queues.get(partition) if queues is not None else None
+        if queue is None:
+            queue = self._new_queue(topic, partition)
+        size = builder.size()
+        if self._used and self._used + size > self._buffer_memory:
+            return None
+        if queue.open is not None:
+            self._close_open(queue, queue.open)
+        batch = self._new_batch(queue, builder, count, size, now_ms)
+        queue.closed.append(batch)
         return batch
 
     def _close_open(self, queue: PartitionQueue, batch: Batch) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from dualwrite.client.accumulator import Accumulator, Batch
@@ -18,13 +18,14 @@ from dualwrite.client.closing import what_is_left
 from dualwrite.client.cluster import Lease, monotonic_ms
 from dualwrite.client.codec import ProduceEncoder
 from dualwrite.client.compression import codec_for
+from dualwrite.client.encoded_batch import EncodedBatch
 from dualwrite.client.fates import DeliveryCallbacks
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.operations import Operation
 from dualwrite.client.partition_choice import PartitionChoice
 from dualwrite.client.problems import Problems
 from dualwrite.client.record_checks import check_topic
-from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, ReadyRecord, TopicPartition
 from dualwrite.client.sender import Sender
 from dualwrite.client.serializing import Serializers
 from dualwrite.client.states import ProducerState
@@ -48,8 +49,8 @@ class Engine:
         self._wake_pending = False
         self.callbacks: Final = DeliveryCallbacks(self.lock, call_soon)
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
-        self._choice = PartitionChoice(config.partitioner)
-        self._filling = self._choice.filling
+        self.choice: Final = PartitionChoice(config.partitioner)
+        self._filling = self.choice.filling
         self._memory_waiter: Operation | None = None
         self._waits: list[Operation] = []
         self._manager = _transaction_manager(config)
@@ -213,37 +214,53 @@ class Engine:
         timestamp_ms: int,
     ) -> tuple[Batch, int] | Operation:
         """The record's batch and its place in it; or what must end before this can be tried again."""
-        if self._choice.by_record is not None:
-            partition = self._choice.before_lock(topic, key, value, partition, self._topology.partitions(topic))
+        if self.choice.by_record is not None:
+            partition = self.choice.before_lock(topic, key, value, partition, self._topology.partitions(topic))
         with self.lock:
             self._identity.check_send()
-            fills = partition is None and (key is None or (key == b"" and self._choice.empty_key_is_none))
-            if fills:
-                # almost every record without a key goes where the one before it went: nothing else is asked then
-                batch = self._filling.get(topic)
-                if batch is not None and batch.queue.open is batch:
-                    index = batch.record_count
-                    if batch.append(index, timestamp_ms, key, value, headers) is not None:
-                        batch.record_count = index + 1
-                        return batch, index
-            partitions = self._topology.partitions(topic)
-            if partitions == 0:
-                check_topic(topic)
-                self.wake()
-                return self._interruptible(self._sender.want_topic(topic))
-            if partition is None:
-                partition = self._choice.choose(topic, None if fills else key, partitions)
-            elif not 0 <= partition < partitions:
-                raise InvalidRecordError(
-                    f"{topic!r} has the partitions 0 to {partitions - 1}, not {partition}; the record was not sent"
-                )
-            accepted = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers, monotonic_ms())
-            if accepted is None:
-                self.wake()
-                return self._memory_freed()
-            if accepted.record_count == 1:
-                self._opened(accepted, fills=fills)
-            return accepted, accepted.record_count - 1
+            accepted = self._append(topic, value, key, headers, partition, timestamp_ms)
+            return accepted if isinstance(accepted, Operation) else (accepted, accepted.record_count - 1)
+
+    def _append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[Header],
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> Batch | Operation:
+        """The batch that took the record as its last one. Under the lock."""
+        fills = partition is None and (key is None or (key == b"" and self.choice.empty_key_is_none))
+        if fills:
+            # almost every record without a key goes where the one before it went: nothing else is asked then
+            batch = self._filling.get(topic)
+            if batch is not None and batch.queue.open is batch:
+                index = batch.record_count
+                if batch.append(index, timestamp_ms, key, value, headers) is not None:
+                    batch.record_count = index + 1
+                    return batch
+        partitions = self._topology.partitions(topic)
+        if partitions == 0:
+            return self._want_topic(topic)
+        if partition is None:
+            partition = self.choice.choose(topic, None if fills else key, partitions)
+        elif not 0 <= partition < partitions:
+            raise InvalidRecordError(
+                f"{topic!r} has the partitions 0 to {partitions - 1}, not {partition}; the record was not sent"
+            )
+        accepted = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers, monotonic_ms())
+        if accepted is None:
+            self.wake()
+            return self._memory_freed()
+        if accepted.record_count == 1:
+            self._opened(accepted, fills=fills)
+        return accepted
+
+    def _want_topic(self, topic: str) -> Operation:
+        check_topic(topic)
+        self.wake()
+        return self._interruptible(self._sender.want_topic(topic))
 
     def _opened(self, batch: Batch, *, fills: bool) -> None:
         """A batch got its first record. A batch has the records of one transaction, so this tells of all of them."""
@@ -254,8 +271,67 @@ class Engine:
 
     def _wake_for(self, batch: Batch) -> None:
         """After a batch was opened: the loop must be awake when its lingering ends, and if another one is full now."""
-        if self._accumulator.has_full_batches or batch.created_ms + self.config.linger_ms < self._sender.timer_at_ms:
+        if (
+            batch.queue.closed
+            or self._accumulator.has_full_batches
+            or batch.created_ms + self.config.linger_ms < self._sender.timer_at_ms
+        ):
             self.wake()
+
+    # ---- many records at once (`client/bulk.py`) ------------------------------------------------------------
+
+    def partitions_of(self, topic: str) -> int | Operation:
+        """How many partitions the topic has; or what must end before that is known."""
+        with self.lock:
+            self._identity.check_send()
+            return self._topology.partitions(topic) or self._want_topic(topic)
+
+    def accept_records(
+        self, topic: str, records: Iterable[ReadyRecord], took: Callable[[Batch, int, int], None]
+    ) -> Operation | None:
+        """Accept records in their order and tell `took` of each; what must end before the next can be accepted."""
+        with self.lock:
+            self._identity.check_send()
+            for value, key, headers, partition, timestamp_ms in records:
+                batch = self._append(topic, value, key, headers, partition, timestamp_ms)
+                if isinstance(batch, Operation):
+                    return batch
+                took(batch, batch.record_count - 1, 1)
+        return None
+
+    def accept_encoded(self, topic: str, partition: int, encoded: EncodedBatch) -> Batch | Operation:
+        """Accept records that are bytes already; or what must end before they can be."""
+        with self.lock:
+            self._identity.check_send()
+            batch = self._accumulator.append_full(topic, partition, encoded, encoded.record_count, monotonic_ms())
+            if batch is None:
+                self.wake()
+                return self._memory_freed()
+            self._opened(batch, fills=True)
+            return batch
+
+    def fates_of(self, topic: str, batches: Iterable[Batch]) -> Operation:
+        """Ends when the fates of all of them are known. Takes the lock itself."""
+        with self.lock:
+            operation = self._all_ended(f"records for {topic}", {*batches})
+        self.wake()
+        return operation
+
+    def _all_ended(self, name: str, batches: Collection[Batch]) -> Operation:
+        operation = Operation(name)
+        left = len(batches)
+
+        def one_less() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and not operation.done:
+                operation.end()
+
+        for batch in batches:
+            batch.listen(one_less)
+        if not batches:
+            operation.end()
+        return self._interruptible(operation)
 
     def _memory_freed(self) -> Operation:
         """Ends when any batch does."""
@@ -277,23 +353,9 @@ class Engine:
 
     def flush(self) -> Operation:
         """Ends when every record accepted so far has its fate. Takes the lock itself."""
-        operation = Operation("flush()")
         with self.lock:
             self._accumulator.close_open_batches()
-            batches = self._accumulator.incomplete_batches()
-            left = len(batches)
-
-            def one_less() -> None:
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    operation.end()
-
-            for batch in batches:
-                batch.listen(one_less)
-            if not batches:
-                operation.end()
-            self._interruptible(operation)
+            operation = self._all_ended("flush()", self._accumulator.incomplete_batches())
         self.wake()
         return operation
 

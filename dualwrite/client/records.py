@@ -34,6 +34,16 @@ class Record:
     timestamp_ms: int | None = None
 
 
+class ReadyRecord(NamedTuple):
+    """A record of bytes, checked."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    partition: int | None
+    timestamp_ms: int
+
+
 class StoredRecords(NamedTuple):
     """Records side by side: `record_count` of them from `offset` on (-1: the broker no longer knows)."""
 

@@ -1,0 +1,201 @@
+"""`send_batch()`: everything is read, serialized and checked before the first record is accepted.
+
+Then records are accepted as there is room. What has to be waited for is given out, so that a thread can block for it
+and a coroutine await it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from dualwrite.client.accumulator import Batch
+from dualwrite.client.engine import Engine
+from dualwrite.client.fates import Part
+from dualwrite.client.operations import Operation
+from dualwrite.client.record_checks import (
+    check_topic,
+    checked_headers,
+    checked_partition,
+    checked_timestamp_ms,
+    encoded,
+)
+from dualwrite.client.records import ReadyRecord, Record
+from dualwrite.errors import ConfigError, InvalidRecordError
+
+_BATCH_HEADER_BYTES: Final = 61
+_RECORD_OVERHEAD_BYTES: Final = 36  # at most, besides key, value and headers
+_HEADER_OVERHEAD_BYTES: Final = 10
+_ACCEPTED_AT_ONCE: Final = 256  # while the lock is held
+_FIELDS: Final = frozenset(Record.__dataclass_fields__)
+
+
+class _Source(Protocol):
+    """Records that were read and checked without knowing the partitions."""
+
+    record_count: int
+
+    def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
+        """Checks that need the partitions; then steps, each to be called until it has nothing to wait for."""
+
+
+class BulkSend:
+    """One call of `send_batch()`."""
+
+    def __init__(self, engine: Engine, topic: Any, records: Any) -> None:
+        check_topic(topic)
+        self.topic: Final[str] = topic
+        self.parts: Final[list[Part]] = []
+        self.accepted = 0
+        self._engine = engine
+        now_ms = time.time_ns() // 1_000_000
+        self._source = _source(self, engine, records, now_ms)
+        self.record_count: Final = self._source.record_count
+        self._steps: Iterator[Callable[[], Operation | None]] | None = None
+        self._step: Callable[[], Operation | None] | None = None
+
+    def advance(self) -> Operation | None:
+        """Accept what can be; what must end before more can be, or None when all is accepted."""
+        if self._steps is None:
+            partitions = self._engine.partitions_of(self.topic)
+            if isinstance(partitions, Operation):
+                return partitions
+            self._steps = self._source.place(partitions)
+        while True:
+            if self._step is None:
+                self._step = next(self._steps, None)
+                if self._step is None:
+                    return None
+            waiting = self._step()
+            if waiting is not None:
+                return waiting
+            self._step = None
+
+    def took(self, batch: Batch, first_index: int, record_count: int) -> None:
+        """These records were accepted."""
+        self.accepted += record_count
+        if self.parts and self.parts[-1].batch is batch:
+            last = self.parts[-1]
+            if last.first_index + last.record_count == first_index:
+                self.parts[-1] = Part(batch, last.first_index, last.record_count + record_count)
+                return
+        self.parts.append(Part(batch, first_index, record_count))
+
+
+def _source(bulk: BulkSend, engine: Engine, records: Any, now_ms: int) -> _Source:
+    if hasattr(records, "__arrow_c_stream__") or hasattr(records, "__arrow_c_array__"):
+        try:
+            from dualwrite.client.arrow_source import ArrowSource
+        except ImportError as error:
+            raise ConfigError(
+                f"send_batch() of Arrow's tables needs a package that is not installed ({error.name}): "
+                "pip install 'dualwrite[arrow]'"
+            ) from error
+        return ArrowSource(bulk, engine, records, now_ms)
+    return IterableSource(bulk, engine, records, now_ms)
+
+
+class IterableSource:
+    """Values, pairs of key and value, mappings or `Record`s."""
+
+    def __init__(self, bulk: BulkSend, engine: Engine, records: Any, now_ms: int) -> None:
+        if isinstance(records, str | bytes | bytearray | memoryview | Mapping) or not isinstance(records, Iterable):
+            raise InvalidRecordError(
+                f"send_batch() takes an iterable of records or an Arrow table, not {type(records).__name__}; "
+                "nothing of it was sent"
+            )
+        self._bulk = bulk
+        self._engine = engine
+        self._records = [self._ready(place, record, now_ms) for place, record in enumerate(records)]
+        self.record_count = len(self._records)
+
+    def _ready(self, place: int, given: Any, now_ms: int) -> ReadyRecord:
+        if type(given) is bytes and not self._engine.serializers.any:
+            ready = ReadyRecord(given, None, [], None, now_ms)
+        else:
+            try:
+                ready = self._checked(_record_of(given), now_ms)
+            except InvalidRecordError as error:
+                raise _refused(place, error) from error.__cause__
+        if _size_at_most(ready) > self._engine.config.max_request_size:
+            raise _refused(
+                place,
+                f"it takes up to {_size_at_most(ready)} bytes, more than "
+                f"max.request.size={self._engine.config.max_request_size}",
+            )
+        return ready
+
+    def _checked(self, record: Record, now_ms: int) -> ReadyRecord:
+        headers = [] if record.headers is None else checked_headers(record.headers)
+        key, value = self._engine.serializers.apply(self._bulk.topic, record.key, record.value, headers)
+        return ReadyRecord(
+            encoded("value", value),
+            encoded("key", key),
+            headers,
+            None if record.partition is None else checked_partition(record.partition),
+            now_ms if record.timestamp_ms is None else checked_timestamp_ms(record.timestamp_ms),
+        )
+
+    def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
+        """See `_Source`."""
+        self._ask_partitioner(partitions)
+        for place, record in enumerate(self._records):
+            if record.partition is not None and record.partition >= partitions:
+                raise _refused(
+                    place, f"{self._bulk.topic!r} has the partitions 0 to {partitions - 1}, not {record.partition}"
+                )
+        yield self._accept_more
+
+    def _ask_partitioner(self, partitions: int) -> None:
+        ask = self._engine.choice.by_record
+        if ask is None:
+            return
+        topic = self._bulk.topic
+        for place, record in enumerate(self._records):
+            if record.partition is None:
+                try:
+                    partition = ask(topic, record.key, record.value, partitions)
+                except InvalidRecordError as error:
+                    raise _refused(place, error) from error.__cause__
+                self._records[place] = record._replace(partition=partition)
+
+    def _accept_more(self) -> Operation | None:
+        while self._bulk.accepted < self.record_count:
+            some = self._records[self._bulk.accepted : self._bulk.accepted + _ACCEPTED_AT_ONCE]
+            waiting = self._engine.accept_records(self._bulk.topic, some, self._bulk.took)
+            if waiting is not None:
+                return waiting
+        return None
+
+
+def _record_of(given: Any) -> Record:
+    if isinstance(given, Record):
+        return given
+    if isinstance(given, tuple):
+        if len(given) != 2:
+            raise InvalidRecordError(f"a tuple is (key, value), not {len(given)} things; the record was not sent")
+        return Record(key=given[0], value=given[1])
+    if isinstance(given, Mapping):
+        unknown = [name for name in given if name not in _FIELDS]
+        if unknown or not given:
+            raise InvalidRecordError(
+                f"a mapping has some of {', '.join(Record.__dataclass_fields__)}, not "
+                f"{', '.join(map(repr, unknown)) or 'nothing'} (a value that is a mapping: Record(value)); "
+                "the record was not sent"
+            )
+        return Record(**given)
+    return Record(given)
+
+
+def _size_at_most(record: ReadyRecord) -> int:
+    size = _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES
+    size += (len(record.value) if record.value is not None else 0) + (len(record.key) if record.key is not None else 0)
+    for name, value in record.headers:
+        size += _HEADER_OVERHEAD_BYTES + len(name.encode()) + (0 if value is None else len(value))
+    return size
+
+
+def _refused(place: int, why: object) -> InvalidRecordError:
+    sentence = str(why).removesuffix("; the record was not sent").removesuffix("; it was not sent")
+    return InvalidRecordError(f"record {place}: {sentence}; nothing of the batch was sent")
