@@ -18,7 +18,7 @@ from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig, p
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.pause_points import PausePoints
-from dualwrite.broker_emulator.storage import MemoryOnly, Storage, StoredTopic
+from dualwrite.broker_emulator.storage import FinalizedFeatures, MemoryOnly, Storage, StoredTopic
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
@@ -93,13 +93,13 @@ class Cluster:
     """What all nodes of one emulator share. Everything here runs in the emulator's loop."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, faults: Faults, storage: Storage | None = None) -> None:
-        self.config = config
         self.storage: Storage = storage or MemoryOnly(config.memory_limit_bytes)
+        self._features = self.storage.finalized_features
+        self.config = _as_finalized(config, self._features)
         self.clock = clock
         self.faults = faults
         self.pause_points = PausePoints(faults)
         self.closings = ClosingLog(logging.getLogger(__name__))
-        self.finalized_features_epoch = 0
         self.cluster_id = self.storage.cluster_id
         self.nodes: dict[int, Node] = {}
         self.topics: dict[str, Topic] = {}
@@ -110,6 +110,11 @@ class Cluster:
         self._topics_by_id: dict[uuid.UUID, Topic] = {}
         self._first_leader = 0
         faults.crash_node = lambda node_id: self.nodes[node_id].crash()
+
+    @property
+    def finalized_features_epoch(self) -> int:
+        """Grows with every update of the features."""
+        return self._features.epoch
 
     @property
     def living_nodes(self) -> list[Node]:
@@ -147,6 +152,12 @@ class Cluster:
 
     def restore_topics(self) -> None:
         """Create what the storage has kept, each partition under a new leader epoch. Raises StorageError."""
+        level = self._features.transaction_version
+        if level is not None and not _is_supported(level, self.config):
+            raise StorageError(
+                f"the data directory was last used with {TRANSACTION_VERSION} {level}, which {self.config.profile} "
+                "does not support: start it with the profile that it was used with"
+            )
         for kept in self.storage.topics():
             assignments = self._assign(len(kept.leader_epochs), len(self.nodes))
             self._add_topic(
@@ -300,14 +311,17 @@ class Cluster:
     def finalize_features(self, transaction_version: int | None) -> None:
         """Set the finalized level of `transaction.version` (None: leave it); every update moves the features' epoch.
 
-        Raises ValueError for a level that the profile does not support.
+        Raises ValueError for a level that the profile does not support, StorageError when it cannot be kept.
         """
-        self.finalized_features_epoch += 1
-        if transaction_version is None:
-            return
-        if transaction_version not in (supported_levels(TRANSACTION_VERSION, self.config) or range(1)):
-            raise ValueError(f"{self.config.profile} does not support {TRANSACTION_VERSION} {transaction_version}")
-        self.config = replace(self.config, transaction_version=transaction_version)
+        level = transaction_version
+        if level is None:
+            level = self._features.transaction_version
+        elif not _is_supported(level, self.config):
+            raise ValueError(f"{self.config.profile} does not support {TRANSACTION_VERSION} {level}")
+        features = FinalizedFeatures(self._features.epoch + 1, level)
+        self.storage.features_finalized(features)
+        self._features = features
+        self.config = _as_finalized(self.config, features)
         for node in self.nodes.values():
             node.transactions.follow(self.config)
 
@@ -335,6 +349,16 @@ class Cluster:
     def group_coordinator(self, group_id: str) -> Node | None:
         """The node that leads the group's partition of `__consumer_offsets`, if one does."""
         return self.nodes.get(self.topics[OFFSETS_TOPIC].partitions[self.group_partition(group_id)].leader_id)
+
+
+def _as_finalized(config: BrokerConfig, features: FinalizedFeatures) -> BrokerConfig:
+    """The settings with the level that the features were updated to."""
+    level = features.transaction_version
+    return config if level is None else replace(config, transaction_version=level)
+
+
+def _is_supported(transaction_version: int, config: BrokerConfig) -> bool:
+    return transaction_version in (supported_levels(TRANSACTION_VERSION, config) or range(1))
 
 
 def elect(replicas: Sequence[int], living: Sequence[int]) -> int:

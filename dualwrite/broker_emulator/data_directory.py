@@ -1,7 +1,7 @@
 """A data directory: what a cluster keeps over restarts and crashes.
 
 ```
-metadata.journal                     cluster id, topics, leader epochs, producer ids handed out
+metadata.journal                     cluster id, features, topics, leader epochs, producer ids handed out
 <topic>-<partition>/<offset>.log     record batches, as Kafka lays them out (`log/disk_log.py`)
 .lock                                held by the process that uses the directory
 .clean-shutdown                      there while nobody does, if the last one left in order
@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.log.disk_log import DELETED_SUFFIX, DiskLog
 from dualwrite.broker_emulator.log.durable_file import write_atomically
 from dualwrite.broker_emulator.log.open_files import OpenFiles
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.storage import StoredTopic
+from dualwrite.broker_emulator.storage import FinalizedFeatures, StoredTopic
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,10 @@ class DataDirectory:
         return self._journal.next_producer_id
 
     @property
+    def finalized_features(self) -> FinalizedFeatures:
+        return self._journal.finalized_features
+
+    @property
     def is_behind(self) -> bool:
         return self._flusher.is_behind
 
@@ -105,6 +109,9 @@ class DataDirectory:
 
     def producer_ids_allocated(self, next_producer_id: int) -> None:
         self._journal.record(journal.producer_ids_allocated(next_producer_id))
+
+    def features_finalized(self, features: FinalizedFeatures) -> None:
+        self._journal.record(journal.features_finalized(features))
 
     def begin_flush(self) -> None:
         self._flusher.begin_round()

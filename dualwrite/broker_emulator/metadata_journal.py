@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from dualwrite.broker_emulator.log.durable_file import write_atomically
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.storage import StoredTopic
+from dualwrite.broker_emulator.storage import FinalizedFeatures, StoredTopic
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _FORMAT = 1
 
 
 class MetadataJournal:
-    """The names, ids, settings and leader epochs of topics, the cluster's id, and the producer ids handed out."""
+    """Topics with ids, settings and leader epochs, the cluster's id and features, and the producer ids handed out."""
 
     def __init__(self, path: Path, *, sync: bool) -> None:
         self._path = path
@@ -36,6 +36,7 @@ class MetadataJournal:
         self._size = 0
         self.cluster_id = uuid.uuid4().hex[:22]
         self.next_producer_id: int | None = None
+        self.finalized_features = FinalizedFeatures()
         self.topics: dict[str, StoredTopic] = {}
 
     def open(self) -> None:
@@ -76,6 +77,8 @@ class MetadataJournal:
         yield {"format": _FORMAT, "cluster_id": self.cluster_id}
         if self.next_producer_id is not None:
             yield producer_ids_allocated(self.next_producer_id)
+        if self.finalized_features.epoch:
+            yield features_finalized(self.finalized_features)
         for topic in self.topics.values():
             yield topic_created(topic)
 
@@ -87,6 +90,8 @@ class MetadataJournal:
                 self.cluster_id = cluster_id
             case {"next_producer_id": next_producer_id}:
                 self.next_producer_id = next_producer_id
+            case {"features_epoch": epoch, "transaction_version": level}:
+                self.finalized_features = FinalizedFeatures(epoch, level)
             case {"created": name, "id": topic_id, "configs": configs, "leader_epochs": leader_epochs}:
                 self.topics[name] = StoredTopic(name, uuid.UUID(topic_id), configs, leader_epochs)
             case {"deleted": name}:
@@ -122,6 +127,11 @@ def leader_elected(topic: str, partition: int, leader_epoch: int) -> dict[str, A
 def producer_ids_allocated(next_producer_id: int) -> dict[str, Any]:
     """Every producer id below was handed out."""
     return {"next_producer_id": next_producer_id}
+
+
+def features_finalized(features: FinalizedFeatures) -> dict[str, Any]:
+    """The cluster's features were updated."""
+    return {"features_epoch": features.epoch, "transaction_version": features.transaction_version}
 
 
 def _after_restart(topic: StoredTopic) -> StoredTopic:

@@ -20,6 +20,15 @@ class StoredTopic(NamedTuple):
     """Of each partition, from now on: a start is an election."""
 
 
+class FinalizedFeatures(NamedTuple):
+    """What updates of the cluster's features have set."""
+
+    epoch: int = 0
+    """Grows with every update."""
+    transaction_version: int | None = None
+    """None: it was never updated, and is what the settings say."""
+
+
 class Storage(Protocol):
     """What outlives a cluster, or does not. Everything that can fail raises StorageError."""
 
@@ -30,6 +39,10 @@ class Storage(Protocol):
     @property
     def next_producer_id(self) -> int | None:
         """The first producer id that was never handed out; None where nothing is known of earlier ones."""
+
+    @property
+    def finalized_features(self) -> FinalizedFeatures:
+        """As they were last kept."""
 
     @property
     def is_behind(self) -> bool:
@@ -57,6 +70,9 @@ class Storage(Protocol):
     def producer_ids_allocated(self, next_producer_id: int) -> None:
         """Keep that every id below was handed out; called before the first of them is."""
 
+    def features_finalized(self, features: FinalizedFeatures) -> None:
+        """Keep an update of the features."""
+
     def begin_flush(self) -> None:
         """Begin to bring to the disk what was appended; called at intervals."""
 
@@ -72,6 +88,7 @@ class MemoryOnly:
 
     is_behind = False
     next_producer_id = None
+    finalized_features = FinalizedFeatures()
     writes = 0
 
     def __init__(self, limit_bytes: int) -> None:
@@ -94,6 +111,9 @@ class MemoryOnly:
         pass
 
     def producer_ids_allocated(self, next_producer_id: int) -> None:
+        pass
+
+    def features_finalized(self, features: FinalizedFeatures) -> None:
         pass
 
     def begin_flush(self) -> None:

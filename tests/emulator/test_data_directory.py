@@ -7,20 +7,21 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.durable_file import write_atomically
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.metadata_journal import MetadataJournal, producer_ids_allocated
 from dualwrite.broker_emulator.transactions.producer_ids import PRODUCER_ID_BLOCK_SIZE
-from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields
+from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields, request_parts
 from tests.support.conditions import until
 
 DAY_MS = 86_400_000
@@ -116,6 +117,54 @@ def test_a_stop_waits_for_the_files_that_are_being_written(data_dir: Path, monke
         for _ in range(3):
             client.produce("t", plain_batch(b"2"))
     assert writing == set()
+
+
+def finalized(emulator: Emulator) -> tuple[int, dict[str, int]]:
+    answer = RawClient(emulator.bootstrap_servers).call(
+        "api_versions", 4, client_software_name="raw", client_software_version="1"
+    )
+    return answer.finalized_features_epoch, {row.name: row.max_version_level for row in answer.finalized_features}
+
+
+def test_the_transaction_version_stays_what_it_was_changed_to(data_dir: Path) -> None:
+    config = BrokerConfig(transaction_version=2, transaction_state_log_num_partitions=1)
+    with Emulator(data_dir=data_dir, config=config) as emulator:
+        assert finalized(emulator) == (0, {"transaction.version": 2})
+        emulator.set_transaction_version(1)
+        with pytest.raises(ValueError, match="does not support"):
+            emulator.set_transaction_version(3)
+    for number in range(2):
+        with Emulator(data_dir=data_dir, config=config) as emulator:
+            assert finalized(emulator) == (1, {"transaction.version": 1})
+            assert RawClient(emulator.bootstrap_servers).init_producer_id(f"x-{number}").error_code == 0
+    old = Emulator(data_dir=data_dir, config=replace(config, profile=Profile.KAFKA_3_9))
+    with pytest.raises(StorageError, match=r"was last used with transaction\.version 1, which kafka-3\.9 does not"):
+        old.start()
+    with Emulator(data_dir=data_dir, config=config) as emulator:
+        emulator.set_transaction_version(0)
+    with Emulator(data_dir=data_dir, config=config) as emulator:
+        assert finalized(emulator) == (2, {})
+        assert RawClient(emulator.bootstrap_servers).init_producer_id("y").error_code == 0
+        written = [value[:2] for value in values(emulator, "__transaction_state")]
+        assert written == [b"\0\1", b"\0\1", b"\0\0"]  # the coordinator goes by it as well
+    with Emulator(data_dir=data_dir, config=replace(config, profile=Profile.KAFKA_3_9)) as emulator:
+        assert finalized(emulator) == (2, {})
+
+
+def test_an_update_that_cannot_be_kept_changes_nothing(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = request_parts("update_features", 1)
+    update = parts.FeatureUpdateKey(feature="transaction.version", max_version_level=1, upgrade_type=2)
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    with Emulator(data_dir=data_dir) as emulator:
+        with monkeypatch.context() as patched, RawClient(emulator.bootstrap_servers) as client:
+            patched.setattr(os, "pwrite", full)
+            answer = client.call("update_features", 1, feature_updates=(update,), validate_only=False)
+            assert answer.error_code is ErrorCode.kafka_storage_error
+            assert "No space left on device" in answer.error_message
+        assert finalized(emulator) == (0, {"transaction.version": 2})
 
 
 def test_leader_epochs_go_on(data_dir: Path) -> None:

@@ -8,6 +8,7 @@ brokers forward it to the controller.
 * A level that is not supported, a downgrade by the wrong type and an unknown feature are 95. One of them refuses the
   whole request; in kafka-3.9, which knows no `transaction.version`, each feature has its own answer.
 * Level 0 takes the feature out of the ApiVersions answer. The epoch of the finalized features grows with every update.
+* What a data directory does not take is 56, and nothing has changed.
 * v2 is hidden by the profile kafka-3.9.
 """
 
@@ -20,6 +21,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.features import TRANSACTION_VERSION, UpgradeType, supported_levels, why_not
+from dualwrite.broker_emulator.log.segment import StorageError
 
 
 async def handle(call: Call) -> Any:
@@ -32,7 +34,10 @@ async def handle(call: Call) -> Any:
     accepted = {update.feature for update, reason in zip(updates, reasons, strict=True) if reason is None}
     if accepted and not getattr(call.request, "validate_only", False):
         levels = {update.feature: update.max_version_level for update in updates if update.feature in accepted}
-        call.cluster.finalize_features(levels.get(TRANSACTION_VERSION))
+        try:
+            call.cluster.finalize_features(levels.get(TRANSACTION_VERSION))
+        except StorageError as problem:
+            return _response(call, (), ErrorCode.kafka_storage_error, str(problem))
     return _response(call, tuple(zip(updates, reasons, strict=True)), ErrorCode.none, None)
 
 
