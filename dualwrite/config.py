@@ -16,6 +16,10 @@ from dualwrite.serializers import Serializer
 MAX_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 """What is sent as the transaction timeout under two-phase commit: none (KIP-939)."""
 
+BOUNDED_TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""How long a prepared transaction lasts where two-phase commit has a bound, unless said otherwise: as long as a broker
+allows by default (transaction.max.timeout.ms)."""
+
 COMPRESSION_TYPES: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 
@@ -29,6 +33,7 @@ class ProducerConfig(SecurityConfig):
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
     transaction_two_phase_commit_enable: bool = False
+    accept_bounded_guarantee: bool = False
     enable_idempotence: bool = True
     acks: int = -1
     max_in_flight_requests_per_connection: int = 5
@@ -56,7 +61,10 @@ class ProducerConfig(SecurityConfig):
         """From a mapping by Kafka's dotted names and keywords with underscores. `ConfigError` says what is wrong."""
         given = _named_once({} if config is None else _mapping(config), settings, _PARSERS)
         say = _Spelling(setting.written for setting in given.values())
-        parsed = cls(**_values(given, say, _PARSERS))
+        values = _values(given, say, _PARSERS)
+        if values.get("transaction_two_phase_commit_enable"):
+            values.setdefault("transaction_timeout_ms", BOUNDED_TRANSACTION_TIMEOUT_MS)
+        parsed = cls(**values)
         parsed._check_agreement(given.keys(), say)
         return parsed
 
@@ -66,10 +74,11 @@ class ProducerConfig(SecurityConfig):
         if self.transaction_two_phase_commit_enable:
             if self.transactional_id is None:
                 raise ConfigError(f"{two_phase} needs a {say('transactional_id')}")
-            if "transaction_timeout_ms" in given:
+            if "transaction_timeout_ms" in given and not self.accept_bounded_guarantee:
                 raise ConfigError(
                     f"{say('transaction_timeout_ms')} cannot be set together with {two_phase}: "
-                    "a two-phase commit has no timeout (KIP-939)"
+                    "a two-phase commit has no timeout (KIP-939), unless a broker without it is accepted by "
+                    f"{say('accept_bounded_guarantee')}=true"
                 )
         if not self.enable_idempotence and self.transactional_id is not None:
             raise ConfigError(f"{say('transactional_id')} needs {idempotence}=true")
@@ -84,11 +93,6 @@ class ProducerConfig(SecurityConfig):
             raise ConfigError(
                 f"{say('delivery_timeout_ms')} must be at least {say('linger_ms')} + {say('request_timeout_ms')}"
             )
-
-    @property
-    def effective_transaction_timeout_ms(self) -> int:
-        """What is sent to the coordinator."""
-        return MAX_TRANSACTION_TIMEOUT_MS if self.transaction_two_phase_commit_enable else self.transaction_timeout_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +266,7 @@ _PARSERS: Final[_Parsers] = {
     "transactional_id": _optional_text,
     "transaction_timeout_ms": _int(1),
     "transaction_two_phase_commit_enable": _bool,
+    "accept_bounded_guarantee": _bool,
     "enable_idempotence": _bool,
     "acks": _choice(ACKS),
     "max_in_flight_requests_per_connection": _int(1),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -12,10 +11,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dualwrite.client.accumulator import Batch
+from dualwrite.client.bulk import BulkSend
 from dualwrite.client.cluster import ClusterSettings, lease_cluster
 from dualwrite.client.engine import Engine
-from dualwrite.client.fates import OnDelivery, metadata_of
+from dualwrite.client.fates import OnDelivery
+from dualwrite.client.futures import RecordFuture, SentRecords, Waiter
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
 from dualwrite.client.operations import Operation
 from dualwrite.client.record_checks import (
@@ -25,10 +25,18 @@ from dualwrite.client.record_checks import (
     checked_timestamp_ms,
     encoded,
 )
-from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
+from dualwrite.client.records import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    Record,
+    RecordMetadata,
+    StoredRecords,
+    TopicPartition,
+)
 from dualwrite.client.states import ProducerState
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError, KafkaTimeoutError
+from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 
 __all__ = [
@@ -36,73 +44,17 @@ __all__ = [
     "OffsetAndMetadata",
     "Producer",
     "ProducerState",
+    "Record",
     "RecordFuture",
     "RecordMetadata",
+    "SentRecords",
+    "StoredRecords",
     "TopicPartition",
 ]
 
 _CLOSE_CONNECTIONS_TIMEOUT_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
-
-
-class RecordFuture:
-    """The fate of one sent record."""
-
-    __slots__ = ("_batch", "_engine", "_index", "_timestamp_ms")
-
-    def __init__(self, batch: Batch, index: int, timestamp_ms: int, engine: Engine) -> None:
-        self._batch = batch
-        self._index = index
-        self._timestamp_ms = timestamp_ms
-        self._engine = engine
-
-    def done(self) -> bool:
-        """Whether the fate is known."""
-        return self._batch.done
-
-    def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Where the record is stored; in a transaction, it is stored before it is committed.
-
-        Waits up to `timeout_s` seconds (None: until known, at most about `delivery.timeout.ms`).
-        Raises `KafkaTimeoutError` when the time is up, `DeliveryError` or `FatalError` when it was not stored.
-        """
-        batch = self._batch
-        if not batch.done:
-            waiter = _Waiter()
-            fate = self._engine.fate_of(batch)
-            with self._engine.lock:
-                fate.listen(waiter.wake)
-            if not waiter.wait(timeout_s):
-                raise KafkaTimeoutError(
-                    f"the record for {batch.topic}-{batch.partition} has no answer after {timeout_s or 0:g} s "
-                    f"({self._engine.obstacle((timeout_s or 0) * 1000)}); it is still being sent"
-                )
-            if not fate.done and fate.error is not None:
-                raise fate.error
-        return metadata_of(batch, self._index, self._timestamp_ms)
-
-    def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
-        """Call `callback(this future)` once the fate is known; as `on_delivery` of `send()`."""
-        self._engine.callbacks.add(self._batch, self._index, self._timestamp_ms, lambda *_: callback(self))
-
-
-class _Waiter:
-    """A thread that waits for one event; a bare lock is the cheapest that CPython has."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def wake(self) -> None:
-        self._lock.release()
-
-    def wait(self, timeout_s: float | None) -> bool:
-        if timeout_s is None:
-            return self._lock.acquire()
-        return self._lock.acquire(timeout=min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
 
 
 class Producer:
@@ -203,6 +155,14 @@ class Producer:
         return self._engine.prepared_txn_state
 
     @property
+    def guarantee(self) -> Guarantee:
+        """What a prepared transaction can rely on with this broker: its tier, a sentence, and the bound, if any.
+
+        Raises `IllegalStateError` before `init_transactions()`, which finds it out.
+        """
+        return self._engine.guarantee
+
+    @property
     def transaction_has_records(self) -> bool:
         """Whether the open transaction has a record or an offset. One without needs no commit in Kafka."""
         return self._engine.transaction_has_records
@@ -259,16 +219,44 @@ class Producer:
             engine.callbacks.add(batch, index, timestamp_ms, on_delivery)
         return RecordFuture(batch, index, timestamp_ms, engine)
 
-    def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float) -> None:
+    def send_batch(self, topic: str, records: Any) -> SentRecords:
+        """Hand many records of a topic over at once: faster than `send()`, and checked as a whole.
+
+        `records` is an iterable of values, pairs `(key, value)`, mappings with names as in `Record`, or `Record`s (a
+        value that is itself a tuple or a mapping needs one). Or it is an Arrow table: anything with Arrow's C
+        interface, as `pyarrow.RecordBatch` and `Table`, whose columns are `value` and, where wanted, `key` (binary or
+        string of any kind), `headers` (a map, or a list of structs of `key` and `value`), `partition` (whole numbers)
+        and `timestamp` or `timestamp_ms` (timestamps, or milliseconds since 1970); a null is a record without it.
+        Arrow's columns are bytes: serializers are not asked, and a `partitioner` of your own costs a call per row.
+
+        Records keep their order within each partition. An iterable is read to its end first. `InvalidRecordError`
+        says which record is wrong, and then none was sent. Blocks as `send()`, up to `max.block.ms` in all, while the
+        records do not fit into `buffer.memory`: `KafkaTimeoutError` says how many of them were
+        accepted. Raises also `IllegalStateError`, `AbortableError`, and `ConfigError` where a package is missing.
+        """
+        self._check_process()
+        bulk = BulkSend(self._engine, topic, records)
+        deadline_s = self._deadline_s()
+        while (operation := bulk.advance()) is not None:
+            self._wait_to_send(operation, topic, deadline_s, bulk.fate_so_far)
+        return SentRecords(topic, bulk.parts, bulk.record_count, self._engine)
+
+    def _wait_to_send(
+        self,
+        operation: Operation,
+        topic: str,
+        deadline_s: float,
+        fate: Callable[[], str] = lambda: "the record was not sent",
+    ) -> None:
         waiter = self._new_waiter()
         with self._engine.lock:
             operation.listen(waiter.wake)
         if not waiter.wait(deadline_s - time.monotonic()):
             self._engine.give_up_waiting(operation, waiter.wake)
             raise KafkaTimeoutError(
-                f"send() to {topic!r} waited for {operation.name} longer than "
+                f"sending to {topic!r} waited for {operation.name} longer than "
                 f"max.block.ms={self._config.max_block_ms} ({self._engine.obstacle(self._config.max_block_ms)}); "
-                "the record was not sent"
+                f"{fate()}"
             )
         if operation.error is not None:
             raise operation.error
@@ -346,7 +334,7 @@ class Producer:
         if operation.error is not None:
             raise operation.error
 
-    def _wait(self, operation: Operation, waiter: _Waiter) -> None:
+    def _wait(self, operation: Operation, waiter: Waiter) -> None:
         try:
             ended = waiter.wait(self._config.max_block_ms / 1000)
         except BaseException:  # KeyboardInterrupt: the caller will not hear how it ends
@@ -359,12 +347,12 @@ class Producer:
                 "it may still take effect, so repeat the same call until it returns"
             )
 
-    def _new_waiter(self) -> _Waiter:
+    def _new_waiter(self) -> Waiter:
         if self._io.is_current:
             raise IllegalStateError("a producer cannot be waited for in its own I/O thread")
         if sys.is_finalizing():
             raise IllegalStateError("the interpreter is shutting down and has stopped the producer's I/O thread")
-        return _Waiter()
+        return Waiter()
 
     def _deadline_s(self) -> float:
         return time.monotonic() + self._config.max_block_ms / 1000

@@ -32,6 +32,7 @@ from dualwrite.client.states import ProducerState
 from dualwrite.client.transaction_manager import TransactionManager
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import AuthenticationError, FatalError, IllegalStateError, InvalidRecordError
+from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 
 _log = logging.getLogger(__name__)
@@ -102,6 +103,11 @@ class Engine:
     def prepared_txn_state(self) -> PreparedTxnState:
         """Of the transaction that is prepared, else empty."""
         return self._manager.prepared_txn_state if self._manager is not None else PreparedTxnState()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What a prepared transaction can rely on here; `IllegalStateError` before `init_transactions()`."""
+        return self.manager.guarantee
 
     @property
     def transaction_has_records(self) -> bool:
@@ -396,8 +402,10 @@ def _transaction_manager(config: ProducerConfig) -> TransactionManager | None:
         return None
     return TransactionManager(
         transactional_id=config.transactional_id,
-        transaction_timeout_ms=config.effective_transaction_timeout_ms,
+        transaction_timeout_ms=config.transaction_timeout_ms,
         two_phase_commit=config.transaction_two_phase_commit_enable,
+        accepts_bound=config.accept_bounded_guarantee,
+        features_max_age_ms=config.metadata_max_age_ms,
         backoff=_retry_backoff(config),
     )
 

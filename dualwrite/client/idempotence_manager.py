@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
+from dualwrite.client.codec import NEWEST_TRANSACTION_VERSION
 from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.identity import Outgoing
 from dualwrite.client.states import WHAT_NEXT, Event, ProducerState
@@ -61,6 +62,20 @@ class IdempotenceManager:
     def retry_at_ms(self) -> float | None:
         """When `poll()` wants to be called again though nothing happened."""
         return self._retry_at_ms or None
+
+    @property
+    def transaction_version(self) -> int:
+        """Of no meaning without a transaction: the newest."""
+        return NEWEST_TRANSACTION_VERSION
+
+    @property
+    def wants_partitions(self) -> bool:
+        """Never without a transaction."""
+        return False
+
+    def may_produce_to(self, topic: str, partition: int) -> bool:
+        """Always without a transaction."""
+        return True
 
     def check_send(self) -> None:
         """Raises unless a record may be sent now."""

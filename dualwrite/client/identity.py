@@ -38,6 +38,17 @@ class Identity(Protocol):
     def retry_at_ms(self) -> float | None:
         """When `poll()` wants to be called again though nothing happened."""
 
+    @property
+    def transaction_version(self) -> int:
+        """Which protocol batches are written by (KIP-890); without transactions, the newest."""
+
+    @property
+    def wants_partitions(self) -> bool:
+        """Whether partitions are to be added to the transaction before they may be written to."""
+
+    def may_produce_to(self, topic: str, partition: int) -> bool:
+        """Whether the partition is in the transaction. If it is not, `poll()` gives the request that adds it."""
+
     def check_send(self) -> None:
         """Raises unless a record may be sent now."""
 

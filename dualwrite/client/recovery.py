@@ -44,6 +44,11 @@ class Described(NamedTuple):
     pair: PreparedTxnState
     start_ms: int
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether the last transaction is committed, or is being."""
+        return self.state in (DescribedState.PREPARE_COMMIT, DescribedState.COMPLETE_COMMIT)
+
 
 class Relation(Enum):
     """How the described pair stands to the stored one."""

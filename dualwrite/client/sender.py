@@ -47,7 +47,6 @@ _log = logging.getLogger(__name__)
 
 _NEVER: Final = float("inf")
 _INVALID_TOPIC: Final = 17
-_NEEDED_TRANSACTION_VERSION: Final = 2
 
 
 class _Produce(NamedTuple):
@@ -134,6 +133,8 @@ class Sender:
             self._give_up(now_ms)
             self._poll_identity(now_ms)
             drained = self._drain_all(now_ms)
+            if self._identity.wants_partitions:  # which draining found missing
+                self._poll_identity(now_ms)
             new_topics, self._new_topics = self._new_topics, []
         for topic in new_topics:
             self._cluster.want_topic(topic)
@@ -214,6 +215,8 @@ class Sender:
         in_flight = self._produces_in_flight.get(node_id, 0)
         if in_flight >= self._max_in_flight:
             return -1
+        if not self._identity.may_produce_to(topic, partition):
+            return -1
         if node_id not in ready:
             connection = self._cluster.to_leader(node_id, now_ms, in_flight=in_flight > 0)
             if not isinstance(connection, Connection):
@@ -273,8 +276,9 @@ class Sender:
         connection.send(Api.PRODUCE, version, body, partial(self._on_produced, node_id, batches, version), self)
 
     def _produce_versions(self) -> tuple[int, int]:
-        least, greatest = codec.SPOKEN_VERSIONS[Api.PRODUCE]
-        return (codec.TRANSACTIONAL_PRODUCE_VERSION if self._transactional else least), greatest
+        if self._transactional:
+            return codec.versions_in_transaction(Api.PRODUCE, self._identity.transaction_version)
+        return codec.SPOKEN_VERSIONS[Api.PRODUCE]
 
     def _fail_produce_unsupported(self, batches: list[Batch]) -> None:
         error = UnsupportedByBrokerError(
@@ -361,26 +365,17 @@ class Sender:
     def _send_request(self, connection: Connection, request: m.Request) -> None:
         api = m.API_OF[type(request)]
         version = codec.common_version(codec.versions_wanted(request), connection.features.versions.get(api))
-        unsupported = self._unsupported(connection.features, request, version)
-        if version is None or unsupported is not None:
+        if version is None:
             with self._lock:
                 self._identity.on_unsupported(
-                    unsupported or UnsupportedByBrokerError(f"{api.kafka_name} is not offered")
+                    UnsupportedByBrokerError(
+                        f"the broker does not offer the version of {api.kafka_name} that is needed"
+                    )
                 )
             asyncio.get_running_loop().call_soon(self.pump)
             return
         body = codec.encode(request, version)
         connection.send(api, version, body, partial(self._on_answer, request, version), self)
-
-    def _unsupported(
-        self, features: m.BrokerFeatures, request: m.Request, version: int | None
-    ) -> UnsupportedByBrokerError | None:
-        if isinstance(request, m.InitProducerId) and request.transactional_id is not None:
-            return missing_support(features, two_phase_commit=request.enable_2pc, keep=request.keep_prepared_txn)
-        if version is None:
-            api = m.API_OF[type(request)]
-            return UnsupportedByBrokerError(f"the broker does not offer the version of {api.kafka_name} that is needed")
-        return None
 
     def _on_answer(self, request: m.Request, version: int, body: memoryview | None) -> None:
         if self._closed:
@@ -474,27 +469,3 @@ def _topic_error(topic: m.TopicMetadata) -> KafkaError | InvalidRecordError:
     cause = error_name(topic.error_code) + ("" if right is None else f", the right that is missing is {right}")
     sentence = f"the topic {topic.name!r} cannot be used: {cause}; the record was not sent"
     return exception_for(Api.METADATA, topic.error_code, sentence)
-
-
-def missing_support(
-    features: m.BrokerFeatures, *, two_phase_commit: bool, keep: bool
-) -> UnsupportedByBrokerError | None:
-    """What this broker lacks for a transactional producer, as a sentence; None when it has all."""
-    if features.transaction_version < _NEEDED_TRANSACTION_VERSION:
-        return UnsupportedByBrokerError(
-            f"the cluster runs transaction.version={features.transaction_version}, and {_NEEDED_TRANSACTION_VERSION} "
-            "is needed (KIP-890): it takes Apache Kafka 4.0 or newer with that feature finalised"
-        )
-    init_versions = features.versions.get(Api.INIT_PRODUCER_ID)
-    two_phase = (codec.TWO_PHASE_INIT_VERSION, codec.TWO_PHASE_INIT_VERSION)
-    if (two_phase_commit or keep) and codec.common_version(two_phase, init_versions) is None:
-        return UnsupportedByBrokerError(
-            "the broker does not offer InitProducerId v6, and so no two-phase commit (KIP-939); "
-            "Apache Kafka 4.1 and newer offer it only with unstable.api.versions.enable=true"
-        )
-    for api in (Api.END_TXN, Api.TXN_OFFSET_COMMIT):
-        if codec.common_version(codec.SPOKEN_VERSIONS[api], features.versions.get(api)) is None:
-            return UnsupportedByBrokerError(
-                f"the broker does not offer {api.kafka_name} v{codec.SPOKEN_VERSIONS[api][0]}"
-            )
-    return None

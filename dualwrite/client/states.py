@@ -39,6 +39,8 @@ class Call(Enum):
     ABORT_TRANSACTION = "abort_transaction()"
     COMPLETE_BY_COMMIT = "complete_transaction() with the prepared state"
     COMPLETE_BY_ABORT = "complete_transaction() with another state than the prepared one"
+    COMPLETE_BY_TAKEOVER = "complete_transaction() where InitProducerId was put off until the stored state is known"
+    COMPLETE_LOST = "complete_transaction() with a state whose transaction Kafka aborted"
     CLOSE = "close()"
 
 
@@ -50,6 +52,8 @@ class Event(Enum):
     INIT_REFUSED = "permission refused; it may be asked for again"
     FLUSHED_FOR_PREPARE = "every record of the transaction is stored"
     ENDED = "the transaction is over"
+    STORED_IS_COMMITTED = "the transaction that was found is committed; the transactional id is not ours yet"
+    LOST = "Kafka aborted the transaction after it was prepared"
     ABORTABLE_FAILURE = "the transaction cannot be committed any more"
     FATAL_FAILURE = "the producer cannot go on"
 
@@ -73,6 +77,11 @@ CALLS: Final[dict[tuple[ProducerState, Call], ProducerState]] = {
     (_S.PREPARED_TRANSACTION, Call.COMPLETE_BY_COMMIT): _S.COMMITTING_TRANSACTION,
     (_S.PREPARED_TRANSACTION, Call.COMPLETE_BY_ABORT): _S.ABORTING_TRANSACTION,
     (_S.ABORTABLE_ERROR, Call.ABORT_TRANSACTION): _S.ABORTING_TRANSACTION,
+    # Without KeepPreparedTxn, InitProducerId has to wait until the stored state was compared with what is there.
+    (_S.READY, Call.COMPLETE_BY_TAKEOVER): _S.INITIALIZING,
+    (_S.PREPARED_TRANSACTION, Call.COMPLETE_BY_TAKEOVER): _S.INITIALIZING,
+    (_S.READY, Call.COMPLETE_LOST): _S.UNINITIALIZED,
+    (_S.PREPARED_TRANSACTION, Call.COMPLETE_LOST): _S.UNINITIALIZED,
     **{(state, Call.CLOSE): _S.CLOSED for state in ProducerState},
 }
 
@@ -84,6 +93,8 @@ EVENTS: Final[dict[tuple[ProducerState, Event], ProducerState]] = {
     (_S.IN_TRANSACTION, Event.ABORTABLE_FAILURE): _S.ABORTABLE_ERROR,
     (_S.ABORTABLE_ERROR, Event.ABORTABLE_FAILURE): _S.ABORTABLE_ERROR,
     (_S.COMMITTING_TRANSACTION, Event.ENDED): _S.READY,
+    (_S.COMMITTING_TRANSACTION, Event.STORED_IS_COMMITTED): _S.INITIALIZING,
+    (_S.COMMITTING_TRANSACTION, Event.LOST): _S.UNINITIALIZED,
     (_S.COMMITTING_TRANSACTION, Event.ABORTABLE_FAILURE): _S.ABORTABLE_ERROR,
     (_S.ABORTING_TRANSACTION, Event.ENDED): _S.READY,
     # a record that fails while its transaction is being aborted changes nothing

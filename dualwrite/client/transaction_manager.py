@@ -5,6 +5,7 @@ monotonic clock), carries `poll()`'s requests to a broker, and comes back with t
 
 KIP-98 transactions, KIP-890 (transaction.version 2: partitions join by Produce, EndTxn v5 brings the next epoch),
 KIP-939 two-phase commit (a prepared transaction outlives its producer and is found again by its identity).
+Taking a transactional id over is in `initialisation`, what an old broker wants to know beforehand in `registration`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,21 @@ from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.error_texts import error_meaning, error_name, missing_right
 from dualwrite.client.identity import Outgoing
+from dualwrite.client.initialisation import Initialisation, Step, described
 from dualwrite.client.operations import Operation
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.recovery import (
+    REFUSALS,
+    TRANSACTIONAL_ID_NOT_FOUND,
+    AfterRefusal,
+    Described,
+    DescribedState,
+    Recovery,
+    find,
+)
+from dualwrite.client.registration import Registration
 from dualwrite.client.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
+from dualwrite.client.tiers import ACCEPT_SETTING
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
     WHAT_TO_DO,
@@ -34,6 +47,7 @@ from dualwrite.errors import (
     error_class,
     exception_for,
 )
+from dualwrite.guarantee import Guarantee, Tier
 from dualwrite.prepared_state import PreparedTxnState
 
 COMPLETE_TRANSACTION: Final = "complete_transaction()"
@@ -44,6 +58,8 @@ _REPLACED_BY_ABORT: Final = frozenset({Call.PREPARE_TRANSACTION.value, Call.SEND
 # tuples, because hashing a member of an Enum costs more than comparing it with a few
 _PRODUCING: Final = (ProducerState.IN_TRANSACTION, ProducerState.COMMITTING_TRANSACTION)
 _ENDING: Final = (ProducerState.COMMITTING_TRANSACTION, ProducerState.ABORTING_TRANSACTION)
+_RESTING: Final = (ProducerState.READY, ProducerState.PREPARED_TRANSACTION, ProducerState.INITIALIZING)
+_NO_OPS: Final = (Call.COMPLETE_BY_COMMIT, Call.COMPLETE_BY_ABORT)
 _FINISHED: Final = (ProducerState.FATAL_ERROR, ProducerState.CLOSED)
 _DROPPING: Final = (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION, *_FINISHED)
 
@@ -55,6 +71,11 @@ _ENDS_THE_PRODUCER: Final = frozenset({ErrorClass.FENCED, ErrorClass.UNSUPPORTED
 # the coordinator has moved. UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
 _MAY_TAKE_EFFECT: Final = (-1, 7, 15, 16)
 
+# Refusals of EndTxn after which DescribeTransactions may tell who ended a prepared transaction, and how:
+# INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED.
+_ENDED_BY_ANOTHER: Final = (47, 48, 49, 90)
+_INVALID_TXN_STATE: Final = 48
+
 
 class _Offsets(NamedTuple):
     group: ConsumerGroupMetadata
@@ -65,7 +86,14 @@ class TransactionManager:
     """One transactional id, one producer."""
 
     def __init__(
-        self, *, transactional_id: str, transaction_timeout_ms: int, two_phase_commit: bool, backoff: Backoff
+        self,
+        *,
+        transactional_id: str,
+        transaction_timeout_ms: int,
+        two_phase_commit: bool,
+        accepts_bound: bool = False,
+        features_max_age_ms: float = 300_000,
+        backoff: Backoff,
     ) -> None:
         self.transactional_id: Final = transactional_id
         self.two_phase_commit: Final = two_phase_commit
@@ -74,8 +102,14 @@ class TransactionManager:
         self.producer_epoch = -1
         self.prepared_txn_state = PreparedTxnState()
         self.has_records = False
-        self._transaction_timeout_ms = transaction_timeout_ms
-        self._keep_prepared = False
+        self._initialisation = Initialisation(
+            transactional_id=transactional_id,
+            two_phase_commit=two_phase_commit,
+            accepts_bound=accepts_bound,
+            transaction_timeout_ms=transaction_timeout_ms,
+        )
+        self._registration = Registration()
+        self._guarantee: Guarantee | None = None
         # after init_transactions(keep_prepared_txn=True) found nothing, completing is a no-op (KIP-939)
         self._nothing_to_complete = False
         self._sent_to_kafka = False
@@ -83,9 +117,11 @@ class TransactionManager:
         # An EndTxn that commits was sent and may have taken effect: until an answer says how it ended, no error may
         # say that the transaction failed.
         self._commit_unanswered = False
-        # The pair was given out as a prepared state, but nothing was sent under it. It must not name the next
-        # transaction too: a database that stored it would commit that one after a crash.
-        self._pair_is_spent = False
+        # why the commit of a prepared transaction was refused, until DescribeTransactions has told what became of it
+        self._refused_with: int | None = None
+        self._step_in_flight: Step | None = None
+        self._features_max_age_ms = features_max_age_ms
+        self._features_due_ms = 0.0
         self._pending: Operation | None = None
         self._error: KafkaError | None = None
         self._offsets: _Offsets | None = None
@@ -103,13 +139,18 @@ class TransactionManager:
         if joined is not None:
             return joined
         self._enter(Call.INIT_TRANSACTIONS)
-        self._keep_prepared = keep_prepared_txn
+        self._initialisation.begin(keep_prepared_txn)
         return self._start(Call.INIT_TRANSACTIONS.value, keep_prepared_txn)
 
     def begin_transaction(self) -> None:
         """Open a transaction; Kafka hears of it with the first record."""
         self._refuse_other_than_pending(Call.BEGIN_TRANSACTION)
         self._enter(Call.BEGIN_TRANSACTION)
+        refusal = self._initialisation.refuse_tier()
+        if refusal is not None:
+            self.fail_fatal(refusal)
+            raise refusal
+        self._initialisation.before_transaction()
         self._nothing_to_complete = False
 
     def check_send(self) -> None:
@@ -145,7 +186,10 @@ class TransactionManager:
 
     def commit_transaction(self) -> Operation:
         """Flush and commit."""
-        return self._end(Call.COMMIT_TRANSACTION, Call.COMMIT_TRANSACTION.value, None)
+        name = Call.COMMIT_TRANSACTION.value
+        if self._is_found:
+            return self._recover(Recovery.COMMIT, name, None)
+        return self._end(Call.COMMIT_TRANSACTION, name, None)
 
     def abort_transaction(self) -> Operation:
         """Drop what is unsent and abort."""
@@ -156,12 +200,50 @@ class TransactionManager:
             self._finish(IllegalStateError(f"{pending.name} was replaced by abort_transaction()"))
             self._pending = None
             return self._start(Call.ABORT_TRANSACTION.value, None)
+        if self._is_found:
+            return self._recover(Recovery.TAKE_OVER, Call.ABORT_TRANSACTION.value, None)
         return self._end(Call.ABORT_TRANSACTION, Call.ABORT_TRANSACTION.value, None)
 
     def complete_transaction(self, prepared: PreparedTxnState) -> Operation:
         """Commit if `prepared` names the prepared transaction, else abort it (KIP-939)."""
+        recovery = self._initialisation.recovery(prepared)
+        if recovery is not None and self.state in _RESTING:
+            return self._recover(recovery, COMPLETE_TRANSACTION, prepared)
         call = Call.COMPLETE_BY_COMMIT if prepared == self.prepared_txn_state else Call.COMPLETE_BY_ABORT
         return self._end(call, COMPLETE_TRANSACTION, prepared)
+
+    @property
+    def _is_found(self) -> bool:
+        """Whether what is prepared was found by DescribeTransactions, and the transactional id is not ours yet."""
+        return self.state is ProducerState.PREPARED_TRANSACTION and self._initialisation.found is not None
+
+    def _recover(self, recovery: Recovery, name: str, stored: PreparedTxnState | None) -> Operation:
+        """Complete what was found, without KeepPreparedTxn."""
+        joined = self._join(name, stored)
+        if joined is not None:
+            return joined
+        found = self._initialisation.found
+        assert found is not None
+        if recovery is Recovery.LOST:
+            assert stored is not None
+            self._enter(Call.COMPLETE_LOST)
+            operation = self._start(name, stored)
+            self._lose(stored, found)
+            return operation
+        if recovery is Recovery.COMMIT:
+            self._enter(Call.COMPLETE_BY_COMMIT)
+            self._adopt(found.pair.producer_id, found.pair.producer_epoch)
+        else:
+            self._enter(Call.COMPLETE_BY_TAKEOVER)
+        return self._start(name, stored)
+
+    def _lose(self, stored: PreparedTxnState, found: Described) -> None:
+        """A prepared transaction was aborted. Nothing is sent: it must be seen by whoever recovers next, too."""
+        error = self._initialisation.lost(stored, found)
+        self._forget_transaction()
+        self._adopt(-1, -1)
+        self._nothing_to_complete = False
+        self._finish(error)
 
     def operation_before_close(self) -> Operation | None:
         """An open transaction is aborted, one that is being ended is waited for; a prepared one is left alone."""
@@ -240,7 +322,7 @@ class TransactionManager:
         state = CALLS.get((self.state, call))
         if state is None:
             raise self._not_allowed(call)
-        if state is ProducerState.READY and not self._nothing_to_complete:
+        if call in _NO_OPS and state is ProducerState.READY and not self._nothing_to_complete:
             raise InvalidTxnStateError(
                 f"nothing is prepared, so {COMPLETE_TRANSACTION} has nothing to complete: {self.standing}; "
                 f"{WHAT_NEXT[self.state]}"
@@ -269,12 +351,25 @@ class TransactionManager:
         self.state = EVENTS[self.state, event]
 
     def _ended(self) -> None:
+        if not self._initialisation.is_v2 and self._sent_to_kafka and self.state is ProducerState.ABORTING_TRANSACTION:
+            # batches that were given up left gaps in their sequences (KIP-360); version 2 has a new epoch by now
+            self._initialisation.raise_epoch()
         self._happen(Event.ENDED)
+        self._forget_transaction()
+        self._follow_version()
+        self._finish(None)
+
+    def _forget_transaction(self) -> None:
         self.prepared_txn_state = PreparedTxnState()
         self.has_records = self._sent_to_kafka = self._failed = self._commit_unanswered = False
         self._offsets = None
         self._error = None
-        self._finish(None)
+        self._registration.clear()
+
+    def _follow_version(self) -> None:
+        """Between transactions only: a transaction is one of the version that it began with (KIP-890)."""
+        self._initialisation.follow_version()
+        self._guarantee = self._initialisation.guarantee
 
     def fail_abortable(self, error: KafkaError) -> None:
         """Something of this transaction is lost: it cannot be committed."""
@@ -336,7 +431,28 @@ class TransactionManager:
     @property
     def may_produce(self) -> bool:
         """Whether batches may be sent now."""
-        return self.state in _PRODUCING and not self._pair_is_spent
+        return self.state in _PRODUCING and not self._initialisation.steps
+
+    @property
+    def transaction_version(self) -> int:
+        """The one of the open transaction; between two, that of the next one."""
+        return self._initialisation.transaction_version
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What holds on the broker that was found; `IllegalStateError` before `init_transactions()`."""
+        if self._guarantee is None:
+            raise IllegalStateError(f"the guarantee is known after init_transactions(): {self.standing}")
+        return self._guarantee
+
+    def may_produce_to(self, topic: str, partition: int) -> bool:
+        """Whether the partition is in the transaction; before transaction.version 2 it is added first."""
+        return self._initialisation.is_v2 or self._registration.may_write(topic, partition)
+
+    @property
+    def wants_partitions(self) -> bool:
+        """Whether partitions are to be added before they may be written to."""
+        return bool(self._registration.wanted)
 
     @property
     def drops_unsent(self) -> bool:
@@ -366,7 +482,7 @@ class TransactionManager:
         self._retry_at_ms = 0.0
         if delivered:
             self.settle_without_kafka()
-        outgoing = self._next_request(delivered)
+        outgoing = self._next_request(delivered, now_ms)
         if outgoing is not None:
             self._in_flight = outgoing.request
         return outgoing
@@ -380,33 +496,67 @@ class TransactionManager:
         if self.state is ProducerState.IN_TRANSACTION:
             if pending is not None and not pending.done and pending.name == Call.PREPARE_TRANSACTION.value:
                 self._prepared()
-        elif self._ends and not self._sent_to_kafka and not self._failed:
+        elif self._ends and not self._sent_to_kafka and not self._bumps_by_abort:
             self._ended()
+
+    @property
+    def _bumps_by_abort(self) -> bool:
+        """Whether a failed transaction that Kafka never heard of is aborted there all the same, for another epoch."""
+        return self._failed and self._initialisation.is_v2 and not self._initialisation.steps
 
     def _prepared(self) -> None:
         self._happen(Event.FLUSHED_FOR_PREPARE)
-        self.prepared_txn_state = PreparedTxnState.of(producer_id=self.producer_id, producer_epoch=self.producer_epoch)
-        self._pair_is_spent = not self._sent_to_kafka
+        # Where a stored pair is compared with what Kafka describes, it must name a transaction that Kafka knows.
+        if self._sent_to_kafka or self._initialisation.tier is Tier.KEEP_PREPARED:
+            self.prepared_txn_state = self._pair
+        if not self._sent_to_kafka and self._initialisation.tier is Tier.KEEP_PREPARED:
+            # The pair was given out, but nothing was sent under it. It must not name the next transaction too: a
+            # database that stored it would commit that one after a crash.
+            self._initialisation.spend_pair()
         self._finish(None)
+
+    @property
+    def _pair(self) -> PreparedTxnState:
+        return PreparedTxnState.of(producer_id=self.producer_id, producer_epoch=self.producer_epoch)
 
     @property
     def _ends(self) -> bool:
         return self.state in _ENDING
 
-    def _next_request(self, delivered: bool) -> Outgoing | None:
-        if self.state is ProducerState.INITIALIZING:
-            return self._to_coordinator(
-                m.InitProducerId(
-                    self.transactional_id, self._transaction_timeout_ms, self.two_phase_commit, self._keep_prepared
-                )
-            )
-        if self._pair_is_spent and self.has_records and self.state in _PRODUCING:
-            return self._to_coordinator(self._end_txn(committed=False))
+    def _next_request(self, delivered: bool, now_ms: float) -> Outgoing | None:
+        if self._refused_with is not None:
+            return self._to_coordinator(m.DescribeTransaction(self.transactional_id))
+        if self._initialisation.steps and self._steps_are_due:
+            return self._step_request(self._initialisation.steps[0])
+        if self._registration.wanted and self.state in _PRODUCING:
+            return self._add_partitions_request()
         if self._offsets is not None:
             return self._offsets_request(self._offsets)
         if self._ends and delivered:
             return self._to_coordinator(self._end_txn(committed=self.state is ProducerState.COMMITTING_TRANSACTION))
+        if self.state is ProducerState.READY and now_ms >= self._features_due_ms and self._coordinator is not None:
+            return Outgoing(m.ApiVersions(), self._coordinator)
         return None
+
+    @property
+    def _steps_are_due(self) -> bool:
+        if self.state is ProducerState.INITIALIZING:
+            return True
+        # of a transaction that was found and is being committed, the steps come afterwards
+        return self.has_records and self.state in _PRODUCING and self.prepared_txn_state.is_empty
+
+    def _step_request(self, step: Step) -> Outgoing:
+        outgoing = self._to_coordinator(self._initialisation.request(step, self._pair))
+        if not isinstance(outgoing.request, m.FindCoordinator):
+            self._step_in_flight = step
+        return outgoing
+
+    def _add_partitions_request(self) -> Outgoing:
+        self._sent_to_kafka = True
+        wanted = self._registration.wanted
+        return self._to_coordinator(
+            m.AddPartitionsToTxn(self.transactional_id, self.producer_id, self.producer_epoch, wanted)
+        )
 
     def _to_coordinator(self, request: m.Request) -> Outgoing:
         if self._coordinator is None:
@@ -414,15 +564,20 @@ class TransactionManager:
         return Outgoing(request, self._coordinator)
 
     def _end_txn(self, *, committed: bool) -> m.EndTxn:
-        return m.EndTxn(self.transactional_id, self.producer_id, self.producer_epoch, committed)
+        return m.EndTxn(
+            self.transactional_id, self.producer_id, self.producer_epoch, committed, self.transaction_version
+        )
 
     def _offsets_request(self, offsets: _Offsets) -> Outgoing:
         group_id = offsets.group.group_id
         if self._group_coordinator is None or self._group_coordinator[0] != group_id:
             return Outgoing(m.FindCoordinator(m.CoordinatorType.GROUP, group_id), m.ANY_NODE)
         self._sent_to_kafka = True
+        pair = self.producer_id, self.producer_epoch
+        if not (self._initialisation.is_v2 or self._registration.has_group(group_id)):
+            return self._to_coordinator(m.AddOffsetsToTxn(self.transactional_id, *pair, group_id))
         request = m.TxnOffsetCommit(
-            self.transactional_id, self.producer_id, self.producer_epoch, offsets.group, offsets.offsets
+            self.transactional_id, *pair, offsets.group, offsets.offsets, self.transaction_version
         )
         return Outgoing(request, self._group_coordinator[1])
 
@@ -431,13 +586,24 @@ class TransactionManager:
     def on_answer(self, answer: m.Answer, now_ms: float) -> None:
         """What the broker said to the request that is in flight."""
         request, self._in_flight = self._in_flight, None
+        step, self._step_in_flight = self._step_in_flight, None
         if self.state in _FINISHED:
             return
         match request, answer:
             case m.FindCoordinator(), m.FindCoordinatorAnswer():
                 self._on_coordinator(request, answer, now_ms)
+            case m.ApiVersions(), m.BrokerFeatures():
+                self._on_features(step, answer, now_ms)
             case m.InitProducerId(), m.InitProducerIdAnswer():
-                self._on_initialised(answer, now_ms)
+                self._on_initialised(step, answer, now_ms)
+            case m.DescribeTransaction(), m.TransactionDescribed():
+                self._on_described(step, answer, now_ms)
+            case m.AddPartitionsToTxn(), m.PartitionsAdded():
+                self._on_partitions_added(answer, now_ms)
+            case m.AddOffsetsToTxn(), m.OffsetsAdded():
+                self._on_offsets_added(request, answer, now_ms)
+            case m.EndTxn(), m.EndTxnAnswer() if step is Step.SPEND_PAIR:
+                self._on_pair_spent(answer, now_ms)
             case m.EndTxn(), m.EndTxnAnswer():
                 self._on_ended(request, answer, now_ms)
             case m.TxnOffsetCommit(), m.TxnOffsetCommitAnswer():
@@ -448,17 +614,22 @@ class TransactionManager:
     def on_no_answer(self, now_ms: float, *, sent: bool = True) -> None:
         """The request that is in flight may have been carried out, if it was `sent`. The same one is asked again."""
         request, self._in_flight = self._in_flight, None
+        step, self._step_in_flight = self._step_in_flight, None
         if request is None:
             raise AssertionError("no request is in flight")
         if self.state in _FINISHED:
             return
         if sent and isinstance(request, m.EndTxn) and request.committed:
             self._commit_unanswered = True
+        if isinstance(request, m.ApiVersions) and step is None:
+            self._features_due_ms = now_ms + self._features_max_age_ms  # a look in passing, which nobody waits for
+            self._forget_coordinator(Api.API_VERSIONS)
+            return
         self._failed_with(m.API_OF[type(request)], NETWORK_EXCEPTION, now_ms)
 
     def on_unsupported(self, error: KafkaError) -> None:
         """The broker does not speak what the request in flight needs."""
-        self._in_flight = None
+        self._in_flight = self._step_in_flight = None
         self.fail_fatal(error)
 
     def _on_coordinator(self, request: m.FindCoordinator, answer: m.FindCoordinatorAnswer, now_ms: float) -> None:
@@ -469,44 +640,198 @@ class TransactionManager:
         else:
             self._group_coordinator = (request.key, answer.node_id)
 
-    def _on_initialised(self, answer: m.InitProducerIdAnswer, now_ms: float) -> None:
+    def _on_features(self, step: Step | None, answer: m.BrokerFeatures, now_ms: float) -> None:
+        self._features_due_ms = now_ms + self._features_max_age_ms
+        if step is None:
+            if not answer.error_code:
+                self._initialisation.note_version(answer.transaction_version)
+                if self.state is ProducerState.READY:
+                    self._follow_version()
+            return
         if answer.error_code:
+            self._failed_with(Api.API_VERSIONS, answer.error_code, now_ms)
+            return
+        self._backoff.succeeded()
+        refusal = self._initialisation.take_features(answer)
+        if refusal is not None:
+            self.fail_fatal(refusal)
+
+    def _on_initialised(self, step: Step | None, answer: m.InitProducerIdAnswer, now_ms: float) -> None:
+        if answer.error_code:
+            if step is Step.TRY_KEEP and self._on_refused_keep(answer.error_code):
+                return
             self._failed_with(Api.INIT_PRODUCER_ID, answer.error_code, now_ms)
             return
         self._backoff.succeeded()
         self._adopt(answer.producer_id, answer.producer_epoch)
-        if answer.ongoing_producer_id == -1:
-            self._happen(Event.INITIALIZED)
-            self._nothing_to_complete = self._keep_prepared
-        else:
-            self._happen(Event.FOUND_PREPARED)
-            self.prepared_txn_state = PreparedTxnState.of(
-                producer_id=answer.ongoing_producer_id, producer_epoch=answer.ongoing_producer_epoch
+        if step is Step.TRY_KEEP:
+            self._on_kept(answer)
+            return
+        self._initialisation.took_over()
+        if self.state is ProducerState.INITIALIZING and not self._initialisation.steps:
+            self._initialised()
+
+    def _on_refused_keep(self, error_code: int) -> bool:
+        taken = self._initialisation.take_refused_keep(error_code)
+        if isinstance(taken, KafkaError):
+            self.fail_fatal(taken)
+            return True
+        return taken
+
+    def _on_kept(self, answer: m.InitProducerIdAnswer) -> None:
+        ongoing = answer.ongoing_producer_id != -1
+        if not self._initialisation.take_kept(ongoing=ongoing):
+            return
+        if ongoing:
+            self._found(
+                PreparedTxnState.of(
+                    producer_id=answer.ongoing_producer_id, producer_epoch=answer.ongoing_producer_epoch
+                )
             )
-            self.has_records = self._sent_to_kafka = True
+        else:
+            self._nothing_to_complete = self._initialisation.keep
+            self._initialised()
+
+    def _initialised(self) -> None:
+        self._happen(Event.INITIALIZED)
+        self._forget_transaction()
+        self._guarantee = self._initialisation.guarantee
         self._finish(None)
+
+    def _found(self, prepared: PreparedTxnState) -> None:
+        self._happen(Event.FOUND_PREPARED)
+        self.prepared_txn_state = prepared
+        self.has_records = self._sent_to_kafka = True
+        self._guarantee = self._initialisation.guarantee
+        self._finish(None)
+
+    def _on_described(self, step: Step | None, answer: m.TransactionDescribed, now_ms: float) -> None:
+        if answer.error_code not in (0, TRANSACTIONAL_ID_NOT_FOUND):
+            self._on_not_described(answer.error_code, now_ms)
+            return
+        self._backoff.succeeded()
+        now = described(answer)
+        if step is Step.DESCRIBE:
+            self._on_first_look(now)
+        elif step is Step.LOOK_AGAIN:
+            if not self._initialisation.take_second_look(now):
+                self.fail_fatal(self._overtaken(now))
+        else:
+            self._on_cause_described(now, now_ms)
+
+    def _on_first_look(self, now: Described) -> None:
+        self._initialisation.take_description(now)
+        if now.state is DescribedState.ONGOING:
+            self._found(now.pair)
+        else:
+            self._nothing_to_complete = True
+            self._initialised()
+
+    def _on_not_described(self, error_code: int, now_ms: float) -> None:
+        refused_with = self._refused_with
+        if refused_with is None or error_class(Api.DESCRIBE_TRANSACTIONS, error_code) in _RETRIED:
+            self._failed_with(Api.DESCRIBE_TRANSACTIONS, error_code, now_ms)
+            return
+        self._refused_with = None  # nobody can tell what became of it: the refusal itself is what is known
+        self._failed_with(Api.END_TXN, refused_with, now_ms)
+
+    def _overtaken(self, now: Described) -> FencedError:
+        found = self._initialisation.found
+        done = " (what was stored is committed)" if found is not None and found.is_committed else ""
+        return FencedError(
+            f"transactional id {self.transactional_id!r} has a transaction open at {now.pair} that was not there when "
+            f"init_transactions() looked{done}: another producer has taken the id over, and nothing of it was touched; "
+            f"{WHAT_TO_DO[ErrorClass.FENCED]}"
+        )
+
+    def _on_cause_described(self, now: Described, now_ms: float) -> None:
+        """A commit of what was prepared was refused; `now` may tell why."""
+        refused_with, self._refused_with = self._refused_with, None
+        assert refused_with is not None
+        prepared = self.prepared_txn_state
+        verdict = REFUSALS[find(prepared, now, self.transaction_version)]
+        if verdict is AfterRefusal.COMMITTED:
+            self._committed()
+        elif verdict is AfterRefusal.LOST:
+            self._happen(Event.LOST)
+            self._lose(prepared, now)
+        else:
+            sentence = self._sentence(Api.END_TXN, refused_with, self.transactional_id, ErrorClass.FENCED)
+            self.fail_fatal(
+                FencedError(
+                    f"{sentence}. The id is in state {now.state.value} at {now.pair or 'no producer id'}, which does "
+                    f"not tell how the prepared transaction {prepared} ended",
+                    error_code=refused_with,
+                )
+            )
+
+    def _on_partitions_added(self, answer: m.PartitionsAdded, now_ms: float) -> None:
+        error_code = _worst(Api.ADD_PARTITIONS_TO_TXN, tuple(answer.error_codes.values()))
+        if error_code:
+            refused = [f"{name}-{index}" for (name, index), code in answer.error_codes.items() if code == error_code]
+            self._failed_with(Api.ADD_PARTITIONS_TO_TXN, error_code, now_ms, resource=", ".join(refused))
+            return
+        self._backoff.succeeded()
+        self._registration.add_partitions(answer.error_codes)
+
+    def _on_offsets_added(self, request: m.AddOffsetsToTxn, answer: m.OffsetsAdded, now_ms: float) -> None:
+        if answer.error_code:
+            self._failed_with(Api.ADD_OFFSETS_TO_TXN, answer.error_code, now_ms, resource=request.group_id)
+            return
+        self._backoff.succeeded()
+        self._registration.add_group(request.group_id)
+
+    def _on_pair_spent(self, answer: m.EndTxnAnswer, now_ms: float) -> None:
+        if answer.error_code:
+            self._failed_with(Api.END_TXN, answer.error_code, now_ms)
+            return
+        self._backoff.succeeded()
+        self._adopt(answer.producer_id, answer.producer_epoch)
+        self._initialisation.took_over()
 
     def _on_ended(self, request: m.EndTxn, answer: m.EndTxnAnswer, now_ms: float) -> None:
         if answer.error_code:
             if request.committed and answer.error_code in _MAY_TAKE_EFFECT:
                 self._commit_unanswered = True
-            self._failed_with(Api.END_TXN, answer.error_code, now_ms)
+            self._on_end_refused(request, answer.error_code, now_ms)
             return
         self._backoff.succeeded()
-        bumped_only = self._pair_is_spent
         if answer.producer_id != -1:
             self._adopt(answer.producer_id, answer.producer_epoch)
-        if not bumped_only:
+        if request.committed:
+            self._committed()
+        else:
             self._ended()
+
+    def _committed(self) -> None:
+        if self._initialisation.found is None:
+            self._ended()
+            return
+        self._initialisation.committed()
+        self._happen(Event.STORED_IS_COMMITTED)
+        self._forget_transaction()
+
+    def _on_end_refused(self, request: m.EndTxn, error_code: int, now_ms: float) -> None:
+        prepared = not self.prepared_txn_state.is_empty
+        if request.committed and prepared and error_code in _ENDED_BY_ANOTHER and self._initialisation.describes:
+            self._refused_with = error_code
+        elif self._had_nothing_to_abort(request, error_code):
+            self._ended()
+        else:
+            self._failed_with(Api.END_TXN, error_code, now_ms)
+
+    def _had_nothing_to_abort(self, request: m.EndTxn, error_code: int) -> bool:
+        """Before version 2 an abort is refused where no partition was added, and whether one was may not be known."""
+        is_old = not self._initialisation.is_v2 and not self._registration.confirmed
+        return is_old and not request.committed and error_code == _INVALID_TXN_STATE
 
     def _adopt(self, producer_id: int, producer_epoch: int) -> None:
         """A new pair; sequences restart with it, because the accumulator sees that the pair is another one."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
-        self._pair_is_spent = False
 
     def _on_offsets(self, answer: m.TxnOffsetCommitAnswer, now_ms: float) -> None:
-        error_code = _worst(answer.error_codes)
+        error_code = _worst(Api.TXN_OFFSET_COMMIT, answer.error_codes)
         if self._offsets is None:
             return  # the transaction failed or is being aborted; its offsets do not matter any more
         if error_code:
@@ -521,6 +846,8 @@ class TransactionManager:
         what = error_class(api, error_code)
         if what in _RETRIED:
             self._retry_at_ms = now_ms + self._backoff.failed(error_code)
+            if api is Api.INIT_PRODUCER_ID:
+                self._initialisation.failed_to_take_over()
             if what is ErrorClass.RETRIABLE_AFTER_LOOKUP:
                 self._forget_coordinator(api)
             return
@@ -545,12 +872,11 @@ class TransactionManager:
         right = missing_right(api, error_code, resource)
         if right is not None:
             meaning = f"the right that is missing is {right}"
-        if api is Api.INIT_PRODUCER_ID and error_code == 35 and self._keep_prepared:
-            meaning = "this broker cannot keep a prepared transaction for recovery (KIP-939)"
         if api is Api.INIT_PRODUCER_ID and error_code == 53 and self.two_phase_commit:
             meaning = (
                 f"either two-phase commit is off at the broker (transaction.two.phase.commit.enable=true turns it on), "
-                f"or a right is missing: {right}, and TWO_PHASE_COMMIT on it"
+                f"or a right is missing: {right}, and TWO_PHASE_COMMIT on it. {ACCEPT_SETTING}=true does without it, "
+                "with prepared transactions that the broker aborts after transaction.timeout.ms"
             )
         return (
             f"{api.kafka_name} for transactional id {self.transactional_id!r} was answered with "
@@ -564,9 +890,9 @@ class TransactionManager:
             self._coordinator = None
 
 
-def _worst(error_codes: tuple[int, ...]) -> int:
+def _worst(api: Api, error_codes: tuple[int, ...]) -> int:
     """The code that decides for all: the request is sent again as a whole, so one that forbids it wins."""
     codes = [code for code in error_codes if code]
-    final = [code for code in codes if error_class(Api.TXN_OFFSET_COMMIT, code) not in _RETRIED]
-    lookup = [code for code in codes if error_class(Api.TXN_OFFSET_COMMIT, code) is ErrorClass.RETRIABLE_AFTER_LOOKUP]
+    final = [code for code in codes if error_class(api, code) not in _RETRIED]
+    lookup = [code for code in codes if error_class(api, code) is ErrorClass.RETRIABLE_AFTER_LOOKUP]
     return next(iter([*final, *lookup, *codes]), 0)

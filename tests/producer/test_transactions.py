@@ -264,8 +264,8 @@ def test_nobody_answers() -> None:
     ("config", "two_phase_commit", "words"),
     [
         (BrokerConfig(profile=Profile.KAFKA_4_3), True, "InitProducerId v6"),
-        (BrokerConfig(profile=Profile.KAFKA_3_9), False, "transaction.version"),
-        (BrokerConfig(transaction_version=1), False, "transaction.version=1"),
+        (BrokerConfig(profile=Profile.KAFKA_3_9), True, "transaction.version=0"),
+        (BrokerConfig(transaction_version=1), True, "transaction.version=1"),
     ],
     ids=["4.3 without unstable versions", "3.9", "transaction.version 1"],
 )
@@ -281,20 +281,6 @@ def test_a_broker_that_cannot_is_named_in_a_sentence(config: BrokerConfig, two_p
         with pytest.raises(UnsupportedByBrokerError, match=words):
             producer.init_transactions()
         assert producer.state is ProducerState.FATAL_ERROR
-
-
-def test_a_released_kafka_refuses_to_keep_a_prepared_transaction() -> None:
-    config = BrokerConfig(profile=Profile.KAFKA_4_3, unstable_api_versions_enable=True)
-    with (
-        Emulator(config=config) as emulator,
-        Producer(
-            bootstrap_servers=emulator.bootstrap_servers,
-            transactional_id="t",
-            transaction_two_phase_commit_enable=True,
-        ) as producer,
-        pytest.raises(UnsupportedByBrokerError, match="KIP-939"),
-    ):
-        producer.init_transactions(keep_prepared_txn=True)
 
 
 def test_plain_transactions_work_on_a_released_kafka() -> None:

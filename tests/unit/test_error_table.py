@@ -71,6 +71,8 @@ TABLE: dict[Api, dict[ErrorClass, set[int]]] = {
         UNSUPPORTED: {35},
     },
 }
+# after these a description may tell who ended what was prepared, and how
+ENDED_BY_ANOTHER = (47, 48, 49, 90)
 OTHERWISE = {Api.PRODUCE: ABORT, Api.METADATA: RETRY}
 
 
@@ -109,11 +111,17 @@ def _found(manager: TransactionManager) -> None:
     manager.on_answer(m.FindCoordinatorAnswer(0, 1, "h", 1), 0)
 
 
+def _asked(manager: TransactionManager) -> None:
+    _found(manager)
+    _next(manager, m.ApiVersions)
+    manager.on_answer(m.BrokerFeatures(0, {api: (0, 12) for api in Api}, 2), 0)
+    _next(manager, m.InitProducerId)
+
+
 def _ready(*, keep: bool = False, ongoing: int = -1) -> TransactionManager:
     manager = _manager()
     operation = manager.init_transactions(keep)
-    _found(manager)
-    _next(manager, m.InitProducerId)
+    _asked(manager)
     manager.on_answer(m.InitProducerIdAnswer(0, 42, 7, ongoing, ongoing), 0)
     manager.heard(operation)
     return manager
@@ -146,7 +154,8 @@ def finding_for_init() -> tuple[TransactionManager, Operation]:
 def initialising() -> tuple[TransactionManager, Operation]:
     manager = _manager()
     operation = manager.init_transactions(False)
-    _found(manager)
+    _asked(manager)
+    manager.on_answer(m.InitProducerIdAnswer(35), 0)  # no KeepPreparedTxn here (KAFKA-20739)
     _next(manager, m.InitProducerId)
     return manager, operation
 
@@ -264,6 +273,9 @@ def test_every_code_in_every_situation(situation: Situation, api: Api, before: S
         assert manager.state is before
         what = expected_class(api, code)
         manager.on_answer(answer_of(api, code), 0)
+        if manager.prepared_txn_state and manager.state is S.COMMITTING_TRANSACTION and code in ENDED_BY_ANOTHER:
+            _next(manager, m.DescribeTransaction)
+            manager.on_answer(m.TransactionDescribed(53), 0)  # nobody can tell what became of it
         if what in (RETRY, LOOKUP):
             assert manager.state is before, code
             assert not operation.done

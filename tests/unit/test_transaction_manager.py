@@ -12,6 +12,7 @@ from dualwrite.client.states import ProducerState
 from dualwrite.client.transaction_manager import TransactionManager
 from dualwrite.errors import (
     AbortableError,
+    Api,
     AuthorizationError,
     CommitOutcomeUnknown,
     DualWriteError,
@@ -21,7 +22,6 @@ from dualwrite.errors import (
     IllegalStateError,
     InvalidTxnStateError,
     OutcomeUnknown,
-    UnsupportedByBrokerError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -29,6 +29,8 @@ NODE = 3
 FIND = m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t")
 OFFSETS = {TopicPartition("in", 0): OffsetAndMetadata(5)}
 GROUP = ConsumerGroupMetadata("g")
+KIP_939 = m.BrokerFeatures(0, dict.fromkeys(Api, (0, 12)), 2)
+NO_TIMEOUT = 2**31 - 1
 
 
 class Driver:
@@ -42,6 +44,7 @@ class Driver:
             backoff=Backoff(100, 1000),
         )
         self.now_ms = 1000.0
+        self.knows_features = False
 
     def next(self, *, delivered: bool = True) -> m.Request | None:
         outgoing = self.manager.poll(self.now_ms, delivered=delivered)
@@ -53,6 +56,10 @@ class Driver:
     def find_coordinator(self) -> None:
         assert self.next() == FIND
         self.answer(m.FindCoordinatorAnswer(0, NODE, "h", 1))
+        if not self.knows_features:
+            self.knows_features = True
+            assert self.next() == m.ApiVersions()
+            self.answer(KIP_939)
 
     def initialised(self, *, keep: bool = False, answer: m.InitProducerIdAnswer | None = None) -> Driver:
         self.manager.init_transactions(keep)
@@ -84,15 +91,23 @@ def error_of(operation: Operation) -> DualWriteError:
 # ---- initialisation ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("two_phase_commit", [True, False])
-@pytest.mark.parametrize("keep", [True, False])
-def test_init_asks_for_what_is_configured(two_phase_commit: bool, keep: bool) -> None:
+@pytest.mark.parametrize(
+    ("two_phase_commit", "keep", "expected"),
+    [
+        # the answer to KeepPreparedTxn tells the tier, so it is tried in any case
+        (True, True, m.InitProducerId("t", NO_TIMEOUT, True, True)),
+        (True, False, m.InitProducerId("t", NO_TIMEOUT, True, True)),
+        (False, True, m.InitProducerId("t", 60_000, False, True)),
+        (False, False, m.InitProducerId("t", 60_000, False, False)),
+    ],
+)
+def test_init_asks_for_what_is_configured(two_phase_commit: bool, keep: bool, expected: m.InitProducerId) -> None:
     driver = Driver(two_phase_commit=two_phase_commit)
     operation = driver.manager.init_transactions(keep)
     driver.find_coordinator()
     outgoing = driver.manager.poll(driver.now_ms, delivered=True)
     assert outgoing is not None
-    assert outgoing.request == m.InitProducerId("t", 60_000, two_phase_commit, keep)
+    assert outgoing.request == expected
     assert outgoing.node_id == NODE
     driver.answer(m.InitProducerIdAnswer(0, 42, 7))
     assert operation.done
@@ -208,7 +223,7 @@ def test_refused_permission_leaves_the_producer_uninitialised(code: int) -> None
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [(35, UnsupportedByBrokerError), (90, FencedError), (47, FencedError), (42, FatalError), (50, FatalError)],
+    [(90, FencedError), (47, FencedError), (42, FatalError), (50, FatalError)],
 )
 def test_fatal_answers_to_init(code: int, expected: type[Exception]) -> None:
     driver = Driver()

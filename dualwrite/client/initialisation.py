@@ -1,0 +1,269 @@
+"""How a transactional id is taken over, and what precedes a transaction: requests one after the other, without sockets.
+
+The steps stand in a queue. Those of `init_transactions()` and `complete_transaction()` are done while the producer is
+initialising; those that precede a transaction wait for its first record, so that a transaction without records costs
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Final
+
+from dualwrite.client import codec
+from dualwrite.client import messages as m
+from dualwrite.client.recovery import (
+    RECOVERIES,
+    TRANSACTIONAL_ID_NOT_FOUND,
+    Described,
+    DescribedState,
+    Recovery,
+    find,
+    may_take_over,
+)
+from dualwrite.client.tiers import First, Plan, not_accepted, plan, plan_after_keep, tier_between_transactions
+from dualwrite.config import MAX_TRANSACTION_TIMEOUT_MS
+from dualwrite.errors import Api, PreparedTransactionLost, UnsupportedByBrokerError
+from dualwrite.guarantee import Guarantee, Tier, guarantee_of
+from dualwrite.prepared_state import PreparedTxnState
+
+# A prepared pair and the next one must be two epochs apart, see recovery.py.
+_EPOCHS_APART: Final = 2
+
+_TWO_PHASE: Final = (Tier.KEEP_PREPARED, Tier.STORED_PAIR)
+
+
+class Step(Enum):
+    """One exchange with the coordinator."""
+
+    ASK_FEATURES = "ApiVersions: which tier is it?"
+    TRY_KEEP = "InitProducerId with KeepPreparedTxn"
+    DESCRIBE = "DescribeTransactions: what is there?"
+    LOOK_AGAIN = "DescribeTransactions: is anything open that was not decided about?"
+    TAKE_OVER = "InitProducerId: aborts what is open, and fences"
+    RAISE_EPOCH = "InitProducerId with our own pair: another epoch, and nobody else is fenced by mistake (KIP-360)"
+    SPEND_PAIR = "EndTxn(abort) of nothing: another epoch (KIP-890)"
+
+
+_FIRST: Final[dict[First, Step]] = {
+    First.TRY_KEEP: Step.TRY_KEEP,
+    First.DESCRIBE: Step.DESCRIBE,
+    First.TAKE_OVER: Step.TAKE_OVER,
+}
+
+
+class Initialisation:
+    """What a producer knows of the broker, and the steps that it still owes before it may write."""
+
+    def __init__(
+        self,
+        *,
+        transactional_id: str,
+        two_phase_commit: bool,
+        accepts_bound: bool,
+        transaction_timeout_ms: int,
+    ) -> None:
+        self.transaction_version = codec.NEWEST_TRANSACTION_VERSION
+        self.tier: Tier | None = None
+        self.keep = False
+        self.steps: deque[Step] = deque()
+        self._transactional_id = transactional_id
+        self._two_phase_commit = two_phase_commit
+        self._accepts_bound = accepts_bound
+        self._timeout_ms = transaction_timeout_ms
+        self._features = m.BrokerFeatures(0, {}, 0)
+        self._next_version: int | None = None
+        self._decided: Described | None = None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What holds on this broker."""
+        return guarantee_of(self.tier, self._timeout_ms)
+
+    @property
+    def is_v2(self) -> bool:
+        """Whether partitions join by Produce and each end raises the epoch (KIP-890)."""
+        return self.transaction_version >= codec.NEWEST_TRANSACTION_VERSION
+
+    @property
+    def describes(self) -> bool:
+        """Whether the broker can be asked what became of a transaction (KIP-664)."""
+        return Api.DESCRIBE_TRANSACTIONS in self._features.versions
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def begin(self, keep: bool) -> None:
+        """`init_transactions()` was called."""
+        self.keep = keep
+        self._decided = None
+        self.steps = deque([Step.ASK_FEATURES])
+
+    def request(self, step: Step, pair: PreparedTxnState) -> m.Request:
+        """The request of a step, from the producer that holds `pair` (empty: none)."""
+        if step is Step.ASK_FEATURES:
+            return m.ApiVersions()
+        if step in (Step.DESCRIBE, Step.LOOK_AGAIN):
+            return m.DescribeTransaction(self._transactional_id)
+        if step is Step.SPEND_PAIR:
+            return m.EndTxn(self._transactional_id, pair.producer_id, pair.producer_epoch, False)
+        tries = step is Step.TRY_KEEP
+        two_phase = self._two_phase_commit and (tries or self.tier in _TWO_PHASE)
+        timeout_ms = MAX_TRANSACTION_TIMEOUT_MS if two_phase else self._timeout_ms
+        init = m.InitProducerId(self._transactional_id, timeout_ms, two_phase, tries)
+        if step is Step.RAISE_EPOCH:
+            return init._replace(producer_id=pair.producer_id, producer_epoch=pair.producer_epoch)
+        return init
+
+    # ---- answers --------------------------------------------------------------------------------------------
+
+    def take_features(self, features: m.BrokerFeatures) -> UnsupportedByBrokerError | None:
+        """What the coordinator offers; an error where that is too little."""
+        self._features = features
+        self.transaction_version = features.transaction_version
+        self._next_version = None
+        self.tier = None
+        return self._follow(
+            plan(
+                features,
+                two_phase_commit=self._two_phase_commit,
+                keep=self.keep,
+                accepted=self._accepts_bound,
+                timeout_ms=self._timeout_ms,
+            )
+        )
+
+    def take_refused_keep(self, error_code: int) -> UnsupportedByBrokerError | bool:
+        """KeepPreparedTxn was refused, which changed nothing. False: that is final."""
+        following = plan_after_keep(
+            error_code,
+            self._features,
+            two_phase_commit=self._two_phase_commit,
+            keep=self.keep,
+            accepted=self._accepts_bound,
+            timeout_ms=self._timeout_ms,
+        )
+        if following is None:
+            return False
+        return self._follow(following) or True
+
+    def _follow(self, following: Plan | UnsupportedByBrokerError) -> UnsupportedByBrokerError | None:
+        if isinstance(following, UnsupportedByBrokerError):
+            return following
+        self.tier = following.tier
+        self.steps = deque([_FIRST[following.first]])
+        return None
+
+    def take_kept(self, *, ongoing: bool) -> bool:
+        """KeepPreparedTxn was answered. True when nothing is left to do, False when what is open is to be aborted."""
+        self.tier = Tier.KEEP_PREPARED if self._two_phase_commit else None
+        self.steps.clear()
+        if ongoing and not self.keep:
+            self.steps.append(Step.TAKE_OVER)
+        return not self.steps
+
+    def take_description(self, described: Described) -> None:
+        """What is there, to be compared with the stored pair before anything is changed."""
+        self._decided = described
+        self.steps = deque([Step.LOOK_AGAIN, Step.TAKE_OVER])
+
+    def take_second_look(self, described: Described) -> bool:
+        """Whether nothing is open but what was decided about; then the takeover may follow."""
+        self.steps.popleft()
+        return self._decided is None or may_take_over(self._decided, described)
+
+    def took_over(self) -> None:
+        """InitProducerId was answered: the id is ours."""
+        self.steps.popleft()
+        self._decided = None
+
+    def failed_to_take_over(self) -> None:
+        """InitProducerId is to be asked again: time has passed, in which somebody may have opened a transaction."""
+        if self.steps and self.steps[0] is Step.TAKE_OVER and self._decided is not None:
+            self.steps.appendleft(Step.LOOK_AGAIN)
+
+    # ---- a transaction that was found -----------------------------------------------------------------------
+
+    @property
+    def found(self) -> Described | None:
+        """What was described and is not decided yet."""
+        return self._decided
+
+    def recovery(self, stored: PreparedTxnState) -> Recovery | None:
+        """What completing by `stored` takes; None where nothing is left to compare it with."""
+        if self._decided is None:
+            return None
+        return RECOVERIES[find(stored, self._decided, self.transaction_version)]
+
+    def committed(self) -> None:
+        """What was found open is committed: whatever is open from here on is somebody else's."""
+        if self._decided is not None:
+            self._decided = self._decided._replace(state=DescribedState.COMPLETE_COMMIT)
+
+    def lost(self, stored: PreparedTxnState, described: Described) -> PreparedTransactionLost:
+        """The error that says so."""
+        return PreparedTransactionLost(
+            f"the prepared transaction {stored} of transactional id {self._transactional_id!r} was not committed: "
+            f"Kafka says {described.state.value} at {described.pair or 'no producer id'}, so it was aborted, by the "
+            "broker's timeout or by an operator. What the application decided with it and Kafka disagree. "
+            "Nothing was changed by this producer, and each recovery with keep_prepared_txn=True says so again; "
+            "repair the data, then go on with init_transactions()",
+            transactional_id=self._transactional_id,
+            prepared_state=str(stored),
+            described_state=described.state.value,
+            described_producer_id=described.pair.producer_id,
+            described_producer_epoch=described.pair.producer_epoch,
+            described_start_ms=described.start_ms,
+        )
+
+    # ---- between transactions -------------------------------------------------------------------------------
+
+    def note_version(self, transaction_version: int) -> None:
+        """The cluster's level as read now; it is followed when no transaction is open."""
+        self._next_version = transaction_version
+
+    def follow_version(self) -> None:
+        """Between transactions: take over the level that was read last."""
+        version, self._next_version = self._next_version, None
+        if version is None or version == self.transaction_version:
+            return
+        was_v2 = self.is_v2
+        self.transaction_version = version
+        self.tier = tier_between_transactions(self.tier, version)
+        if self.is_v2 and not was_v2:
+            self.raise_epoch()  # KAFKA-18227
+
+    def refuse_tier(self) -> UnsupportedByBrokerError | None:
+        """Whether the cluster has gone below what the caller accepts since the initialisation."""
+        if self.tier in (None, *_TWO_PHASE) or self._accepts_bound:
+            return None
+        assert self.tier is not None
+        reason = f"the cluster runs transaction.version={self.transaction_version} now"
+        return not_accepted(self.tier, reason, self._timeout_ms)
+
+    def before_transaction(self) -> None:
+        """A transaction is begun: what must precede its first record."""
+        if self.tier is Tier.BOUNDED_V1:
+            self.raise_epoch(_EPOCHS_APART)
+
+    def raise_epoch(self, times: int = 1) -> None:
+        """The present pair must not be used for another transaction."""
+        missing = times - self.steps.count(Step.RAISE_EPOCH)
+        self.steps.extend([Step.RAISE_EPOCH] * missing)
+
+    def spend_pair(self) -> None:
+        """The present pair was given out as a prepared state, and nothing was sent under it."""
+        if Step.SPEND_PAIR not in self.steps:
+            self.steps.append(Step.SPEND_PAIR if self.is_v2 else Step.RAISE_EPOCH)
+
+
+def described(answer: m.TransactionDescribed) -> Described:
+    """An answer without an error, or that there is no such id, as a value. `ValueError` for a state nobody knows."""
+    if answer.error_code == TRANSACTIONAL_ID_NOT_FOUND:
+        return Described(DescribedState.NOT_FOUND, PreparedTxnState(), -1)
+    pair = (
+        PreparedTxnState()
+        if answer.producer_id < 0 or answer.producer_epoch < 0
+        else PreparedTxnState.of(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+    )
+    return Described(DescribedState(answer.state), pair, answer.start_ms)
