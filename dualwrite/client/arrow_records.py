@@ -8,6 +8,7 @@ the records of a batch one after the other.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -40,7 +41,8 @@ class Column(NamedTuple):
         return Column(self.array.slice(start, end - start), self.lengths[start:end])
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rows:
     """Checked columns of equal length. `partitions`: -1 where it is not given; `headers` are encoded."""
 
     key: Column
@@ -314,7 +316,7 @@ class Planned(NamedTuple):
             )
 
 
-def _batch_starts(sizes: Ints, limit: int) -> list[int]:
+def batch_starts(sizes: Ints, limit: int) -> list[int]:
     """Where batches begin so that each but a single large record is within the limit."""
     ends = np.cumsum(sizes)
     starts, at = [], 0
@@ -353,7 +355,7 @@ def plan(rows: Rows, limits: Limits, batch_overhead: int) -> Iterator[Planned]:
     for partition in np.unique(rows.partitions).tolist():
         mine = np.flatnonzero(rows.partitions == partition)
         whole = len(mine) == len(rows)
-        yield Planned(partition, rows if whole else rows.take(mine), _batch_starts(sizes[mine], room))
+        yield Planned(partition, rows if whole else rows.take(mine), batch_starts(sizes[mine], room))
 
 
 # ---- partitions -------------------------------------------------------------------------------------------------

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dualwrite.client.arrow_partitions import OF_ALL_KEYS
-from dualwrite.client.arrow_records import Ints, Limits, Planned, Rows, check_sizes, key_bytes, plan, row_sizes, rows_of
+from dualwrite.client.arrow_records import (
+    Ints,
+    Limits,
+    Planned,
+    Rows,
+    batch_starts,
+    check_sizes,
+    key_bytes,
+    plan,
+    row_sizes,
+    rows_of,
+)
 from dualwrite.client.encoded_batch import HEADER_BYTES, EncodedBatch
 from dualwrite.client.engine import Engine
 from dualwrite.client.operations import Operation
@@ -63,7 +75,7 @@ class ArrowSource:
         missing = np.flatnonzero(chosen < 0)
         if len(missing):
             chosen[missing] = self._choose(rows, missing, partitions)
-        return rows._replace(partitions=chosen)
+        return replace(rows, partitions=chosen)
 
     def _choose(self, rows: Rows, missing: Ints, partitions: int) -> Ints:
         choice = self._engine.choice
@@ -85,8 +97,8 @@ class ArrowSource:
 
     def _fill(self, rows: Rows, keyless: Ints, partitions: int) -> Ints:
         """One partition after the other, a batch for each (KIP-480)."""
-        ends = np.cumsum(row_sizes(rows)[keyless])
-        turns = (ends - 1) // max(self._limits.batch_size - HEADER_BYTES, 1)
+        starts = batch_starts(row_sizes(rows)[keyless], self._limits.batch_size - HEADER_BYTES)
+        turns = np.searchsorted(np.array(starts), np.arange(len(keyless)), side="right") - 1
         first = self._engine.choice.choose(self._bulk.topic, None, partitions)
         chosen: Ints = (first + turns) % partitions
         return chosen

@@ -72,6 +72,12 @@ class BulkSend:
                 return waiting
             self._step = None
 
+    def fate_so_far(self) -> str:
+        """For whoever has to give up."""
+        if not self.accepted:
+            return "nothing of it was sent"
+        return f"{self.accepted} of the {self.record_count} records were accepted"
+
     def took(self, batch: Batch, first_index: int, record_count: int) -> None:
         """These records were accepted."""
         self.accepted += record_count
