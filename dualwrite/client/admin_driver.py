@@ -52,7 +52,7 @@ class Located(NamedTuple, Generic[K]):
 
     nodes: Mapping[K, int]
     failed: Mapping[K, KafkaError]
-    not_yet: Mapping[K, str]
+    not_yet: Mapping[K, str | NoAnswerError]
 
 
 LookUp = Callable[[Sequence[K]], Awaitable[Located[K]]]
@@ -81,12 +81,12 @@ class AdminDriver:
         """Between two attempts."""
         return Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
 
-    async def pause(self, backoff: Backoff, deadline_s: float, error_code: int | None = None) -> bool:
+    async def pause(self, backoff: Backoff, deadline_s: float) -> bool:
         """Wait before the next attempt. False: there is no time for one."""
-        left_s = deadline_s - asyncio.get_running_loop().time()
-        if left_s <= 0:
+        wait_s = backoff.failed() / 1000
+        if asyncio.get_running_loop().time() + wait_s >= deadline_s:
             return False
-        await asyncio.sleep(min(backoff.failed(error_code) / 1000, left_s))
+        await asyncio.sleep(wait_s)
         return True
 
     # ---- where things are -----------------------------------------------------------------------------------
@@ -94,12 +94,14 @@ class AdminDriver:
     async def metadata(self, topics: Sequence[str] | None, deadline_s: float) -> ClusterMetadata:
         """From whichever broker answers. Raises `KafkaTimeoutError`."""
         backoff = self.new_backoff()
+        why: dict[str, str] = {}
         while True:
             try:
                 answer = await self._transport.ask(ANY_NODE, codec.metadata(topics), deadline_s)
             except NoAnswerError as error:
+                _remember(why, "Metadata", error)
                 if not await self.pause(backoff, deadline_s):
-                    raise KafkaTimeoutError(f"no broker has answered Metadata in time: {error}") from None
+                    raise KafkaTimeoutError(f"no broker has answered Metadata in time: {why['Metadata']}") from None
             else:
                 self._transport.learn_brokers(answer.cluster.brokers)
                 return answer
@@ -110,7 +112,7 @@ class AdminDriver:
         metadata = await self.metadata(topics, deadline_s)
         nodes: dict[TopicPartition, int] = {}
         failed: dict[TopicPartition, KafkaError] = {}
-        not_yet: dict[TopicPartition, str] = {}
+        not_yet: dict[TopicPartition, str | NoAnswerError] = {}
         for partition in partitions:
             topic = metadata.topics.get(partition.topic)
             error_code = _UNKNOWN_TOPIC if topic is None else topic.error_code
@@ -130,12 +132,12 @@ class AdminDriver:
         """The transaction coordinators of ids."""
         nodes: dict[str, int] = {}
         failed: dict[str, KafkaError] = {}
-        not_yet: dict[str, str] = {}
+        not_yet: dict[str, str | NoAnswerError] = {}
         for some in _in_parts(transactional_ids):
             try:
                 replies = await self._transport.ask(ANY_NODE, codec.find_coordinators(some), deadline_s)
             except NoAnswerError as error:
-                not_yet |= dict.fromkeys(some, str(error))
+                not_yet |= dict.fromkeys(some, error)
                 continue
             for key in some:
                 code, broker = replies.get(key, Reply(NETWORK_EXCEPTION))
@@ -171,10 +173,12 @@ class AdminDriver:
                 try:
                     located = await look_up(unknown)
                 except KafkaTimeoutError as error:  # what was answered before is not thrown away
-                    located = Located({}, {}, dict.fromkeys(unknown, str(error)))
+                    out_of_time = NoAnswerError(str(error), out_of_time=True)
+                    located = Located({}, {}, dict.fromkeys(unknown, out_of_time))
                 nodes.update(located.nodes)
                 results.failed.update(located.failed)
-                why.update(located.not_yet)
+                for key, reason in located.not_yet.items():
+                    _remember(why, key, reason)
             calls = [
                 self._ask(node_id, some, call_for, deadline_s)
                 for node_id, mine in _by_node(waiting, nodes).items()
@@ -214,7 +218,7 @@ class AdminDriver:
         if isinstance(reply, KafkaError):
             results.failed[key] = reply
         elif isinstance(reply, NoAnswerError):
-            why[key] = str(reply)
+            _remember(why, key, reply)
             del nodes[key]
         elif reply.error_code == 0 and reply.value is not None:
             results.done[key] = reply.value
@@ -232,6 +236,12 @@ class AdminDriver:
     async def greatest_version(self, node_id: int, api: Api, deadline_s: float) -> int:
         """What a broker offers, -1 for nothing. Raises `NoAnswerError`."""
         return await self._transport.greatest_version(node_id, api, deadline_s)
+
+
+def _remember(why: dict[K, str], key: K, reason: str | NoAnswerError) -> None:
+    """The newest reason that says something: not that the caller's time is up."""
+    if not isinstance(reason, NoAnswerError) or not reason.out_of_time or key not in why:
+        why[key] = str(reason)
 
 
 def _by_node(keys: Sequence[K], nodes: Mapping[K, int]) -> dict[int, list[K]]:

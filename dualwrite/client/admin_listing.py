@@ -25,6 +25,7 @@ from dualwrite.errors import (
     IncompleteAnswerError,
     InvalidPatternError,
     KafkaError,
+    KafkaTimeoutError,
     RetriableError,
     UnsupportedByBrokerError,
     error_class,
@@ -53,6 +54,8 @@ class Filters(NamedTuple):
 
 
 _Listings = tuple[TransactionListing, ...]
+_Key = int | TopicPartition | str
+"""What a failure is about: a broker, a partition of the coordinators' topic, or that topic."""
 
 
 async def list_transactions(driver: AdminDriver, filters: Filters, deadline_s: float) -> _Listings:
@@ -62,46 +65,48 @@ async def list_transactions(driver: AdminDriver, filters: Filters, deadline_s: f
     `InvalidPatternError`, `KafkaTimeoutError`.
     """
     answers: dict[int, _Listings] = {}
+    failures: dict[_Key, KafkaError] = {}
     backoff = driver.new_backoff()
     metadata = await driver.metadata([TRANSACTION_STATE_TOPIC], deadline_s)
     while True:
-        asked = metadata
-        missing = [broker.broker_id for broker in asked.cluster.brokers if broker.broker_id not in answers]
+        before = metadata
+        missing = [broker.broker_id for broker in before.cluster.brokers if broker.broker_id not in answers]
         results = await asyncio.gather(*(_ask(driver, broker_id, filters, deadline_s) for broker_id in missing))
-        failures: dict[int | TopicPartition, KafkaError] = {}
+        earlier, failures = failures, {}
         for broker_id, result in zip(missing, results, strict=True):
-            if isinstance(result, KafkaError):
+            if isinstance(result, NoAnswerError):
+                failures[broker_id] = _newest(result, earlier.get(broker_id))
+            elif isinstance(result, KafkaError):
                 failures[broker_id] = result
             else:
                 answers[broker_id] = result
-        metadata = await _looked_again(driver, asked, failures, deadline_s)
-        if _coordinators(metadata) != _coordinators(asked):
+        try:
+            metadata = await driver.metadata([TRANSACTION_STATE_TOPIC], deadline_s)
+        except KafkaTimeoutError as error:  # nobody says whether coordinators moved meanwhile
+            if not failures:
+                failures[TRANSACTION_STATE_TOPIC] = error
+        moved = _moved(before, metadata)
+        if moved:
             answers.clear()
-            failures[-1] = RetriableError("transaction coordinators moved while they were asked")
-        failures |= _without_coordinator(metadata)
+        failures |= moved | _without_coordinator(metadata)
         if not failures:
             return _merged(answers)
-        if not any(isinstance(error, RetriableError) for error in failures.values()) or not await driver.pause(
-            backoff, deadline_s
-        ):
+        may_pass = any(isinstance(error, RetriableError) for error in failures.values())
+        if not may_pass or not await driver.pause(backoff, deadline_s):
             raise _incomplete(answers, failures)
 
 
-async def _looked_again(
-    driver: AdminDriver, before: ClusterMetadata, failures: dict[int | TopicPartition, KafkaError], deadline_s: float
-) -> ClusterMetadata:
-    try:
-        return await driver.metadata([TRANSACTION_STATE_TOPIC], deadline_s)
-    except RetriableError as error:  # nobody can be asked any more: what was listed may be out of date
-        failures[-1] = error
-        return before
+def _newest(error: NoAnswerError, earlier: KafkaError | None) -> KafkaError:
+    return earlier if error.out_of_time and earlier is not None else RetriableError(str(error))
 
 
-async def _ask(driver: AdminDriver, broker_id: int, filters: Filters, deadline_s: float) -> _Listings | KafkaError:
+async def _ask(
+    driver: AdminDriver, broker_id: int, filters: Filters, deadline_s: float
+) -> _Listings | KafkaError | NoAnswerError:
     try:
         return await _ask_once(driver, broker_id, filters, deadline_s)
     except NoAnswerError as error:
-        return RetriableError(str(error))
+        return error
     except AdminError as error:
         if isinstance(error, InvalidPatternError):
             raise
@@ -163,7 +168,21 @@ def _coordinators(metadata: ClusterMetadata) -> Mapping[int, tuple[int, int]] | 
     return topic.leaders
 
 
-def _without_coordinator(metadata: ClusterMetadata) -> dict[int | TopicPartition, KafkaError]:
+def _moved(before: ClusterMetadata, after: ClusterMetadata) -> dict[_Key, KafkaError]:
+    """The coordinators that are not those that were asked."""
+    old, new = _coordinators(before), _coordinators(after)
+    if old is None or new is None:
+        return {}
+    return {
+        TopicPartition(TRANSACTION_STATE_TOPIC, partition): RetriableError(
+            f"the coordinator of {TRANSACTION_STATE_TOPIC}-{partition} moved while it was asked"
+        )
+        for partition in old.keys() | new.keys()
+        if old.get(partition) != new.get(partition)
+    }
+
+
+def _without_coordinator(metadata: ClusterMetadata) -> dict[_Key, KafkaError]:
     return {
         TopicPartition(TRANSACTION_STATE_TOPIC, partition): RetriableError(
             f"nobody coordinates the ids of {TRANSACTION_STATE_TOPIC}-{partition}: its leader is down"
@@ -178,9 +197,7 @@ def _merged(answers: Mapping[int, _Listings]) -> _Listings:
     return tuple(rows[transactional_id] for transactional_id in sorted(rows))
 
 
-def _incomplete(
-    answers: Mapping[int, _Listings], failures: Mapping[int | TopicPartition, KafkaError]
-) -> IncompleteAnswerError:
+def _incomplete(answers: Mapping[int, _Listings], failures: Mapping[_Key, KafkaError]) -> IncompleteAnswerError:
     reasons = "; ".join(str(error) for error in failures.values())
     return IncompleteAnswerError(
         f"not every transactional id was listed: {reasons}", partial=_merged(answers), failures=failures

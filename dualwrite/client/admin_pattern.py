@@ -29,13 +29,21 @@ _TOKEN: Final = re.compile(
 
 def matcher(pattern: str) -> Callable[[str], bool] | None:
     """Says of a transactional id whether all of it matches, as a broker would; None where that is not certain."""
-    if not _means_the_same(pattern):
+    inner = _without_anchors(pattern)
+    if not _means_the_same(inner):
         return None
     try:
-        compiled = re.compile(pattern, re.ASCII)
+        compiled = re.compile(inner, re.ASCII)
     except re.error:
         return None
     return lambda transactional_id: compiled.fullmatch(transactional_id) is not None
+
+
+def _without_anchors(pattern: str) -> str:
+    """All of an id has to match, so a ^ at the beginning and a $ at the end say nothing."""
+    inner = pattern.removeprefix("^")
+    ends_in_anchor = re.search(r"(?<!\\)(?:\\\\)*\$$", inner)
+    return inner[:-1] if ends_in_anchor else inner
 
 
 def _means_the_same(pattern: str) -> bool:

@@ -24,7 +24,14 @@ T = TypeVar("T")
 
 
 class NoAnswerError(Exception):
-    """No answer came; the request may or may not have been carried out."""
+    """No answer came; the request may or may not have been carried out.
+
+    `out_of_time`: it is the caller who waits no longer, so what went wrong before says more.
+    """
+
+    def __init__(self, message: str, *, out_of_time: bool = False) -> None:
+        super().__init__(message)
+        self.out_of_time = out_of_time
 
 
 class AdminTransport:
@@ -100,7 +107,7 @@ class AdminTransport:
             async with asyncio.timeout_at(deadline_s):
                 return await awaited
         except TimeoutError:
-            raise NoAnswerError(f"{_broker(node_id)} {otherwise}") from None
+            raise NoAnswerError(f"{_broker(node_id)} {otherwise}", out_of_time=True) from None
 
     def on_change(self) -> None:
         """A connection that was asked for has come or failed."""

@@ -43,12 +43,14 @@ def test_list_long_ones_and_by_pattern(site: Site, admin: TransactionAdmin) -> N
     for suffix in ("a", "b", "c.d"):
         site.open(f"{name}-{suffix}", topic)
     site.wire.init_ok(f"{name}-e")
+    site.wire.init_ok(f"{name}-\u00e9")
 
     def listed(pattern: str, states: tuple[str, ...] = ()) -> list[str]:
         rows = admin.list_transactions(transactional_id_pattern=pattern, states=states)
         return [row.transactional_id.removeprefix(f"{name}-") for row in rows]
 
-    assert listed(f"{name}-.") == ["a", "b", "e"]
+    assert listed(f"{name}-.") == ["a", "b", "e", "\u00e9"]
+    assert listed(f"^{name}-\\w$") == ["a", "b", "e"]  # of ASCII only
     assert listed(f"{name}-[ab]", ("Ongoing",)) == ["a", "b"]
     assert listed(f"{name}-(?:a|c\\.d)") == ["a", "c.d"]
     assert listed(f"{name}-c.?") == []

@@ -40,7 +40,8 @@ class LinearPattern:
 
     def __init__(self, pattern: str) -> None:
         ignores_case = pattern.startswith("(?i)")
-        compiler = _Compiler(pattern, 4 if ignores_case else 0, re.IGNORECASE if ignores_case else re.NOFLAG)
+        # RE2's \w, \d and \s are of ASCII only; its folding of cases is not, and re.ASCII would say so of both
+        compiler = _Compiler(pattern, 4 if ignores_case else 0, re.IGNORECASE if ignores_case else re.ASCII)
         self._program, self._start = compiler.compile()
         self._known: dict[tuple[frozenset[int], str], frozenset[int]] = {}
 

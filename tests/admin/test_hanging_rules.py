@@ -1,0 +1,74 @@
+"""What hangs, by the rule of kafka-transactions.sh find-hanging (KIP-664): each case, without a broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.admin import ActiveProducer, TopicPartition, TransactionDescription
+from dualwrite.client.hanging import Judged, OpenTransaction, candidates, judge, still_open
+
+HERE, ELSEWHERE = TopicPartition("t", 0), TopicPartition("t", 1)
+NOW_MS, MAX_MS = 1_000_000, 900_000
+
+
+def producer(*, last_timestamp_ms: int = 0, start: int | None = 5) -> ActiveProducer:
+    return ActiveProducer(7, 1, 0, last_timestamp_ms, None, start)
+
+
+OPENED = OpenTransaction(HERE, producer())
+
+
+def description(*partitions: TopicPartition, state: str = "Ongoing") -> TransactionDescription:
+    return TransactionDescription("x", 0, state, 7, 1, 60_000, 0, frozenset(partitions))
+
+
+@pytest.mark.parametrize(
+    ("row", "is_candidate"),
+    [
+        (producer(last_timestamp_ms=NOW_MS - MAX_MS - 1), True),
+        (producer(last_timestamp_ms=NOW_MS - MAX_MS), False),
+        (producer(last_timestamp_ms=-1), True),
+        (producer(last_timestamp_ms=0, start=None), False),
+        (producer(last_timestamp_ms=0, start=0), True),
+        (producer(last_timestamp_ms=NOW_MS + 1), False),
+    ],
+)
+def test_candidates_are_open_for_longer_than_any_may_be(row: ActiveProducer, is_candidate: bool) -> None:
+    found = candidates({HERE: [row], ELSEWHERE: []}, now_ms=NOW_MS, max_transaction_timeout_ms=MAX_MS)
+    assert found == ([OpenTransaction(HERE, row)] if is_candidate else [])
+
+
+HANGS, LIVES, OPEN_QUESTION = Judged([OPENED], []), Judged([], []), Judged([], [OPENED])
+
+
+@pytest.mark.parametrize("all_heard", [True, False])
+@pytest.mark.parametrize(
+    ("ids", "descriptions", "expected", "expected_without_all"),
+    [
+        ({}, {}, HANGS, OPEN_QUESTION),  # nobody knows the producer
+        ({7: "x"}, {"x": None}, HANGS, HANGS),  # the id expired between the two questions
+        ({7: "x"}, {"x": description(HERE)}, LIVES, LIVES),
+        ({7: "x"}, {"x": description(HERE, ELSEWHERE, state="PrepareAbort")}, LIVES, LIVES),  # its marker is to come
+        ({7: "x"}, {"x": description(ELSEWHERE)}, HANGS, HANGS),
+        ({7: "x"}, {"x": description(state="CompleteCommit")}, HANGS, HANGS),
+        ({7: "x"}, {}, OPEN_QUESTION, OPEN_QUESTION),  # its coordinator did not answer
+        ({8: "y"}, {"y": description(HERE)}, HANGS, OPEN_QUESTION),
+    ],
+)
+def test_who_hangs(
+    ids: dict[int, str],
+    descriptions: dict[str, TransactionDescription | None],
+    expected: Judged,
+    expected_without_all: Judged,
+    all_heard: bool,
+) -> None:
+    judged = judge([OPENED], ids, descriptions, all_coordinators_heard=all_heard)
+    assert judged == (expected if all_heard else expected_without_all)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_open"),
+    [([producer()], True), ([], False), ([producer(start=None)], False), ([producer(start=9)], False)],
+)
+def test_only_what_a_second_look_shows_too(rows: list[ActiveProducer], is_open: bool) -> None:
+    assert still_open([OPENED], {HERE: rows}) == ([OPENED] if is_open else [])

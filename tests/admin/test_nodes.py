@@ -1,0 +1,262 @@
+"""Several brokers: coordinators are spread, move, load and go away; an answer is whole, or says what it lacks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.admin import TopicPartition, TransactionAdmin
+from dualwrite.broker_emulator import DropReply, Emulator, Error, Fault, Hold, PausePoint, Profile
+from dualwrite.errors import (
+    AdminError,
+    AuthorizationError,
+    IncompleteAnswerError,
+    KafkaTimeoutError,
+    UnsupportedByBrokerError,
+)
+from dualwrite.producer import Producer
+from tests.admin.conftest import settings_of
+
+IDS = [f"worker-{number}" for number in range(8)]
+SOON_MS = 300
+LONG_AGO = {"max_transaction_timeout_ms": -1}
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with Emulator(config=settings_of(Profile.KIP_939), nodes=3, topics={"orders": 3}) as running:
+        for transactional_id in IDS:
+            with Producer(bootstrap_servers=running.bootstrap_servers, transactional_id=transactional_id) as producer:
+                producer.init_transactions()
+        yield running
+
+
+@pytest.fixture
+def admin(emulator: Emulator) -> Iterator[TransactionAdmin]:
+    settings = {"retry_backoff_ms": 5, "reconnect_backoff_ms": 5, "default_api_timeout_ms": 10_000}
+    with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers, **settings) as made:
+        yield made
+
+
+def open_transaction(emulator: Emulator, transactional_id: str, partition: int = 0) -> Producer:
+    producer = Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id=transactional_id)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", value=b"1", partition=partition)
+    producer.flush()
+    return producer
+
+
+def names(listed: tuple[object, ...]) -> list[str]:
+    return [row.transactional_id for row in listed]  # type: ignore[attr-defined]
+
+
+def test_ids_of_every_coordinator(emulator: Emulator, admin: TransactionAdmin) -> None:
+    listed = admin.list_transactions()
+    assert names(listed) == IDS
+    assert {row.transactional_id: row.coordinator_id for row in listed} == {
+        name: emulator.coordinator(transactional_id=name) for name in IDS
+    }
+    assert len({row.coordinator_id for row in listed}) == 3
+    described = admin.describe_transactions(IDS)
+    assert {row.coordinator_id for row in described.values() if row} == {0, 1, 2}
+    assert sorted(admin.describe_features()) == [0, 1, 2]
+    assert len(admin.describe_cluster().brokers) == 3
+
+
+def test_a_coordinator_that_moves_while_it_is_listed(emulator: Emulator, admin: TransactionAdmin) -> None:
+    """The broker that has the id now was asked before it had it, and the one that had it is asked when it has not."""
+    moved = IDS[0]
+    before = emulator.coordinator(transactional_id=moved)
+    after = (before + 1) % 3
+    held = emulator.faults.add(Fault(api="ListTransactions", node=before, action=Hold()))
+    answers: list[list[str]] = []
+    caller = threading.Thread(target=lambda: answers.append(names(admin.list_transactions())))
+    caller.start()
+    held.wait_held(1)
+    emulator.move_coordinator(after, transactional_id=moved)
+    held.release()
+    caller.join(10)
+    assert answers == [IDS]
+
+
+def test_a_coordinator_that_loads_is_waited_for(emulator: Emulator, admin: TransactionAdmin) -> None:
+    name = IDS[0]
+    held = emulator.hold(PausePoint.BEFORE_LOAD)
+    emulator.move_coordinator((emulator.coordinator(transactional_id=name) + 1) % 3, transactional_id=name)
+    held.wait_reached()
+    with pytest.raises(KafkaTimeoutError, match=r"COORDINATOR_LOAD_IN_PROGRESS \(14\)"):
+        admin.describe_transaction(name, timeout_ms=SOON_MS)
+    with pytest.raises(IncompleteAnswerError, match=r"COORDINATOR_LOAD_IN_PROGRESS \(14\)") as caught:
+        admin.list_transactions(timeout_ms=SOON_MS)
+    loading = emulator.coordinator(transactional_id=name)
+    assert list(caught.value.failures) == [loading]
+    assert names(caught.value.partial) == [
+        other for other in IDS if emulator.coordinator(transactional_id=other) != loading
+    ]
+    held.release()
+    assert names(admin.list_transactions()) == IDS
+    assert admin.describe_transaction(name).coordinator_id == loading
+
+
+def test_a_broker_that_goes_away_leaves_nothing_out_where_others_take_over(
+    emulator: Emulator, admin: TransactionAdmin
+) -> None:
+    assert names(admin.list_transactions()) == IDS
+    emulator.crash_node(emulator.coordinator(transactional_id=IDS[0]))
+    assert names(admin.list_transactions()) == IDS
+    assert None not in admin.describe_transactions(IDS).values()
+    assert len(admin.describe_features()) == 2
+
+
+@pytest.mark.parametrize("answered", [1, 2])
+def test_an_answer_that_is_lost_is_asked_for_again(emulator: Emulator, admin: TransactionAdmin, answered: int) -> None:
+    for api in ("Metadata", "ListTransactions", "FindCoordinator", "DescribeTransactions", "DescribeProducers"):
+        emulator.faults.add(Fault(api=api, count=answered, action=DropReply()))
+    assert names(admin.list_transactions()) == IDS
+    assert admin.describe_transaction(IDS[0]).state == "Empty"
+    assert admin.describe_producers([TopicPartition("orders", 0)]) == {TopicPartition("orders", 0): ()}
+
+
+def test_a_broker_that_never_answers_makes_the_answer_incomplete(emulator: Emulator, admin: TransactionAdmin) -> None:
+    silent = emulator.coordinator(transactional_id=IDS[0])
+    missing = [name for name in IDS if emulator.coordinator(transactional_id=name) == silent]
+    assert names(admin.list_transactions()) == IDS
+    for api in ("ListTransactions", "DescribeTransactions", "ApiVersions"):
+        emulator.faults.add(Fault(api=api, node=silent, count=None, action=Hold()))
+    with pytest.raises(IncompleteAnswerError, match=f"broker {silent}") as listed:
+        admin.list_transactions(timeout_ms=SOON_MS)
+    assert set(listed.value.failures) == {silent}
+    assert names(listed.value.partial) == [name for name in IDS if name not in missing]
+    with pytest.raises(IncompleteAnswerError, match=f"broker {silent}") as described:
+        admin.describe_transactions(IDS, timeout_ms=SOON_MS)
+    assert sorted(described.value.failures) == missing
+    assert sorted(described.value.partial) == [name for name in IDS if name not in missing]
+    with pytest.raises(IncompleteAnswerError) as features:
+        admin.describe_features(timeout_ms=SOON_MS)
+    assert (sorted(features.value.partial), list(features.value.failures)) == (
+        [node for node in range(3) if node != silent],
+        [silent],
+    )
+
+
+def test_what_hangs_is_not_decided_without_every_coordinator(emulator: Emulator, admin: TransactionAdmin) -> None:
+    """To a search that leaves a silent coordinator out, each of its transactions looks as if nobody knew it."""
+    name = IDS[0]
+    silent = emulator.coordinator(transactional_id=name)
+    with open_transaction(emulator, name):
+        assert admin.find_hanging("orders", **LONG_AGO) == ()
+        fault = emulator.faults.add(Fault(api="ListTransactions", node=silent, count=None, action=Error(14)))
+        with pytest.raises(IncompleteAnswerError) as caught:
+            admin.find_hanging("orders", **LONG_AGO, timeout_ms=SOON_MS)
+        assert caught.value.partial == ()
+        assert set(caught.value.failures) == {silent, TopicPartition("orders", 0)}
+        fault.remove()
+        assert admin.find_hanging("orders", **LONG_AGO) == ()
+
+
+def test_a_transaction_that_ends_during_the_search_does_not_hang(emulator: Emulator, admin: TransactionAdmin) -> None:
+    name = IDS[0]
+    with open_transaction(emulator, name) as producer:
+        held = emulator.faults.add(Fault(api="ListTransactions", count=None, action=Hold()))
+        found: list[object] = []
+        caller = threading.Thread(target=lambda: found.append(admin.find_hanging("orders", **LONG_AGO)))
+        caller.start()
+        held.wait_held(3)
+        producer.commit_transaction()
+        held.release()
+        caller.join(10)
+        assert found == [()]
+
+
+def test_a_leader_that_moved_is_found(emulator: Emulator, admin: TransactionAdmin) -> None:
+    partition = TopicPartition("orders", 1)
+    with open_transaction(emulator, IDS[0], 1) as producer:
+        assert len(admin.describe_producers([partition])[partition]) == 1
+        leader = emulator.log("orders", 1).leader_id
+        refused = emulator.faults.add(Fault(api="DescribeProducers", node=leader, action=Error(6)))
+        assert len(admin.describe_producers([partition])[partition]) == 1
+        assert refused.hits == 1
+        emulator.move_leader("orders", 1, (leader + 1) % 3)
+        admin.abort_transaction(partition, start_offset=0)
+        assert emulator.log("orders", 1).last_stable_offset == 2
+        producer.close(timeout_s=0)
+
+
+def test_a_copy_of_a_given_broker(emulator: Emulator, admin: TransactionAdmin) -> None:
+    partition = TopicPartition("orders", 0)
+    with open_transaction(emulator, IDS[0]):
+        leader = emulator.log("orders", 0).leader_id
+        assert len(admin.describe_producers([partition], broker_id=leader)[partition]) == 1
+        with pytest.raises(KafkaTimeoutError, match="broker 99"):
+            admin.describe_producers([partition], broker_id=99, timeout_ms=SOON_MS)
+
+
+@pytest.mark.parametrize("lost", ["InitProducerId", "WriteTxnMarkers"])
+def test_an_end_whose_answer_is_lost_is_repeated(emulator: Emulator, admin: TransactionAdmin, lost: str) -> None:
+    with open_transaction(emulator, IDS[0]) as producer:
+        fault = emulator.faults.add(Fault(api=lost, action=DropReply()))
+        if lost == "InitProducerId":
+            admin.force_terminate_transaction(IDS[0])
+        else:
+            admin.abort_transaction(TopicPartition("orders", 0), start_offset=0)
+        assert fault.hits == 1
+        assert emulator.log("orders", 0).last_stable_offset >= 2
+        producer.close(timeout_s=0)
+
+
+def test_a_coordinator_that_moves_during_a_termination(emulator: Emulator, admin: TransactionAdmin) -> None:
+    name = IDS[0]
+    with open_transaction(emulator, name) as producer:
+        emulator.faults.add(Fault(api="InitProducerId", count=2, action=Error(16)))
+        emulator.faults.add(Fault(api="InitProducerId", action=Error(51)))
+        ended = admin.force_terminate_transaction(name)
+        assert admin.describe_transaction(name).producer_epoch == ended.producer_epoch
+        producer.close(timeout_s=0)
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "expected", "words"),
+    [
+        ("DescribeTransactions", 53, AuthorizationError, "missing is DESCRIBE on the transactional id 'worker-0'"),
+        ("FindCoordinator", 53, AuthorizationError, "missing is DESCRIBE on the transactional id 'worker-0'"),
+        ("InitProducerId", 53, AuthorizationError, "missing is WRITE on the transactional id 'worker-0'"),
+        ("InitProducerId", 50, AdminError, r"INVALID_TRANSACTION_TIMEOUT \(50\)"),
+        ("DescribeTransactions", -1, AdminError, r"UNKNOWN_SERVER_ERROR|UnknownError|-1"),
+    ],
+)
+def test_refusals_are_not_repeated(
+    emulator: Emulator, admin: TransactionAdmin, api: str, code: int, expected: type[Exception], words: str
+) -> None:
+    fault = emulator.faults.add(Fault(api=api, action=Error(code)))
+    with pytest.raises(expected, match=words):
+        admin.force_terminate_transaction(IDS[0])
+    assert fault.hits == 1
+
+
+def test_refusals_of_partitions(emulator: Emulator, admin: TransactionAdmin) -> None:
+    partition = TopicPartition("orders", 0)
+    emulator.faults.add(Fault(api="DescribeProducers", action=Error(29)))
+    with pytest.raises(AuthorizationError, match="READ on the topic"):
+        admin.describe_producers([partition])
+    with open_transaction(emulator, IDS[0]) as producer:
+        emulator.faults.add(Fault(api="WriteTxnMarkers", action=Error(31)))
+        with pytest.raises(AuthorizationError, match="ALTER on the cluster"):
+            admin.abort_transaction(partition, start_offset=0)
+        producer.close(timeout_s=0)
+
+
+def test_nobody_there() -> None:
+    with TransactionAdmin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=SOON_MS) as admin:
+        with pytest.raises(KafkaTimeoutError, match="Connection refused"):
+            admin.list_transactions()
+
+
+def test_filters_that_a_broker_lacks_are_not_ignored() -> None:
+    with Emulator(config=settings_of(Profile.KAFKA_3_9)) as emulator:
+        with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
+            assert admin.list_transactions(running_longer_than_ms=1) == ()
+            with pytest.raises(UnsupportedByBrokerError, match="KIP-1152"):
+                admin.list_transactions(transactional_id_pattern="(a+)+b")
