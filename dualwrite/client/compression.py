@@ -12,7 +12,7 @@ from dualwrite.errors import ConfigError
 try:
     import cramjam
 except ImportError:
-    cramjam = None
+    cramjam = None  # type: ignore[assignment]
 
 
 class Codec(NamedTuple):
