@@ -7,6 +7,7 @@ fault tests use the same names.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -54,21 +55,27 @@ class Hold:
 class PausePoints:
     """The holds of one emulator, and the faults that mean its points. Must be used inside the emulator's loop."""
 
-    __slots__ = ("_faults", "_holds")
+    __slots__ = ("_faults", "_holds", "_lock", "active")
 
     def __init__(self, faults: Faults | None = None) -> None:
+        self.active = False
+        """Whether anything may happen at a point; callers skip `reach` when not."""
         self._holds: list[Hold] = []
         self._faults = faults
+        self._lock = threading.Lock()  # faults change in any thread, and the last look must be the one that counts
+        if faults is not None:
+            faults.points_changed = self._look
+            self._look()
 
-    @property
-    def active(self) -> bool:
-        """Whether anything may happen at a point; callers skip `reach` when not."""
-        return bool(self._holds) or (self._faults is not None and self._faults.meets_points)
+    def _look(self) -> None:
+        with self._lock:
+            self.active = bool(self._holds) or (self._faults is not None and self._faults.meets_points)
 
     def hold(self, point: PausePoint, match: Match | None = None) -> Hold:
         """Hold `point` for contexts that `match` accepts (all, when None) until released."""
         hold = Hold(point, match or (lambda context: True))
         self._holds.append(hold)
+        self._look()
         return hold
 
     async def reach(self, point: PausePoint, **context: Any) -> None:
@@ -80,5 +87,6 @@ class PausePoints:
                 await hold.released.wait()
                 if hold in self._holds:
                     self._holds.remove(hold)
+                    self._look()
         if self._faults is not None and self._faults.meets_points:
             await self._faults.pass_point(point, context)

@@ -219,6 +219,8 @@ class Faults:
         self.meets_points = False
         self.crash_node: Callable[[int], None] = _no_node_to_crash
         """How a node is crashed, in the emulator's loop. Set by the cluster."""
+        self.points_changed: Callable[[], None] = _nobody_to_tell
+        """Called in any thread when `meets_points` may have changed. Set by the pause points."""
         self._lock = threading.Lock()
         self._handles: tuple[FaultHandle, ...] = ()
         self._late: tuple[LateCopy, ...] = ()
@@ -252,6 +254,7 @@ class Faults:
         self.active = bool(self._late) or any(fault.point is None for fault in faults)
         self.meets_markers = any(fault.meets_markers for fault in faults)
         self.meets_points = any(fault.point is not None for fault in faults)
+        self.points_changed()
 
     # for the broker's loop
 
@@ -304,6 +307,10 @@ class Faults:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _nobody_to_tell() -> None:
+    pass
 
 
 def _no_node_to_crash(node_id: int) -> None:
