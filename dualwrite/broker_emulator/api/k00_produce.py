@@ -25,8 +25,9 @@ Appends record batches of magic 2, as they are, to partitions that this node lea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -145,13 +146,12 @@ def _first_header(records: bytes | None) -> BatchHeader | None:
 def _request_error(call: Call, writes: list[_Write]) -> ErrorCode:
     """An error of the request as a whole (2.11, rows 1 and 4)."""
     transactional = [write.header for write in writes if write.header is not None and write.header.is_transactional]
-    if not transactional:
-        return ErrorCode.none
-    if call.request.transactional_id is None:
+    if transactional and call.request.transactional_id is None:
         return ErrorCode.transactional_id_authorization_failed
-    producers = {(header.producer_id, header.producer_epoch) for header in transactional} - {_NO_PRODUCER}
-    if len(producers) > 1:
-        return ErrorCode.invalid_producer_id_mapping
+    if len(transactional) > 1:
+        producers = {(header.producer_id, header.producer_epoch) for header in transactional} - {_NO_PRODUCER}
+        if len(producers) > 1:
+            return ErrorCode.invalid_producer_id_mapping
     return ErrorCode.none
 
 
@@ -264,24 +264,24 @@ def _response(call: Call, writes: list[_Write], results: list[AppendResult]) -> 
         if errors:
             raise CloseConnectionError(f"Produce with acks=0 failed: {', '.join(error.name for error in errors)}")
         return None
-    remaining = iter(results)
-    return _build(call, lambda data: next(remaining), LeaderHints(call, [result.error for result in results]))
+    return _build(call, iter(results), LeaderHints(call, [result.error for result in results]))
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     if call.request.acks == 0:
         raise CloseConnectionError(f"Produce with acks=0 failed: {error.name}")
-    return _build(call, lambda data: AppendResult(error), LeaderHints(call, ()))
+    return _build(call, repeat(AppendResult(error)), LeaderHints(call, ()))
 
 
-def _build(call: Call, result_of: Any, hints: LeaderHints) -> Any:
+def _build(call: Call, results: Iterator[AppendResult], hints: LeaderHints) -> Any:
+    """The response with one result for each partition, in the order of the request."""
     new = call.new
     return new.response(
         responses=tuple(
             new.TopicProduceResponse(
                 **topic_reference(topic),
                 partition_responses=tuple(
-                    _partition_response(new, topic, data.index, result_of(data), hints) for data in topic.partition_data
+                    _partition_response(new, topic, data.index, next(results), hints) for data in topic.partition_data
                 ),
             )
             for topic in call.request.topic_data

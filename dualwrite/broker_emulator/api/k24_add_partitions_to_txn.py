@@ -42,10 +42,12 @@ async def handle(call: Call) -> Any:
         _names(request.v3_and_below_topics),
         transaction_version=0,
     )
-    return _single(call, {name: producer_fenced_below(2, call.version, error) for name, error in errors.items()})
+    if isinstance(errors, ErrorCode):
+        errors = producer_fenced_below(2, call.version, errors)
+    return _single(call, errors)
 
 
-async def _transaction(call: Call, transaction: Any) -> _Errors:
+async def _transaction(call: Call, transaction: Any) -> ErrorCode | _Errors:
     identity = (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch)
     names = _names(transaction.topics)
     if transaction.verify_only:
@@ -61,16 +63,16 @@ async def _add(
     names: list[TopicPartition],
     *,
     transaction_version: int,
-) -> _Errors:
+) -> ErrorCode | _Errors:
+    """One answer for all partitions, or an answer for each where one of them cannot be added."""
     errors = {name: error for name in names if (error := _check(call, name)) is not ErrorCode.none}
     if errors:
         return {name: errors.get(name, ErrorCode.operation_not_attempted) for name in names}
     if not names:
-        return {}
-    error = await call.node.transactions.add_partitions(
+        return ErrorCode.none
+    return await call.node.transactions.add_partitions(
         transactional_id, producer_id, producer_epoch, names, transaction_version=transaction_version
     )
-    return dict.fromkeys(names, error)
 
 
 def _check(call: Call, name: TopicPartition) -> ErrorCode:
@@ -111,7 +113,7 @@ def _single(call: Call, errors: ErrorCode | _Errors) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, results_by_topic_v3_and_below=topics)
 
 
-def _many(call: Call, results: list[tuple[Any, _Errors]], error: ErrorCode) -> Any:
+def _many(call: Call, results: list[tuple[Any, ErrorCode | _Errors]], error: ErrorCode) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,
@@ -134,10 +136,7 @@ def refuse(call: Call, error: ErrorCode) -> Any:
 def refuse_partitions(call: Call, error: ErrorCode) -> Any:
     if call.version < _MANY_TRANSACTIONS_VERSION:
         return _single(call, error)
-    results: list[tuple[Any, _Errors]] = [
-        (transaction, dict.fromkeys(_names(transaction.topics), error)) for transaction in call.request.transactions
-    ]
-    return _many(call, results, ErrorCode.none)
+    return _many(call, [(transaction, error) for transaction in call.request.transactions], ErrorCode.none)
 
 
 register(
