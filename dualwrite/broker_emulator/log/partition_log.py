@@ -35,8 +35,8 @@ from dualwrite.broker_emulator.log.record_batch import (
     CorruptRecordError,
     OldMagicError,
     UnsupportedCompressionError,
-    build_batch,
     build_end_txn_marker,
+    build_single,
     iter_records,
     parse_header,
     split_batches,
@@ -271,8 +271,8 @@ class PartitionLog:
         It needs none of the checks of `append`, and no coordinator's request should wait for them.
         """
         next_offset = self._log_end_offset + 1
-        batch = build_batch(
-            [(key, value)], timestamp_ms=now_ms, base_offset=self._log_end_offset, leader_epoch=self.leader_epoch
+        batch = build_single(
+            key, value, timestamp_ms=now_ms, base_offset=self._log_end_offset, leader_epoch=self.leader_epoch
         )
         if len(batch) > self.config.max_message_bytes:
             return ErrorCode.message_too_large
@@ -359,7 +359,7 @@ class PartitionLog:
     def _flushed(self, offset: int) -> None:
         """Everything below `offset` may be acknowledged and shown."""
         self._flushed_offset = offset
-        self._advance()
+        self._advance(self._high_watermark if self._high_watermark_held else offset)
 
     def append_marker(
         self,
@@ -403,9 +403,10 @@ class PartitionLog:
         if replicated_to is None:
             replicated_to = self._high_watermark if self._high_watermark_held else self._flushed_offset
         stable = replicated_to
-        if not self._unstable.is_empty:
-            self._unstable.replicated_to(replicated_to)
-            stable = self._unstable.last_stable_offset(replicated_to)
+        unstable = self._unstable
+        if not unstable.is_empty:
+            unstable.replicated_to(replicated_to)
+            stable = unstable.last_stable_offset(replicated_to)
         if stable < self._log_start_offset:
             stable = self._log_start_offset
         has_moved = replicated_to != self._high_watermark or stable != self._last_stable_offset

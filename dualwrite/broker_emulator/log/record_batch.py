@@ -197,24 +197,25 @@ def build_batch(
     base_sequence: int = -1,
     transactional: bool = False,
     control: bool = False,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
 ) -> bytes:
-    """One uncompressed batch of (key, value) pairs. Raises ValueError when there are none.
-
-    `base_offset` and `leader_epoch` are for a leader that stores it as it is, without `stamp`.
-    """
+    """One uncompressed batch of (key, value) pairs. Raises ValueError when there are none."""
     if not records:
         raise ValueError("a record batch needs at least one record")
-    body = _encode_record(0, *records[0])
-    count = len(records)
-    if count > 1:
-        body += b"".join(_encode_record(index, *record) for index, record in enumerate(records[1:], 1))
+    body = b"".join([_encode_record(index, key, value) for index, (key, value) in enumerate(records)])
     attributes = (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
+    count = len(records)
     head = _AFTER_CRC.pack(
         attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence, count
     )
-    return _frame(head + body, base_offset, leader_epoch)
+    return _frame(head + body, 0, -1)
+
+
+def build_single(
+    key: bytes | None, value: bytes | None, *, timestamp_ms: int, base_offset: int, leader_epoch: int
+) -> bytes:
+    """The batch of one record that no producer sent, for a leader that stores it as it is, without `stamp`."""
+    head = _AFTER_CRC.pack(0, 0, timestamp_ms, timestamp_ms, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1)
+    return _frame(head + _encode_record(0, key, value), base_offset, leader_epoch)
 
 
 def _frame(checked: bytes, base_offset: int, leader_epoch: int) -> bytes:

@@ -118,7 +118,7 @@ class TransactionCoordinator:
         pause_points: PausePoints,
     ) -> None:
         self.node_id = node_id
-        self._rules = CoordinatorRules.from_config(config)
+        self.follow(config)
         self._partition_count = config.transaction_state_log_num_partitions
         self._clock = clock
         self._log = log
@@ -169,6 +169,7 @@ class TransactionCoordinator:
         version of the request that ends it; what the server does by itself, and how records are written, follow the
         cluster's version of that moment (KIP-890)."""
         self._rules = CoordinatorRules.from_config(config)
+        self._value_version = value_version(self._rules.transaction_version)
 
     def halt(self) -> None:
         """Stop all background work at once; afterwards requests are answered NOT_COORDINATOR, inspection with 15."""
@@ -428,18 +429,19 @@ class TransactionCoordinator:
             await self._reach(_BEFORE_APPEND, metadata)
             if not self._is_owner(owned):
                 return ErrorCode.not_coordinator
-        rules = self._rules
-        version = value_version(rules.transaction_version)
+        version = self._value_version
         if not is_representable(metadata, version):
             return ErrorCode.unsupported_version
-        value = encode_value(metadata, version, as_kafka_4_3=not rules.logs_last_epoch)
+        value = encode_value(metadata, version, as_kafka_4_3=not self._rules.logs_last_epoch)
         return await self._log.append(owned.partition, encode_key(metadata.transactional_id), value)
 
     async def _write_markers(self, run: _MarkerRun) -> None:
-        begun = [begin(self._write_marker(run, topic_partition)) for topic_partition in run.decided.topic_partitions]
-        waiting = [finish(rest) for rest in begun if rest is not None]
-        if waiting:
-            await asyncio.gather(*waiting)
+        partitions = run.decided.topic_partitions
+        if len(partitions) == 1:
+            await self._write_marker(run, *partitions)
+        else:  # a leader that does not answer must not hold up the others
+            begun = [begin(self._write_marker(run, topic_partition)) for topic_partition in partitions]
+            await asyncio.gather(*(finish(rest) for rest in begun if rest is not None))
         if not run.is_cancelled:
             await self._complete(run)
 

@@ -61,11 +61,7 @@ def _transition(
     after = copy(before, state, now_ms, _COMPLETION_OF.get(state), *changes.values())
     if state in _ENDING_STATES and after.start_timestamp_ms == NO_TIMESTAMP_MS:
         raise RuntimeError(f"{before.transactional_id!r} would be {state.label} without ever having been started")
-    return Transition(
-        during=_with_pending_state(before, pending_state or state),
-        after=after,
-        on_failure=on_failure or before,
-    )
+    return Transition(_with_pending_state(before, pending_state or state), after, on_failure or before)
 
 
 def new_transactional_id(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
