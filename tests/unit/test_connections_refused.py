@@ -1,0 +1,90 @@
+"""A refused login is not tried again by itself for ten seconds, and at once when somebody waits; no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.codec import Framer
+from dualwrite.client.connections import Connections, NodeState
+from dualwrite.client.problems import Problems
+from dualwrite.client.topology import Topology
+from dualwrite.errors import AuthenticationError
+
+
+class RefusingSecurity:
+    def __init__(self) -> None:
+        self.attempts = 0
+
+    async def connect(self, *_: Any, **__: Any) -> None:
+        self.attempts += 1
+        raise AuthenticationError("wrong password", error_code=58)
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.now_ms = 1000.0
+        self.security = RefusingSecurity()
+        self.changes = 0
+        self.connections = Connections(
+            bootstrap=[("h", 1)],
+            topology=Topology(),
+            framer=Framer("c"),
+            security=self.security,  # type: ignore[arg-type]
+            request_timeout_ms=1000,
+            max_per_node=1,
+            new_backoff=lambda: Backoff(50, 1000),
+            clock_ms=lambda: self.now_ms,
+            problems=Problems(),
+            on_change=self._changed,
+        )
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def ask(self) -> NodeState | object:
+        found = self.connections.to_any(self.now_ms)
+        before = self.changes
+        if found is NodeState.CONNECTING:
+            while self.changes == before:  # noqa: ASYNC110 - a few turns of the loop
+                await asyncio.sleep(0)
+        return found
+
+
+def test_one_attempt_until_somebody_waits() -> None:
+    async def run() -> None:
+        fixture = Fixture()
+        assert await fixture.ask() is NodeState.CONNECTING
+        refusal = fixture.connections.refusal
+        assert refusal is not None
+        assert str(refusal) == "cannot connect to h:1: wrong password"
+        assert refusal.error_code == 58
+        for _ in range(9):
+            fixture.now_ms += 1000
+            assert await fixture.ask() is NodeState.FAILED
+        assert fixture.security.attempts == 1
+
+        fixture.connections.retry_refused()
+        assert fixture.connections.refusal is None
+        assert await fixture.ask() is NodeState.CONNECTING
+        assert fixture.security.attempts == 2
+        assert fixture.connections.refusal is not None
+
+        assert fixture.connections.wake_at_ms(fixture.now_ms) == fixture.now_ms + 10_100
+        fixture.now_ms += 10_100
+        assert await fixture.ask() is NodeState.CONNECTING
+        assert fixture.security.attempts == 3
+
+    asyncio.run(run())
+
+
+def test_callers_in_a_row_keep_to_the_back_off() -> None:
+    async def run() -> None:
+        fixture = Fixture()
+        for _ in range(10):
+            fixture.connections.retry_refused()
+            await fixture.ask()
+        assert fixture.security.attempts == 1
+
+    asyncio.run(run())
