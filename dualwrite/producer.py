@@ -12,19 +12,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from dualwrite.client.bulk import BulkSend
-from dualwrite.client.cluster import ClusterSettings, lease_cluster
-from dualwrite.client.engine import Engine
 from dualwrite.client.fates import OnDelivery
 from dualwrite.client.futures import RecordFuture, SentRecords, Waiter
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
 from dualwrite.client.operations import Operation
-from dualwrite.client.record_checks import (
-    check_topic,
-    checked_headers,
-    checked_partition,
-    checked_timestamp_ms,
-    encoded,
-)
+from dualwrite.client.producer_base import HeldBack, ProducerBase
 from dualwrite.client.records import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -34,9 +26,9 @@ from dualwrite.client.records import (
     TopicPartition,
 )
 from dualwrite.client.states import ProducerState
+from dualwrite.client.transaction_block import LEAVING, not_aborted
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import IllegalStateError, KafkaTimeoutError
-from dualwrite.guarantee import Guarantee
+from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 
 __all__ = [
@@ -50,6 +42,7 @@ __all__ = [
     "SentRecords",
     "StoredRecords",
     "TopicPartition",
+    "Transaction",
 ]
 
 _CLOSE_CONNECTIONS_TIMEOUT_S: Final = 5.0
@@ -57,7 +50,7 @@ _CLOSE_CONNECTIONS_TIMEOUT_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Producer:
+class Producer(ProducerBase[RecordFuture]):
     """A Kafka producer. Settings by Kafka's names: a mapping with dots, or keywords with underscores.
 
     Without a `transactional.id`: `send`, `flush`, `close`. With one: `init_transactions` once, then transactions.
@@ -71,13 +64,13 @@ class Producer:
     Raises `ConfigError` for settings that are unknown, malformed or contradict each other.
     """
 
+    _future = RecordFuture
+
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
         self._closed = True  # for __del__, should the next lines raise
-        self._config = ProducerConfig.parse(config, settings)
-        self._generation = process_generation()
+        parsed = ProducerConfig.parse(config, settings)
         self._io: IoThread = shared_io_thread()
-        cluster = lease_cluster(ClusterSettings.of(self._config), self._io.loop)
-        self._engine = Engine(self._config, cluster, self._io.call_soon)
+        super().__init__(parsed, self._io.loop, self._io.call_soon)
         self._closed = False
 
     # ---- transactions ---------------------------------------------------------------------------------------
@@ -97,6 +90,15 @@ class Producer:
         self._check_process()
         self._engine.begin_transaction()
 
+    def transaction(self) -> Transaction:
+        """`with producer.transaction():` begins a transaction, and commits it at the end of the block.
+
+        An exception in the block aborts it; one of the commit that says so (`AbortableError`), too. Not aborted is what
+        may be decided already: a transaction that the block prepared, and a commit without an outcome. The exception
+        says then, in a note, how to find out.
+        """
+        return Transaction(self)
+
     def prepare_transaction(self) -> PreparedTxnState:
         """Flush, and promise that this transaction can be committed. Its identity, to be stored with the decision.
 
@@ -114,12 +116,8 @@ class Producer:
         (a stored text goes through `PreparedTxnState(text)`), because what compares unequal would abort; else as
         `commit_transaction`.
         """
-        if not isinstance(state, PreparedTxnState):
-            raise TypeError(
-                f"complete_transaction() takes a PreparedTxnState, not {state!r}; nothing was decided: "
-                "turn a stored text into one with PreparedTxnState(text)"
-            )
-        self._run(lambda: self._engine.complete_transaction(state))
+        checked = self._checked_prepared(state)
+        self._run(lambda: self._engine.complete_transaction(checked))
 
     def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
@@ -141,36 +139,10 @@ class Producer:
 
         An offset is that of the next record to read. Raises `AbortableError`, `FencedError`, `KafkaTimeoutError`.
         """
-        group = ConsumerGroupMetadata(group_metadata) if isinstance(group_metadata, str) else group_metadata
-        positions = {
-            TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-            for partition, offset in offsets.items()
-        }
+        group = self._checked_group(group_metadata)
+        positions = self._checked_positions(offsets)
         if positions:
             self._run(lambda: self._engine.send_offsets(positions, group))
-
-    @property
-    def prepared_txn_state(self) -> PreparedTxnState:
-        """Of the transaction that is prepared, by this producer or found by its initialisation; else empty."""
-        return self._engine.prepared_txn_state
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What a prepared transaction can rely on with this broker: its tier, a sentence, and the bound, if any.
-
-        Raises `IllegalStateError` before `init_transactions()`, which finds it out.
-        """
-        return self._engine.guarantee
-
-    @property
-    def transaction_has_records(self) -> bool:
-        """Whether the open transaction has a record or an offset. One without needs no commit in Kafka."""
-        return self._engine.transaction_has_records
-
-    @property
-    def state(self) -> ProducerState:
-        """Where this producer stands."""
-        return self._engine.state
 
     # ---- records --------------------------------------------------------------------------------------------
 
@@ -197,27 +169,14 @@ class Producer:
         """
         if self._generation != process_generation():
             self._check_process()
-        if type(topic) is not str:
-            check_topic(topic)
-        header_list = [] if headers is None else checked_headers(headers)
-        engine = self._engine
-        if engine.serializers.any:
-            key, value = engine.serializers.apply(topic, key, value, header_list)
-        value_bytes = value if type(value) is bytes else encoded("value", value)
-        key_bytes = None if key is None else encoded("key", key)
-        if partition is not None:
-            partition = checked_partition(partition)
-        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
-        tried = engine.try_send(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
-        if type(tried) is not tuple:
-            deadline_s = self._deadline_s()
-            while isinstance(tried, Operation):
-                self._wait_to_send(tried, topic, deadline_s)
-                tried = engine.try_send(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
-        batch, index = tried
-        if on_delivery is not None:
-            engine.callbacks.add(batch, index, timestamp_ms, on_delivery)
-        return RecordFuture(batch, index, timestamp_ms, engine)
+        handed = self._hand_over(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        if type(handed) is RecordFuture:
+            return handed
+        deadline_s = self._deadline_s()
+        while isinstance(handed, HeldBack):
+            self._wait_to_send(handed.reason, topic, deadline_s, handed.fate)
+            handed = self._hand_over_again(handed)
+        return handed
 
     def send_batch(self, topic: str, records: Any) -> SentRecords:
         """Hand many records of a topic over at once: faster than `send()`, and checked as a whole.
@@ -241,23 +200,13 @@ class Producer:
             self._wait_to_send(operation, topic, deadline_s, bulk.fate_so_far)
         return SentRecords(topic, bulk.parts, bulk.record_count, self._engine)
 
-    def _wait_to_send(
-        self,
-        operation: Operation,
-        topic: str,
-        deadline_s: float,
-        fate: Callable[[], str] = lambda: "the record was not sent",
-    ) -> None:
+    def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float, fate: Callable[[], str]) -> None:
         waiter = self._new_waiter()
         with self._engine.lock:
             operation.listen(waiter.wake)
         if not waiter.wait(deadline_s - time.monotonic()):
             self._engine.give_up_waiting(operation, waiter.wake)
-            raise KafkaTimeoutError(
-                f"sending to {topic!r} waited for {operation.name} longer than "
-                f"max.block.ms={self._config.max_block_ms} ({self._engine.obstacle(self._config.max_block_ms)}); "
-                f"{fate()}"
-            )
+            raise self._not_sent(operation, topic, fate())
         if operation.error is not None:
             raise operation.error
 
@@ -341,11 +290,7 @@ class Producer:
             self._engine.give_up_waiting(operation, waiter.wake)
             raise
         if not ended and self._engine.give_up_waiting(operation, waiter.wake):
-            raise KafkaTimeoutError(
-                f"{operation.name} has no answer within max.block.ms={self._config.max_block_ms} "
-                f"({self._engine.obstacle(self._config.max_block_ms)}); "
-                "it may still take effect, so repeat the same call until it returns"
-            )
+            raise self._no_answer(operation)
 
     def _new_waiter(self) -> Waiter:
         if self._io.is_current:
@@ -357,6 +302,35 @@ class Producer:
     def _deadline_s(self) -> float:
         return time.monotonic() + self._config.max_block_ms / 1000
 
-    def _check_process(self) -> None:
-        if self._generation != process_generation():
-            raise IllegalStateError("this producer belongs to the process before the fork; create a new one here")
+
+class Transaction:
+    """A transaction as a block, see `Producer.transaction()`."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def __enter__(self) -> Producer:
+        self._producer.begin_transaction()
+        return self._producer
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if exc is not None:
+            self._leave_by(exc)
+            return
+        try:
+            self._producer.commit_transaction()
+        except BaseException as error:
+            self._leave_by(error)
+            raise
+
+    def _leave_by(self, error: BaseException) -> None:
+        leaving = LEAVING[self._producer.state]
+        if leaving.note is not None:
+            error.add_note(leaving.note)
+        if leaving.abort:
+            try:
+                self._producer.abort_transaction()
+            except Exception as failed:
+                error.add_note(not_aborted(failed))

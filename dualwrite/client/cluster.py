@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Protocol, Self
 
 from dualwrite.client.backoff import Backoff
@@ -44,12 +44,12 @@ class ClusterSettings:
     reconnect_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000
     connections_max_per_node: int = 16
-    security: SecurityConfig = SecurityConfig()
+    security: SecurityConfig = field(default_factory=SecurityConfig)
 
     @classmethod
     def of(cls, config: Any) -> Self:
         """From any configuration that has settings of these names; one that it does not have keeps its default."""
-        names = [field.name for field in fields(cls)]
+        names = [each.name for each in fields(cls)]
         return cls(**{name: getattr(config, name) for name in names if hasattr(config, name)})
 
 

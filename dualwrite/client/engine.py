@@ -54,6 +54,7 @@ class Engine:
         self._filling = self.choice.filling
         self._memory_waiter: Operation | None = None
         self._waits: list[Operation] = []
+        self._fates: dict[Batch, Operation] = {}
         self._manager = _transaction_manager(config)
         self._identity: TransactionManager | IdempotenceManager = self._manager or IdempotenceManager(
             enabled=config.enable_idempotence, backoff=_retry_backoff(config)
@@ -350,9 +351,11 @@ class Engine:
 
     def fate_of(self, batch: Batch) -> Operation:
         """Ends when the fate of the batch is known. Takes the lock itself."""
-        operation = Operation(f"a record for {batch.topic}-{batch.partition}")
         with self.lock:
-            batch.listen(operation.end)
+            operation = self._fates.get(batch)
+            if operation is None:
+                operation = self._fates[batch] = Operation(f"a record for {batch.topic}-{batch.partition}")
+                batch.listen(lambda: self._fates.pop(batch).end())
             self._interruptible(operation)
         self.wake()
         return operation

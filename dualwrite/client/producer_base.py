@@ -1,0 +1,179 @@
+"""What the producer for threads and the producer for coroutines share: everything but waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from dualwrite.client.batch_builder import Header
+from dualwrite.client.cluster import ClusterSettings, lease_cluster
+from dualwrite.client.engine import Engine
+from dualwrite.client.fates import OnDelivery
+from dualwrite.client.io_thread import process_generation
+from dualwrite.client.operations import Operation
+from dualwrite.client.record_checks import (
+    check_topic,
+    checked_headers,
+    checked_partition,
+    checked_timestamp_ms,
+    encoded,
+)
+from dualwrite.client.record_fate import RecordFate
+from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.states import ProducerState
+from dualwrite.config import ProducerConfig
+from dualwrite.errors import IllegalStateError, KafkaTimeoutError
+from dualwrite.guarantee import Guarantee
+from dualwrite.prepared_state import PreparedTxnState
+
+FutureT = TypeVar("FutureT", bound=RecordFate)
+
+
+class HeldBack(NamedTuple):
+    """A record that cannot be taken now: what must end first, and with what arguments to try again."""
+
+    reason: Operation
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: list[Header]
+    partition: int | None
+    timestamp_ms: int
+    on_delivery: OnDelivery | None
+
+    @staticmethod
+    def fate() -> str:
+        """For whoever gives up."""
+        return "the record was not sent"
+
+
+class ProducerBase(Generic[FutureT]):
+    """Settings, questions, checks of arguments, and the sentences of those who waited too long."""
+
+    _future: ClassVar[Any]
+    """How `send()` answers: FutureT's constructor."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        loop: asyncio.AbstractEventLoop,
+        call_soon: Callable[[Callable[[], object]], object],
+    ) -> None:
+        self._config = config
+        self._generation = process_generation()
+        self._engine = Engine(config, lease_cluster(ClusterSettings.of(config), loop), call_soon)
+
+    # ---- what is asked about --------------------------------------------------------------------------------
+
+    @property
+    def prepared_txn_state(self) -> PreparedTxnState:
+        """Of the transaction that is prepared, by this producer or found by its initialisation; else empty."""
+        return self._engine.prepared_txn_state
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What a prepared transaction can rely on with this broker: its tier, a sentence, and the bound, if any.
+
+        Raises `IllegalStateError` before `init_transactions()`, which finds it out.
+        """
+        return self._engine.guarantee
+
+    @property
+    def transaction_has_records(self) -> bool:
+        """Whether the open transaction has a record or an offset. One without needs no commit in Kafka."""
+        return self._engine.transaction_has_records
+
+    @property
+    def state(self) -> ProducerState:
+        """Where this producer stands."""
+        return self._engine.state
+
+    # ---- records --------------------------------------------------------------------------------------------
+
+    def _hand_over(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> FutureT | HeldBack:
+        """All of `send()` but waiting."""
+        if type(topic) is not str:
+            check_topic(topic)
+        header_list = [] if headers is None else checked_headers(headers)
+        engine = self._engine
+        if engine.serializers.any:
+            key, value = engine.serializers.apply(topic, key, value, header_list)
+        value_bytes = value if type(value) is bytes else encoded("value", value)
+        key_bytes = None if key is None else encoded("key", key)
+        if partition is not None:
+            partition = checked_partition(partition)
+        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
+        tried = engine.try_send(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
+        if isinstance(tried, Operation):
+            return HeldBack(tried, topic, value_bytes, key_bytes, header_list, partition, timestamp_ms, on_delivery)
+        batch, index = tried
+        if on_delivery is not None:
+            engine.callbacks.add(batch, index, timestamp_ms, on_delivery)
+        future: FutureT = self._future(batch, index, timestamp_ms, engine)
+        return future
+
+    def _hand_over_again(self, held: HeldBack) -> FutureT | HeldBack:
+        """What held it back has ended."""
+        _, topic, value, key, headers, partition, timestamp_ms, on_delivery = held
+        tried = self._engine.try_send(topic, value, key, headers, partition, timestamp_ms)
+        if isinstance(tried, Operation):
+            return held._replace(reason=tried)
+        batch, index = tried
+        if on_delivery is not None:
+            self._engine.callbacks.add(batch, index, timestamp_ms, on_delivery)
+        future: FutureT = self._future(batch, index, timestamp_ms, self._engine)
+        return future
+
+    # ---- arguments ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _checked_prepared(state: PreparedTxnState) -> PreparedTxnState:
+        if not isinstance(state, PreparedTxnState):
+            raise TypeError(
+                f"complete_transaction() takes a PreparedTxnState, not {state!r}; nothing was decided: "
+                "turn a stored text into one with PreparedTxnState(text)"
+            )
+        return state
+
+    @staticmethod
+    def _checked_positions(
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for partition, offset in offsets.items()
+        }
+
+    @staticmethod
+    def _checked_group(group_metadata: ConsumerGroupMetadata | str) -> ConsumerGroupMetadata:
+        return ConsumerGroupMetadata(group_metadata) if isinstance(group_metadata, str) else group_metadata
+
+    def _check_process(self) -> None:
+        if self._generation != process_generation():
+            raise IllegalStateError("this producer belongs to the process before the fork; create a new one here")
+
+    # ---- who waited too long --------------------------------------------------------------------------------
+
+    def _no_answer(self, operation: Operation) -> KafkaTimeoutError:
+        return KafkaTimeoutError(
+            f"{operation.name} has no answer within max.block.ms={self._config.max_block_ms} "
+            f"({self._engine.obstacle(self._config.max_block_ms)}); "
+            "it may still take effect, so repeat the same call until it returns"
+        )
+
+    def _not_sent(self, operation: Operation, topic: str, fate: str) -> KafkaTimeoutError:
+        return KafkaTimeoutError(
+            f"sending to {topic!r} waited for {operation.name} longer than "
+            f"max.block.ms={self._config.max_block_ms} ({self._engine.obstacle(self._config.max_block_ms)}); {fate}"
+        )
