@@ -168,13 +168,7 @@ class Sender:
             assert batch.error is not None
             self._identity.fail_abortable(batch.error)
         if self._identity.drops_unsent:
-            cause = self._identity.error
-            self._accumulator.drop_waiting(
-                DeliveryError(
-                    "not sent: the transaction was aborted" if cause is None else f"not sent: {cause}",
-                    error_code=None if cause is None else cause.error_code,
-                )
-            )
+            self._accumulator.drop_waiting(_not_sent(self._identity.error))
 
     def _poll_identity(self, now_ms: float) -> None:
         if self._outgoing is None:
@@ -460,6 +454,15 @@ class Sender:
         with self._lock:
             self._accumulator.drop_all(error)
         await self._cluster.release()
+
+
+def _not_sent(cause: KafkaError | None) -> KafkaError:
+    """What becomes of records that never will be: as bad as what happened to their producer, and no worse."""
+    if cause is None:
+        return DeliveryError("not sent: the transaction was aborted")
+    if isinstance(cause, FatalError):
+        return cause.reworded(f"not sent: {cause}")
+    return DeliveryError(f"not sent: {cause}", error_code=cause.error_code)
 
 
 def _topic_error(topic: m.TopicMetadata) -> KafkaError | InvalidRecordError:

@@ -13,7 +13,7 @@ from tests.interop.wire import Wire
 from tests.support.conditions import until
 from tests.support.topics import read_topic
 
-PROFILES = [Profile.KIP_939, Profile.KAFKA_4_3]
+PROFILES = [Profile.KIP_939, Profile.KAFKA_4_3, Profile.KAFKA_3_9]
 GROUP = "readers"
 
 
