@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from dualwrite.admin import ActiveProducer, TopicPartition, TransactionAdmin
+from dualwrite.client.admin_codec import write_abort_marker
+from dualwrite.client.admin_transport import AdminTransport
+from dualwrite.client.messages import ANY_NODE
+from dualwrite.config import AdminConfig
 from dualwrite.errors import AdminError, FencedError, TransactionalIdNotFoundError
 from dualwrite.producer import Producer
 from tests.admin.site import Site
@@ -134,6 +140,25 @@ def test_what_cannot_be_aborted(site: Site, admin: TransactionAdmin) -> None:
     assert site.wire.list_offsets(topic, isolation=READ_COMMITTED) == 2
 
 
+def test_the_marker_of_the_oldest_brokers(apache_kafka_3_9: Site) -> None:
+    """Brokers before 2.8 have WriteTxnMarkers v0 only; the last release that still offers it stands for them."""
+    site, topic = apache_kafka_3_9, apache_kafka_3_9.new_topic()
+    site.write_unannounced("nobody", Identity(987_654_322, 0), topic)
+    marker = write_abort_marker(
+        TopicPartition(topic, 0), producer_id=987_654_322, producer_epoch=0, coordinator_epoch=0
+    )
+
+    async def write() -> None:
+        loop = asyncio.get_running_loop()
+        transport = AdminTransport(AdminConfig.parse(None, {"bootstrap_servers": site.bootstrap_servers}), loop)
+        written = await transport.ask(ANY_NODE, marker._replace(versions=(0, 0)), loop.time() + 10)
+        assert written == {TopicPartition(topic, 0): (0, True)}
+        await transport.close()
+
+    asyncio.run(write())
+    assert site.wire.list_offsets(topic, isolation=READ_COMMITTED) == 2
+
+
 def test_termination_fences_the_owner_and_lets_readers_go_on(site: Site, admin: TransactionAdmin) -> None:
     topic, name = site.new_topic(), site.new_id()
     identity = site.open(name, topic, timeout_ms=54_321)
@@ -189,8 +214,8 @@ def test_termination_of_a_prepared_transaction_of_a_real_broker(apache_kafka: Si
 
 def _terminate_prepared(site: Site, admin: TransactionAdmin) -> None:
     topic, name = site.new_topic(), site.new_id()
-    settings = {"transactional_id": name, "transaction_two_phase_commit_enable": True}
-    with Producer(bootstrap_servers=site.bootstrap_servers, **settings) as owner:
+    servers = site.bootstrap_servers
+    with Producer(bootstrap_servers=servers, transactional_id=name, transaction_two_phase_commit_enable=True) as owner:
         owner.init_transactions()
         owner.begin_transaction()
         owner.send(topic, value=b"1", partition=0)
