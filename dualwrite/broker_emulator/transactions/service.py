@@ -92,6 +92,8 @@ class _OwnedPartition:
     partition: int
     coordinator_epoch: int
     ids: dict[str, TransactionMetadata] = field(default_factory=dict)
+    marker_runs: dict[str, _MarkerRun] = field(default_factory=dict)
+    """Of the ids whose transaction is being ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +102,7 @@ class _MarkerRun:
 
     owned: _OwnedPartition
     decided: TransactionMetadata
+    acknowledged: set[TopicPartition] = field(default_factory=set)
     is_cancelled: bool = False
 
 
@@ -325,7 +328,11 @@ class TransactionCoordinator:
         owned = self._owner_of(transactional_id)
         if owned is None:
             return TransactionDescription(self._absence_of(transactional_id), transactional_id)
-        return inspection.describe(transactional_id, owned.ids.get(transactional_id))
+        metadata = owned.ids.get(transactional_id)
+        run = owned.marker_runs.get(transactional_id)
+        if metadata is not None and run is not None:
+            metadata = transitions.acknowledged(metadata, run.acknowledged)
+        return inspection.describe(transactional_id, metadata)
 
     def list(
         self,
@@ -436,6 +443,7 @@ class TransactionCoordinator:
         return await self._log.append(owned.partition, encode_key(metadata.transactional_id), value)
 
     async def _write_markers(self, run: _MarkerRun) -> None:
+        run.owned.marker_runs[run.decided.transactional_id] = run
         partitions = run.decided.topic_partitions
         if len(partitions) == 1:
             await self._write_marker(run, *partitions)
@@ -466,8 +474,7 @@ class TransactionCoordinator:
             elif reaction is MarkerReaction.RETRY:
                 await asyncio.sleep(RETRY_BACKOFF_S)
             else:
-                current = owned.ids[decided.transactional_id]
-                owned.ids[decided.transactional_id] = transitions.acknowledged(current, topic_partition)
+                run.acknowledged.add(topic_partition)
                 return
 
     async def _complete(self, run: _MarkerRun) -> None:
@@ -478,6 +485,7 @@ class TransactionCoordinator:
             error = await self._append(owned, transition.after)
             if error is ErrorCode.none:
                 owned.ids[name] = transition.after
+                del owned.marker_runs[name]
                 if self._pause_points.active:
                     await self._reach(_AFTER_APPEND, transition.after)
                 return

@@ -218,9 +218,9 @@ def completed(before: TransactionMetadata, now_ms: int) -> Transition:
     )
 
 
-def acknowledged(metadata: TransactionMetadata, topic_partition: TopicPartition) -> TransactionMetadata:
-    """One marker needs no more work; only memory knows."""
-    return _with_topic_partitions(metadata, metadata.topic_partitions - {topic_partition})
+def acknowledged(metadata: TransactionMetadata, topic_partitions: Collection[TopicPartition]) -> TransactionMetadata:
+    """The markers of these partitions need no more work; only memory knows."""
+    return _with_topic_partitions(metadata, metadata.topic_partitions.difference(topic_partitions))
 
 
 def _bumped(pair: ProducerPair) -> ProducerPair:

@@ -159,7 +159,7 @@ class SimulatedId:
     def write_markers(self) -> None:
         """Every partition acknowledges its marker, and the id completes."""
         for topic_partition in self.known.topic_partitions:
-            self.metadata = transitions.acknowledged(self.known, topic_partition)
+            self.metadata = transitions.acknowledged(self.known, {topic_partition})
         self.apply(transitions.completed(self.known, self.now_ms))
 
     def reload(self) -> None:

@@ -195,7 +195,7 @@ class Interleavings(RuleBasedStateMachine):
     def a_marker_is_acknowledged(self, data: st.DataObject) -> None:
         partition = data.draw(st.sampled_from(sorted(self.outstanding)))
         self.outstanding.discard(partition)
-        self.id.metadata = transitions.acknowledged(self.id.known, partition)
+        self.id.metadata = transitions.acknowledged(self.id.known, {partition})
 
     @precondition(lambda self: self._is_decided() and not self.outstanding and self.in_flight is None)
     @rule(appended=st.booleans())
@@ -295,8 +295,8 @@ class Interleavings(RuleBasedStateMachine):
         if live.state in PREPARE_STATES:  # acknowledgements are not written
             assert reloaded.known.topic_partitions >= live.topic_partitions
             live = transitions.loaded(live)
-            for partition in reloaded.known.topic_partitions - live.topic_partitions:
-                reloaded.metadata = transitions.acknowledged(reloaded.known, partition)
+            done = reloaded.known.topic_partitions - live.topic_partitions
+            reloaded.metadata = transitions.acknowledged(reloaded.known, done)
         assert reloaded.known == live
 
     @invariant()
