@@ -1,1 +1,120 @@
-"""Change a database and publish to Kafka atomically, across every crash."""
+"""Change a database and publish to Kafka atomically, across every crash.
+
+The public names are imported when they are first used: whoever needs only an error should not pay for an event loop.
+"""
+# ruff: noqa: I001 - one import per module, though each name is imported as itself, which is what exports it
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from dualwrite.admin import (
+        AsyncTransactionAdmin as AsyncTransactionAdmin,
+        TransactionAdmin as TransactionAdmin,
+    )
+    from dualwrite.async_producer import AsyncProducer as AsyncProducer
+    from dualwrite.errors import (
+        AbortableError as AbortableError,
+        AdminError as AdminError,
+        AuthenticationError as AuthenticationError,
+        AuthorizationError as AuthorizationError,
+        CommitOutcomeUnknown as CommitOutcomeUnknown,
+        ConfigError as ConfigError,
+        DeliveryError as DeliveryError,
+        DualWriteError as DualWriteError,
+        FatalError as FatalError,
+        FencedCommitOutcomeUnknown as FencedCommitOutcomeUnknown,
+        FencedError as FencedError,
+        IllegalStateError as IllegalStateError,
+        IncompleteAnswerError as IncompleteAnswerError,
+        InvalidPatternError as InvalidPatternError,
+        InvalidRecordError as InvalidRecordError,
+        InvalidTxnStateError as InvalidTxnStateError,
+        KafkaError as KafkaError,
+        KafkaTimeoutError as KafkaTimeoutError,
+        OutcomeUnknown as OutcomeUnknown,
+        PreparedTransactionLost as PreparedTransactionLost,
+        RecipeError as RecipeError,
+        RetriableError as RetriableError,
+        RowLockTimeoutError as RowLockTimeoutError,
+        StateRowError as StateRowError,
+        TransactionDoomedError as TransactionDoomedError,
+        TransactionEndedInsideError as TransactionEndedInsideError,
+        TransactionalIdNotFoundError as TransactionalIdNotFoundError,
+        UnsupportedByBrokerError as UnsupportedByBrokerError,
+    )
+    from dualwrite.guarantee import (
+        Guarantee as Guarantee,
+        Tier as Tier,
+    )
+    from dualwrite.prepared_state import PreparedTxnState as PreparedTxnState
+    from dualwrite.producer import (
+        ConsumerGroupMetadata as ConsumerGroupMetadata,
+        OffsetAndMetadata as OffsetAndMetadata,
+        Producer as Producer,
+        ProducerState as ProducerState,
+        Record as Record,
+        RecordMetadata as RecordMetadata,
+        TopicPartition as TopicPartition,
+    )
+
+_MODULES: Final = {
+    "AsyncTransactionAdmin": "dualwrite.admin",
+    "TransactionAdmin": "dualwrite.admin",
+    "AsyncProducer": "dualwrite.async_producer",
+    "AbortableError": "dualwrite.errors",
+    "AdminError": "dualwrite.errors",
+    "AuthenticationError": "dualwrite.errors",
+    "AuthorizationError": "dualwrite.errors",
+    "CommitOutcomeUnknown": "dualwrite.errors",
+    "ConfigError": "dualwrite.errors",
+    "DeliveryError": "dualwrite.errors",
+    "DualWriteError": "dualwrite.errors",
+    "FatalError": "dualwrite.errors",
+    "FencedCommitOutcomeUnknown": "dualwrite.errors",
+    "FencedError": "dualwrite.errors",
+    "IllegalStateError": "dualwrite.errors",
+    "IncompleteAnswerError": "dualwrite.errors",
+    "InvalidPatternError": "dualwrite.errors",
+    "InvalidRecordError": "dualwrite.errors",
+    "InvalidTxnStateError": "dualwrite.errors",
+    "KafkaError": "dualwrite.errors",
+    "KafkaTimeoutError": "dualwrite.errors",
+    "OutcomeUnknown": "dualwrite.errors",
+    "PreparedTransactionLost": "dualwrite.errors",
+    "RecipeError": "dualwrite.errors",
+    "RetriableError": "dualwrite.errors",
+    "RowLockTimeoutError": "dualwrite.errors",
+    "StateRowError": "dualwrite.errors",
+    "TransactionDoomedError": "dualwrite.errors",
+    "TransactionEndedInsideError": "dualwrite.errors",
+    "TransactionalIdNotFoundError": "dualwrite.errors",
+    "UnsupportedByBrokerError": "dualwrite.errors",
+    "Guarantee": "dualwrite.guarantee",
+    "Tier": "dualwrite.guarantee",
+    "PreparedTxnState": "dualwrite.prepared_state",
+    "ConsumerGroupMetadata": "dualwrite.producer",
+    "OffsetAndMetadata": "dualwrite.producer",
+    "Producer": "dualwrite.producer",
+    "ProducerState": "dualwrite.producer",
+    "Record": "dualwrite.producer",
+    "RecordMetadata": "dualwrite.producer",
+    "TopicPartition": "dualwrite.producer",
+}
+
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from the module that has it (PEP 562)."""
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -1,0 +1,58 @@
+"""What `import dualwrite` gives, and what it costs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dualwrite
+from dualwrite import errors
+
+ROOT = Path(__file__).parents[2]
+
+
+def loaded_by(statement: str) -> set[str]:
+    script = f"import sys; before = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_nothing_else_of_it_and_nobody_elses() -> None:
+    loaded = loaded_by("import dualwrite")
+    assert {name for name in loaded if name.startswith("dualwrite")} == {"dualwrite"}
+    assert not {name.partition(".")[0] for name in loaded} & {"asyncio", "kafka", "aiokafka", "uvloop", "sqlalchemy"}
+
+
+def test_an_error_or_a_prepared_state_costs_no_client() -> None:
+    loaded = loaded_by("from dualwrite import FencedError, PreparedTxnState, Tier")
+    assert not {name.partition(".")[0] for name in loaded} & {"asyncio", "kafka", "aiokafka", "uvloop", "sqlalchemy"}
+
+
+@pytest.mark.parametrize("name", dualwrite.__all__)
+def test_every_public_name_can_be_imported(name: str) -> None:
+    assert getattr(dualwrite, name).__name__ == name
+    assert name in dir(dualwrite)
+
+
+def test_type_checkers_see_what_python_sees() -> None:
+    tree = ast.parse((ROOT / "dualwrite" / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        alias.name: node.module for node in ast.walk(block) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert seen == dualwrite._MODULES
+
+
+def test_every_error_is_a_public_name() -> None:
+    exceptions = {name for name, value in inspect.getmembers(errors, inspect.isclass) if issubclass(value, Exception)}
+    assert exceptions <= set(dualwrite.__all__)
+
+
+def test_what_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Consumer'"):
+        dualwrite.Consumer  # noqa: B018
