@@ -19,16 +19,14 @@ from typing import Any, Self
 
 from dualwrite.client.bulk import BulkSend
 from dualwrite.client.fates import OnDelivery
+from dualwrite.client.group_metadata import group_of, positions_of
 from dualwrite.client.io_thread import process_generation
 from dualwrite.client.operations import Operation
 from dualwrite.client.producer_base import HeldBack, ProducerBase
 from dualwrite.client.record_fate import RecordFate, RecordsFate
 from dualwrite.client.records import (
-    ConsumerGroupMetadata,
-    OffsetAndMetadata,
     RecordMetadata,
     StoredRecords,
-    TopicPartition,
 )
 from dualwrite.client.transaction_block import LEAVING, not_aborted
 from dualwrite.config import ProducerConfig
@@ -204,15 +202,15 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
 
     async def send_offsets_to_transaction(
         self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
-        group_metadata: ConsumerGroupMetadata | str,
+        offsets: Mapping[Any, Any] | Iterable[Any],
+        group_metadata: Any,
     ) -> None:
         """Commit consumed positions of a group together with this transaction (KIP-447).
 
         An offset is that of the next record to read. Raises `AbortableError`, `FencedError`, `KafkaTimeoutError`.
         """
-        group = self._checked_group(group_metadata)
-        positions = self._checked_positions(offsets)
+        group = group_of(group_metadata)
+        positions = positions_of(offsets)
         if positions:
             await self._run(lambda: self._engine.send_offsets(positions, group))
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from dualwrite.client.bulk import BulkSend
 from dualwrite.client.fates import OnDelivery
 from dualwrite.client.futures import RecordFuture, SentRecords, Waiter
+from dualwrite.client.group_metadata import group_of, positions_of
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
 from dualwrite.client.operations import Operation
 from dualwrite.client.producer_base import HeldBack, ProducerBase
@@ -132,15 +133,22 @@ class Producer(ProducerBase[RecordFuture]):
 
     def send_offsets_to_transaction(
         self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
-        group_metadata: ConsumerGroupMetadata | str,
+        offsets: Mapping[Any, Any] | Iterable[Any],
+        group_metadata: Any,
     ) -> None:
         """Commit consumed positions of a group together with this transaction (KIP-447).
 
-        An offset is that of the next record to read. Raises `AbortableError`, `FencedError`, `KafkaTimeoutError`.
+        `offsets` is a mapping by `TopicPartition` to numbers or `OffsetAndMetadata`, kafka-python's and aiokafka's
+        too, or the list that `position()` of a confluent-kafka consumer gives; an offset is that of the next record
+        to read. `group_metadata` is what the consumer says of itself: `group_metadata()` of kafka-python,
+        `consumer_group_metadata()` of confluent-kafka, an aiokafka consumer, or a `ConsumerGroupMetadata`. With a
+        group id alone, Kafka cannot refuse a consumer that has lost its partitions.
+
+        Raises `AbortableError` (a consumer that is no longer a member, for one), `FencedError`, `KafkaTimeoutError`;
+        `TypeError` and `ValueError` for what is neither of these, and nothing was sent then.
         """
-        group = self._checked_group(group_metadata)
-        positions = self._checked_positions(offsets)
+        group = group_of(group_metadata)
+        positions = positions_of(offsets)
         if positions:
             self._run(lambda: self._engine.send_offsets(positions, group))
 

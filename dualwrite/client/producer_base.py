@@ -21,7 +21,6 @@ from dualwrite.client.record_checks import (
     encoded,
 )
 from dualwrite.client.record_fate import RecordFate
-from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.states import ProducerState
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError, KafkaTimeoutError
@@ -145,19 +144,6 @@ class ProducerBase(Generic[FutureT]):
                 "turn a stored text into one with PreparedTxnState(text)"
             )
         return state
-
-    @staticmethod
-    def _checked_positions(
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        return {
-            TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-            for partition, offset in offsets.items()
-        }
-
-    @staticmethod
-    def _checked_group(group_metadata: ConsumerGroupMetadata | str) -> ConsumerGroupMetadata:
-        return ConsumerGroupMetadata(group_metadata) if isinstance(group_metadata, str) else group_metadata
 
     def _check_process(self) -> None:
         if self._generation != process_generation():
