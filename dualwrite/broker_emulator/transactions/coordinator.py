@@ -409,12 +409,15 @@ def decide_timeout_abort(
 
 def has_timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
     """Whether the transaction is open beyond its timeout; one in two-phase commit never is (KIP-939)."""
-    return (
-        metadata.state is TransactionState.ONGOING
-        and metadata.pending_state is None
-        and not metadata.is_two_phase_commit
-        and metadata.start_timestamp_ms + metadata.timeout_ms < now_ms
-    )
+    deadline_ms = timeout_deadline_ms(metadata)
+    return deadline_ms is not None and metadata.pending_state is None and deadline_ms <= now_ms
+
+
+def timeout_deadline_ms(metadata: TransactionMetadata) -> int | None:
+    """When the open transaction has timed out; None where none is open that can."""
+    if metadata.state is not TransactionState.ONGOING or metadata.is_two_phase_commit:
+        return None
+    return metadata.start_timestamp_ms + metadata.timeout_ms + 1
 
 
 def has_expired(metadata: TransactionMetadata, rules: CoordinatorRules, now_ms: int) -> bool:
@@ -422,5 +425,10 @@ def has_expired(metadata: TransactionMetadata, rules: CoordinatorRules, now_ms: 
     return (
         metadata.state in EXPIRABLE_STATES
         and metadata.pending_state is None
-        and metadata.last_update_timestamp_ms <= now_ms - rules.transactional_id_expiration_ms
+        and expiry_deadline_ms(metadata, rules) <= now_ms
     )
+
+
+def expiry_deadline_ms(metadata: TransactionMetadata, rules: CoordinatorRules) -> int:
+    """When the id has expired, unless it is used until then."""
+    return metadata.last_update_timestamp_ms + rules.transactional_id_expiration_ms

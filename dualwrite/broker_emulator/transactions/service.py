@@ -22,6 +22,7 @@ from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions import inspection, transitions
 from dualwrite.broker_emulator.transactions.coordinator import InitProducerIdRequest
+from dualwrite.broker_emulator.transactions.deadlines import Deadlines
 from dualwrite.broker_emulator.transactions.linear_pattern import PatternError
 from dualwrite.broker_emulator.transactions.markers import MarkerReaction, reaction_to
 from dualwrite.broker_emulator.transactions.metadata import NO_PRODUCER_ID, ProducerPair, TransactionMetadata
@@ -94,6 +95,10 @@ class _OwnedPartition:
     ids: dict[str, TransactionMetadata] = field(default_factory=dict)
     marker_runs: dict[str, _MarkerRun] = field(default_factory=dict)
     """Of the ids whose transaction is being ended."""
+    timeouts: Deadlines = field(default_factory=Deadlines)
+    """Of every id with an open transaction that can time out."""
+    expiries: Deadlines = field(default_factory=Deadlines)
+    """Of every id."""
 
 
 @dataclass(slots=True, eq=False)
@@ -159,6 +164,8 @@ class TransactionCoordinator:
         self._loading.discard(partition)
         self._partitions[partition] = owned
         for metadata in owned.ids.values():
+            self._watch_timeout(owned, metadata)
+            self._watch_expiry(owned, metadata)
             if metadata.state in PREPARE_STATES:
                 self._start(self._write_markers(_MarkerRun(owned, metadata)))
 
@@ -369,9 +376,20 @@ class TransactionCoordinator:
         """
         now_ms = self._clock.now_ms()
         for owned in self._partitions.values():
-            for transactional_id, metadata in owned.ids.items():
+            for transactional_id in owned.timeouts.take_due(now_ms):
+                metadata = owned.ids.get(transactional_id)
+                if metadata is None:
+                    continue
+                self._watch_timeout(owned, metadata)
                 if decisions.has_timed_out(metadata, now_ms):
                     self._start(self._abort_timed_out(owned, transactional_id))
+
+    @staticmethod
+    def _watch_timeout(owned: _OwnedPartition, metadata: TransactionMetadata) -> None:
+        """Have a scan look at the id when its transaction may have been open for too long."""
+        deadline_ms = decisions.timeout_deadline_ms(metadata)
+        if deadline_ms is not None:
+            owned.timeouts.look_at(metadata.transactional_id, deadline_ms)
 
     async def _abort_timed_out(self, owned: _OwnedPartition, transactional_id: str) -> None:
         metadata = owned.ids.get(transactional_id)
@@ -390,9 +408,17 @@ class TransactionCoordinator:
         """Start removing every id that was not used for `transactional.id.expiration.ms`; to be called at intervals."""
         now_ms = self._clock.now_ms()
         for owned in self._partitions.values():
-            for transactional_id, metadata in owned.ids.items():
+            for transactional_id in owned.expiries.take_due(now_ms):
+                metadata = owned.ids.get(transactional_id)
+                if metadata is None:
+                    continue
+                self._watch_expiry(owned, metadata)
                 if decisions.has_expired(metadata, self._rules, now_ms):
                     self._start(self._expire(owned, transactional_id))
+
+    def _watch_expiry(self, owned: _OwnedPartition, metadata: TransactionMetadata) -> None:
+        """Have a scan look at the id when it may have been unused for too long."""
+        owned.expiries.look_at(metadata.transactional_id, decisions.expiry_deadline_ms(metadata, self._rules))
 
     async def _expire(self, owned: _OwnedPartition, transactional_id: str) -> None:
         metadata = owned.ids.get(transactional_id)
@@ -423,6 +449,10 @@ class TransactionCoordinator:
                 owned.ids[after.transactional_id] = transition.on_failure
             return decisions.client_error_of_append(error)
         owned.ids[after.transactional_id] = after
+        if after.state is TransactionState.ONGOING:
+            self._watch_timeout(owned, after)
+        elif transition.on_failure is None:
+            self._watch_expiry(owned, after)
         if self._pause_points.active:
             await self._reach(_AFTER_APPEND, after)
         if not self._is_owner(owned):

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.topic_partition import TopicPartition
+from dualwrite.broker_emulator.transactions import service
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 from .fake_cluster import FakeCluster, until, until_state
@@ -488,6 +489,52 @@ async def test_an_open_transaction_does_not_expire() -> None:
     cluster.clock.advance(10**9)
     coordinator.expire_transactional_ids()
     assert not coordinator._tasks
+
+
+@in_loop
+async def test_scans_look_only_at_what_may_be_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred ids that are used again and again, and one that is left alone."""
+    cluster = FakeCluster(transactional_id_expiration_ms=100_000)
+    coordinator = cluster.coordinator()
+    pairs = {}
+    for name in [TXN, *(f"busy-{index}" for index in range(100))]:
+        answer = await coordinator.init_producer_id(name, 50_000)
+        pairs[name] = (answer.producer_id, answer.producer_epoch)
+    del pairs[TXN]
+    looked_at: list[str] = []
+
+    def noting(decide: Callable[..., bool]) -> Callable[..., bool]:
+        def note(metadata: Any, *others: Any) -> bool:
+            looked_at.append(metadata.transactional_id)
+            return decide(metadata, *others)
+
+        return note
+
+    for name in ("has_timed_out", "has_expired"):
+        monkeypatch.setattr(service.decisions, name, noting(getattr(service.decisions, name)))
+    for _ in range(9):
+        cluster.clock.advance(10_000)
+        for name, pair in pairs.items():
+            await coordinator.add_partitions(name, *pair, [T0], transaction_version=2)
+            ended = await coordinator.end_txn(name, *pair, commit=True, transaction_version=2)
+            pairs[name] = (ended.producer_id, ended.producer_epoch)
+        coordinator.abort_timed_out()
+        coordinator.expire_transactional_ids()
+    assert sorted(looked_at) == sorted(pairs)  # when the first transactions would have timed out, and never again
+    looked_at.clear()
+    cluster.clock.advance(10_000)
+    coordinator.expire_transactional_ids()
+    assert sorted(looked_at) == sorted([*pairs, TXN])  # and the busy ones get a later deadline
+    await until(lambda: not coordinator._tasks)
+    assert coordinator.describe(TXN).error == 105
+    coordinator.expire_transactional_ids()
+    assert looked_at.count(TXN) == 2  # by the scan, and once more before the tombstone was written
+    cluster.clock.advance(89_999)
+    coordinator.expire_transactional_ids()
+    assert not coordinator._tasks
+    cluster.clock.advance(1)
+    coordinator.expire_transactional_ids()
+    await until(lambda: coordinator.list().transactions == ())
 
 
 # --- inspection ------------------------------------------------------------------------------------------------------
