@@ -190,6 +190,9 @@ def test_a_copy_of_a_given_broker(emulator: Emulator, admin: TransactionAdmin) -
     with open_transaction(emulator, IDS[0]):
         leader = emulator.log("orders", 0).leader_id
         assert len(admin.describe_producers([partition], broker_id=leader)[partition]) == 1
+        follower = (leader + 1) % 3
+        assert admin.describe_producers([partition], broker_id=follower) == admin.describe_producers([partition])
+        assert admin.find_hanging("orders", broker_id=follower, **LONG_AGO) == ()
         with pytest.raises(KafkaTimeoutError, match="broker 99"):
             admin.describe_producers([partition], broker_id=99, timeout_ms=SOON_MS)
 

@@ -1,8 +1,8 @@
 """DescribeProducers (key 61), version 0.
 
-The producers that a partition's leader knows, with or without an open transaction (KIP-664).
+The producers that a node with a copy of a partition knows, with or without an open transaction (KIP-664).
 
-* Topic name that is not legal 17; unknown 3; led by another node 6.
+* Topic name that is not legal 17; unknown 3; no copy here 6. A follower answers like the leader.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.api.topics import led_partition
 from dualwrite.broker_emulator.cluster import is_legal_topic_name
 from dualwrite.broker_emulator.log.partition_log import ProducerDescription
 
@@ -27,9 +26,11 @@ def _describe(call: Call, name: str, index: int) -> Any:
     topic = call.cluster.topics.get(name)
     if topic is None:
         return _partition(call, index, ErrorCode.unknown_topic_or_partition)
-    partition, error = led_partition(call, topic, index)
-    if partition is None:
-        return _partition(call, index, error)
+    if not 0 <= index < len(topic.partitions):
+        return _partition(call, index, ErrorCode.unknown_topic_or_partition)
+    partition = topic.partitions[index]
+    if call.node.node_id not in partition.replicas:
+        return _partition(call, index, ErrorCode.not_leader_or_follower)
     return _partition(call, index, ErrorCode.none, partition.log.producers())
 
 

@@ -253,7 +253,7 @@ RULES: Mapping[str, Set[Profile]] = {
     "Markers / a coordinator that is told 47 stops, and the id stays as it was decided": ALL,
     "Markers / a topic that was deleted is dropped from the transaction": ALL,
     "FindCoordinator / a transactional id has the leader of its partition of __transaction_state": ALL,
-    "DescribeProducers / a partition that another node leads is 6": ALL,
+    "DescribeProducers / a follower answers too, a node without a copy 6": ALL,
     "DescribeProducers / producers without an open transaction are listed too": ALL,
     "DescribeProducers / pair, last sequence, coordinator epoch and transaction start; -1 for none": ALL,
     "DescribeProducers / a name that is not legal is 17, an unknown partition 3": ALL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from kafka.protocol.admin.topics import CreateTopicsRequest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
 from tests.emulator.wire.world import COMMIT, World
@@ -62,15 +63,29 @@ def test_checks_before_the_coordinator(worlds: tuple[World, World]) -> None:
 
 
 @rule("WriteTxnMarkers / a partition that another node leads is 6")
-@rule("DescribeProducers / a partition that another node leads is 6")
 @rule("Produce / a partition that another node leads is 6")
 def test_not_the_leader(worlds: tuple[World, World]) -> None:
     wrong, right = worlds
     assert wrong.write_marker(Identity(1, 0)) == Code.NOT_LEADER_OR_FOLLOWER
-    assert wrong.wire.producers("t")[0] == Code.NOT_LEADER_OR_FOLLOWER
     refused = wrong.wire.produce(None, NOBODY, "t", -1, transactional=False, version=11)
     assert refused.error == Code.NOT_LEADER_OR_FOLLOWER
     assert right.wire.producers("t") == (Code.NONE, {})
+
+
+@rule("DescribeProducers / a follower answers too, a node without a copy 6")
+def test_producers_of_a_copy(worlds: tuple[World, World]) -> None:
+    """As observed on two nodes of Apache Kafka 4.4.0."""
+    follower, leader = worlds
+    identity = leader.wire.init_ok(None)
+    assert leader.wire.produce(None, identity, "t", 0, transactional=False, version=11).error == Code.NONE
+    assert follower.wire.producers("t") == leader.wire.producers("t")
+    assert list(follower.wire.producers("t")[1]) == [identity.producer_id]
+    topic = CreateTopicsRequest.CreatableTopic(
+        name="single", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    leader.wire.call(CreateTopicsRequest(version=5, topics=[topic], timeout_ms=10_000, validate_only=False))
+    codes = [world.wire.producers("single")[0] for world in worlds]
+    assert sorted(codes) == [Code.NONE, Code.NOT_LEADER_OR_FOLLOWER]
 
 
 @rule("Produce / the leader asks the coordinator on another node, and its markers come from there")
