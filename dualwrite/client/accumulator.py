@@ -15,6 +15,7 @@ from typing import Final
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.batch_builder import Header, RecordBatchBuilder, restamp, stamp_and_build
 from dualwrite.client.compression import Codec
+from dualwrite.client.metrics import Metrics
 from dualwrite.errors import DeliveryError, InvalidRecordError, KafkaError
 
 MAX_SEQUENCE: Final = 2**31 - 1
@@ -158,6 +159,7 @@ class Accumulator:
         self._delivery_timeout_ms = delivery_timeout_ms
         self._max_in_flight = max_in_flight
         self._codec = codec
+        self.metrics: Final = Metrics()
         self._used = 0
         self._numbers = 0
         self._queues: dict[str, dict[int, PartitionQueue]] = {}
@@ -260,6 +262,11 @@ class Accumulator:
                 self._close_open(queue, queue.open)
 
     @property
+    def buffer_used(self) -> int:
+        """Of `buffer.memory`."""
+        return self._used
+
+    @property
     def has_waiting(self) -> bool:
         """Whether anything is to be sent, now or later."""
         return bool(self._active)
@@ -299,7 +306,10 @@ class Accumulator:
             if node_id in sizes and size > self._max_request_size:
                 continue
             sizes[node_id] = size
+            is_new = not batch.data
             self._take(queue, batch, producer_id, producer_epoch)
+            if is_new:
+                self.metrics.built(len(batch.data), now_ms - batch.created_ms)
             drained.setdefault(node_id, []).append(batch)
         return drained
 
@@ -394,6 +404,7 @@ class Accumulator:
     def send_again(self, batch: Batch, now_ms: float, error_code: int | None) -> None:
         """Its fate is open: the same bytes once more, after a back-off."""
         self._land(batch)
+        self.metrics.resent_records += batch.record_count
         queue = batch.queue
         insort(queue.retries, batch, key=_BY_NUMBER)
         queue.muted_until_ms = max(queue.muted_until_ms, now_ms + queue.backoff.failed(error_code))
@@ -406,6 +417,10 @@ class Accumulator:
     def _end(self, batch: Batch, error: KafkaError | None) -> None:
         self._used -= batch.reserved_bytes
         self.incomplete -= 1
+        if error is None:
+            self.metrics.sent_records += batch.record_count
+        else:
+            self.metrics.failed_records += batch.record_count
         batch.end(error)
 
     def expire(self, now_ms: float, obstacle: Callable[[float], str]) -> list[Batch]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
@@ -62,6 +63,8 @@ class Engine:
         self._cluster = cluster
         self._topology = cluster.topology
         self._accumulator = _accumulator(config)
+        self._metrics = self._accumulator.metrics
+        self._began_ns: dict[Operation, int] = {}
         self._sender = self._new_sender()
 
     def _new_sender(self) -> Sender:
@@ -115,6 +118,15 @@ class Engine:
         """Whether the transaction has anything to commit."""
         return self._manager is not None and self._manager.has_records
 
+    def metrics(self) -> dict[str, float]:
+        """What `Producer.metrics()` gives."""
+        with self.lock:
+            return self._metrics.snapshot(
+                buffer_total=self.config.buffer_memory,
+                buffer_used=self._accumulator.buffer_used,
+                in_flight=self._sender.produces_in_flight,
+            )
+
     def obstacle(self, waited_ms: float) -> str:
         """Why whoever has waited that long has no answer: the newest problem, or what is waited for."""
         return self._sender.obstacle(monotonic_ms() - waited_ms)
@@ -131,8 +143,10 @@ class Engine:
     def begin_transaction(self) -> None:
         """Local: Kafka hears of a transaction with its first record."""
         manager = self.manager
+        began_ns = time.perf_counter_ns()
         with self.lock:
             manager.begin_transaction()
+            self._metrics.waited("begin_transaction()", time.perf_counter_ns() - began_ns)
 
     def start(self, call: Callable[[], Operation], listener: Callable[[], None]) -> Operation:
         """Make a call of the transaction manager, or join the same call made before.
@@ -143,9 +157,10 @@ class Engine:
             operation = call()
             self._cluster.retry_refused()
             if operation.done:
-                self.manager.heard(operation)
+                self._heard(operation)
             else:
                 operation.listen(listener)
+                self._began_ns.setdefault(operation, time.perf_counter_ns())
         if not operation.done:
             self.wake()
         return operation
@@ -173,7 +188,13 @@ class Engine:
     def heard(self, operation: Operation) -> None:
         """The caller who waited has the outcome now, and the next call may come. Not for one who was interrupted."""
         with self.lock:
-            self.manager.heard(operation)
+            self._heard(operation)
+
+    def _heard(self, operation: Operation) -> None:
+        self.manager.heard(operation)
+        began_ns = self._began_ns.pop(operation, None)
+        if began_ns is not None:
+            self._metrics.waited(operation.name, time.perf_counter_ns() - began_ns)
 
     def init_transactions(self, keep_prepared_txn: bool) -> Operation:
         """To be called by `start`."""
@@ -365,6 +386,8 @@ class Engine:
         with self.lock:
             self._accumulator.close_open_batches()
             operation = self._all_ended("flush()", self._accumulator.incomplete_batches())
+            began_ns = time.perf_counter_ns()
+            operation.listen(lambda: self._metrics.waited("flush()", time.perf_counter_ns() - began_ns))
         self.wake()
         return operation
 

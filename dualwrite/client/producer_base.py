@@ -79,6 +79,14 @@ class ProducerBase(Generic[FutureT]):
         """
         return self._engine.guarantee
 
+    def metrics(self) -> dict[str, float]:
+        """What this producer has done so far, by Kafka's names where Kafka has one (see docs/producer.md).
+
+        Totals and averages since the producer was made; times in milliseconds, those named `-ns-total` in nanoseconds.
+        A rate is the difference of two snapshots. Cheap, and from any thread.
+        """
+        return self._engine.metrics()
+
     @property
     def transaction_has_records(self) -> bool:
         """Whether the open transaction has a record or an offset. One without needs no commit in Kafka."""

@@ -80,6 +80,7 @@ class Sender:
         self._lock = lock
         self._identity = identity
         self._accumulator = accumulator
+        self._metrics = accumulator.metrics
         self._topology = cluster.topology
         self._cluster = cluster
         self._encoder = encoder
@@ -97,6 +98,11 @@ class Sender:
         self._topic_waiters: dict[str, Operation] = {}
         self._new_topics: list[str] = []
         cluster.serve(self)
+
+    @property
+    def produces_in_flight(self) -> int:
+        """Produce requests without an answer yet; from any thread."""
+        return sum(tuple(self._produces_in_flight.values()))
 
     # ---- asked for from other threads, under the lock -------------------------------------------------------
 
@@ -259,6 +265,7 @@ class Sender:
             self._fail_produce_unsupported(batches)
             return
         body = self._encoder.encode(batches, version)
+        self._metrics.requests += 1
         if not self._expects_answers:
             connection.send_without_answer(Api.PRODUCE, version, body)
             self._produces_in_flight[node_id] -= 1
@@ -267,7 +274,9 @@ class Sender:
                     self._accumulator.delivered(batch, -1, -1)
             asyncio.get_running_loop().call_soon(self.pump)
             return
-        connection.send(Api.PRODUCE, version, body, partial(self._on_produced, node_id, batches, version), self)
+        connection.send(
+            Api.PRODUCE, version, body, partial(self._on_produced, node_id, batches, version, self._clock_ms()), self
+        )
 
     def _produce_versions(self) -> tuple[int, int]:
         if self._transactional:
@@ -283,11 +292,15 @@ class Sender:
                 self._accumulator.failed(batch, error)
             self._identity.fail_fatal(error)
 
-    def _on_produced(self, node_id: int, batches: list[Batch], version: int, body: memoryview | None) -> None:
+    def _on_produced(
+        self, node_id: int, batches: list[Batch], version: int, sent_ms: float, body: memoryview | None
+    ) -> None:
         self._produces_in_flight[node_id] -= 1
         if self._closed:
             return
         now_ms = self._clock_ms()
+        if body is not None:
+            self._metrics.answered(now_ms - sent_ms)
         try:
             results = {} if body is None else {(r.topic, r.partition): r for r in codec.decode_produce(body, version)}
             with self._lock:
