@@ -26,6 +26,7 @@ from dualwrite.errors import (
     Api,
     IncompleteAnswerError,
     KafkaError,
+    KafkaTimeoutError,
     TransactionalIdNotFoundError,
 )
 
@@ -229,7 +230,7 @@ class AdminCalls:
             lambda _, some: marker,
             deadline_s=deadline_s,
         )
-        _single(results, partition)
+        _ended(results, partition)
 
     async def abort_at(self, partition: TopicPartition, start_offset: int, deadline_s: float) -> None:
         """An abort marker for whoever has a transaction open there since that offset."""
@@ -263,7 +264,7 @@ class AdminCalls:
             lambda _, ids: codec.init_producer_id(transactional_id, timeout_ms),
             deadline_s=deadline_s,
         )
-        answer: InitProducerIdAnswer = _single(results, transactional_id)
+        answer: InitProducerIdAnswer = _ended(results, transactional_id)
         return TerminatedTransaction(found, answer.producer_id, answer.producer_epoch)
 
 
@@ -272,6 +273,14 @@ def _single(results: Results[Any, V], key: Any) -> V:
     if key in results.failed:
         raise results.failed[key]
     return results.done[key]
+
+
+def _ended(results: Results[Any, V], key: Any) -> V:
+    """The same for what changes something."""
+    try:
+        return _single(results, key)
+    except KafkaTimeoutError as error:
+        raise KafkaTimeoutError(f"{error}; it may have taken effect or not: repeat the same call") from None
 
 
 def _whole(results: Results[K, V], done: str) -> dict[K, V]:

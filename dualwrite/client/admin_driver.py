@@ -55,6 +55,19 @@ class Located(NamedTuple, Generic[K]):
     not_yet: Mapping[K, str | NoAnswerError]
 
 
+# What to do about a refusal, where its name does not say it.
+_ADVICE: Final[Mapping[tuple[Api, int], str]] = {
+    (Api.METADATA, 3): "it does not exist, or not yet",
+    (Api.DESCRIBE_PRODUCERS, 6): "that broker has no copy of it; leave out broker_id to ask the leader",
+    (Api.WRITE_TXN_MARKERS, 43): "its log is older than transactions",
+    (Api.WRITE_TXN_MARKERS, 47): "the producer has written there under a newer epoch; see describe_producers()",
+    (Api.WRITE_TXN_MARKERS, 52): "a newer coordinator has ended a transaction there; see describe_producers()",
+    (
+        Api.INIT_PRODUCER_ID,
+        50,
+    ): "brokers have a lower transaction.max.timeout.ms; set request.timeout.ms to less than it",
+}
+
 LookUp = Callable[[Sequence[K]], Awaitable[Located[K]]]
 CallFor = Callable[[int, Sequence[K]], Call[dict[K, Reply[V]]]]
 
@@ -63,8 +76,11 @@ def failure(api: Api, error_code: int, resource: str) -> KafkaError:
     """The exception for an error that will not go away by asking again."""
     right = missing_right(api, error_code, resource)
     sentence = f"{api.kafka_name} for {resource!r} was refused: {error_name(error_code)}"
+    advice = f"missing is {right}" if right else _ADVICE.get((api, error_code))
+    if advice:
+        sentence += f"; {advice}"
     if error_class(api, error_code) is ErrorClass.REFUSED:
-        return AuthorizationError(f"{sentence}; missing is {right}" if right else sentence, error_code=error_code)
+        return AuthorizationError(sentence, error_code=error_code)
     if error_class(api, error_code) is ErrorClass.UNSUPPORTED:
         return UnsupportedByBrokerError(sentence, error_code=error_code)
     return AdminError(sentence, error_code=error_code)
