@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.closing_log import ClosingLog
-from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig, parse_cleanup_policy
@@ -221,6 +221,7 @@ class Cluster:
             config=self._log_config(topic),
             storage=self.storage.log(topic.name, partition),
             now_ms=self.clock.now_ms(),
+            tells_epochs_apart=self.config.profile is not Profile.KAFKA_3_9,
         )
 
     def _log_config(self, topic: Topic) -> LogConfig:

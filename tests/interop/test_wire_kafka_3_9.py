@@ -107,6 +107,16 @@ def test_two_transactions_of_one_epoch(wire: Wire, transactional_id: str, topic:
     assert produce(wire, transactional_id, identity, topic, 1) == Produced(NONE, 2)
 
 
+def test_epoch_from_the_future_while_a_transaction_is_open(wire: Wire, transactional_id: str, topic: str) -> None:
+    identity = open_transaction(wire, transactional_id, topic)
+    future = identity.bumped()
+    assert produce(wire, transactional_id, future, topic, 1).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert produce(wire, transactional_id, future, topic, 0) == Produced(NONE, 1)
+    assert produce(wire, transactional_id, identity, topic, 1).error == Code.INVALID_PRODUCER_EPOCH
+    assert wire.init(transactional_id) == Init(Code.CONCURRENT_TRANSACTIONS, NOBODY)
+    assert wire.wait_until_settled(transactional_id).identity == future
+
+
 def test_end_without_a_transaction(wire: Wire, transactional_id: str) -> None:
     identity = wire.init_ok(transactional_id)
     for version in range(5):

@@ -124,13 +124,16 @@ class PartitionLog:
         config: LogConfig | None = None,
         storage: LogStorage | None = None,
         now_ms: int = 0,
+        tells_epochs_apart: bool = True,
     ) -> None:
+        """`tells_epochs_apart`: a transaction is open for its own epoch only (KAFKA-18575), as since Kafka 4.0."""
         self.topic = topic
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.on_advance: list[Callable[[], None]] = []
         self.config = config or LogConfig()
         self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._open_at_any_epoch = not tells_epochs_apart
         self._states = ProducerStates(now_ms)
         self._producers = self._states.entries
         self._unstable = self._states.unstable
@@ -224,8 +227,8 @@ class PartitionLog:
         self._advance()
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether this producer has a transaction open here with this very epoch (KAFKA-18575, KAFKA-18654)."""
-        return is_open(self._producers.get(producer_id), producer_epoch)
+        """Whether this producer has a transaction open here, with this very epoch if the log tells them apart."""
+        return is_open(self._producers.get(producer_id), producer_epoch, any_epoch=self._open_at_any_epoch)
 
     def begin_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, supports_epoch_bump: bool
@@ -306,7 +309,8 @@ class PartitionLog:
                 if duplicate is not None:
                     return AppendResult(ErrorCode.none, duplicate.base_offset, log_start_offset=self.log_start_offset)
                 verification = None if producer_id in entries else self._verifications.get(producer_id)
-                rejection = _check_producer(entry, header, verification, guard, from_client, transaction_version)
+                rejection = check_verified(entry, header, verification, guard, any_epoch=self._open_at_any_epoch)
+                rejection = rejection or _check_producer(entry, header, verification, from_client, transaction_version)
                 if rejection is not None:
                     return _refused(rejection)
                 entries[producer_id] = after_batch(entry, header, base_offset, now_ms)
@@ -615,12 +619,11 @@ def _check_producer(
     entry: ProducerEntry | None,
     header: BatchHeader,
     verification: VerificationEntry | None,
-    guard: VerificationGuard | None,
     from_client: bool,
     transaction_version: int,
 ) -> Rejection | None:
-    """The checks of 3.1 and 3.2 in Kafka's order; duplicates have been recognised before."""
-    rejection = check_verified(entry, header, verification, guard) or check_epoch(entry, header)
+    """The checks of 3.1 in Kafka's order; duplicates have been recognised, and what 3.2 asks for checked before."""
+    rejection = check_epoch(entry, header)
     if rejection is None and from_client:
         rejection = check_sequence(entry, header, verification, transaction_version)
     return rejection or check_same_kind(entry, header)

@@ -72,9 +72,14 @@ def find_duplicate(entry: ProducerEntry | None, header: BatchHeader) -> Appended
     return None
 
 
-def is_open(entry: ProducerEntry | None, producer_epoch: int) -> bool:
-    """Whether a transaction of this very epoch is open (KAFKA-18575, KAFKA-18654)."""
-    return entry is not None and entry.current_txn_first_offset != NO_OFFSET and entry.producer_epoch == producer_epoch
+def is_open(entry: ProducerEntry | None, producer_epoch: int, *, any_epoch: bool = False) -> bool:
+    """Whether a transaction of this very epoch is open (KAFKA-18575, KAFKA-18654).
+
+    With `any_epoch` of whichever one: brokers before 4.0 looked at the producer id alone.
+    """
+    if entry is None or entry.current_txn_first_offset == NO_OFFSET:
+        return False
+    return any_epoch or entry.producer_epoch == producer_epoch
 
 
 def check_verified(
@@ -82,9 +87,11 @@ def check_verified(
     header: BatchHeader,
     verification: VerificationEntry | None,
     guard: VerificationGuard | None,
+    *,
+    any_epoch: bool = False,
 ) -> Rejection | None:
     """A transactional batch must belong to an open transaction or present the pending guard (48 otherwise)."""
-    if not header.is_transactional or is_open(entry, header.producer_epoch):
+    if not header.is_transactional or is_open(entry, header.producer_epoch, any_epoch=any_epoch):
         return None
     if verification is not None and verification.guard is guard:
         return None

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from dualwrite.broker_emulator import PausePoint
-from tests.emulator.wire.world import ABORT, COMMIT, TV2, World
+from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, TV2, World
 from tests.interop.wire import Code, Identity, Produced, Wire, wait_until
 
 rule = pytest.mark.rule
@@ -238,7 +238,18 @@ def test_guard_expires(world: World) -> None:
     assert verifications(world) == {}
 
 
+@rule("Guard / open means open with whichever epoch (before KAFKA-18575)")
+@pytest.mark.profiles(KAFKA_3_9)
+def test_open_is_open(world: World) -> None:
+    identity = world.open()
+    assert produce(world, identity.bumped(), 11, sequence=1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert produce(world, identity.bumped(), 11, sequence=0) == NONE
+    assert produce(world, identity, 11, sequence=1) == IPE
+    world.wire.init("x")  # whose abort has the epoch that was made up
+
+
 @rule("Guard / open means open with the same epoch (KAFKA-18575, KAFKA-18654)")
+@pytest.mark.profiles(*TV2)
 def test_open_with_another_epoch(world: World) -> None:
     identity = world.open()
     # the coordinator was asked and knows better
