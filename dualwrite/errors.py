@@ -192,6 +192,10 @@ class TransactionDoomedError(RecipeError):
     """A statement of the dual write failed and the error was swallowed; both sides were rolled back."""
 
 
+class TransactionTooLargeError(RecipeError):
+    """More records than one dual write may hold; both sides were rolled back."""
+
+
 class TransactionEndedInsideError(RecipeError):
     """The block committed or rolled back the database by itself; the dual write cannot be completed."""
 

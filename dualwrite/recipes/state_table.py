@@ -79,10 +79,14 @@ class _PostgresRowLock(_UpdatedRow):
 
     A locked row names its locker in `xmax`. So the last statement of a dual write can prove that the transaction which
     locked the row is still the one that runs, even where somebody sent ROLLBACK as a text or through a forked process.
+    After a savepoint that was not released the locker is a subtransaction, whose id only this backend holds a lock on.
     """
 
     still_held: sa.ColumnElement[bool] = sa.literal_column(
-        "kafka_transaction_state.xmax = CAST(pg_current_xact_id() AS xid)", sa.Boolean
+        "CASE WHEN kafka_transaction_state.xmax = CAST(pg_current_xact_id() AS xid) THEN true ELSE EXISTS ("
+        "SELECT 1 FROM pg_locks WHERE pg_locks.locktype = 'transactionid' AND pg_locks.pid = pg_backend_pid()"
+        " AND pg_locks.granted AND pg_locks.transactionid = kafka_transaction_state.xmax) END",
+        sa.Boolean,
     )
 
     def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
@@ -150,7 +154,7 @@ def create_state_table(engine: sa.Engine) -> None:
 
 
 class SqlAlchemyStateStore:
-    """`PreparedStateStore` for `sqlalchemy.Connection`."""
+    """The rows as seen by the transaction of a `sqlalchemy.Connection`."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine

@@ -1,46 +1,72 @@
-"""What a database must be able to do to take the decision of a dual write."""
+"""What a database must be able to do to take the decision of a dual write.
+
+The methods are coroutines so that the steps of a dual write are written once (`dual_writes.py`). Where the database is
+reached by blocking calls, they never suspend, and `blocking.run` carries them out without a loop.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from dualwrite.prepared_state import PreparedTxnState
 
-TransactionT_contra = TypeVar("TransactionT_contra", contravariant=True)
 
-
-class PreparedStateStore(Protocol[TransactionT_contra]):
-    """One row per transactional id, read and written inside the caller's own database transaction.
+class DatabaseTransaction(Protocol):
+    """One database transaction, and the state rows as seen inside it.
 
     Two promises make the dual write safe. First, `lock` excludes every other transaction that locks the same id until
-    this transaction ends, however it ends. Second, what `write` wrote becomes visible exactly when the rest of
-    the transaction does.
+    this transaction ends, however it ends. Second, what `write` wrote becomes visible exactly when the rest of the
+    transaction does.
     """
 
-    def ensure_row(self, transactional_id: str) -> None:
-        """Create the row, empty, in a transaction of its own; harmless when it exists."""
+    @property
+    def commit_was_sent(self) -> bool:
+        """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
 
-    def lock(
-        self, transaction: TransactionT_contra, transactional_id: str, *, timeout_ms: int | None
-    ) -> PreparedTxnState:
-        """Lock the row until the end of `transaction` and return the state in it.
+    def doom(self, error: BaseException) -> None:
+        """From now on this transaction can only be rolled back, even if `error` is swallowed."""
+
+    def assert_intact(self) -> None:
+        """Raise a RecipeError or IllegalStateError where this transaction cannot be the decision."""
+
+    async def flush(self) -> None:
+        """Send what is held back. Raises what the database says to it."""
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        """Lock the row until the end of the transaction and return the state in it.
 
         Waits `timeout_ms` at the most (None: as long as the database is set to). Raises RowLockTimeoutError, and
         StateRowError where there is no row.
         """
 
-    def read(self, transaction: TransactionT_contra, transactional_id: str) -> PreparedTxnState:
-        """Read the row again, as it is now, inside the `transaction` that has it locked; fails where that is over."""
+    async def read(self, transactional_id: str) -> PreparedTxnState:
+        """Read the locked row again, as it is now; fails where the transaction that locked it is over."""
 
-    def write(
-        self,
-        transaction: TransactionT_contra,
-        transactional_id: str,
-        *,
-        previous: PreparedTxnState,
-        new: PreparedTxnState,
-    ) -> None:
+    async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
         """Replace `previous` by `new`.
 
-        Raises StateRowError where `previous` is not what the row holds, or `transaction` not the one that locked it.
+        Raises StateRowError where `previous` is not what the row holds, or this transaction not the one that locked it.
         """
+
+    async def commit(self) -> None:
+        """Send COMMIT. What it raises after `commit_was_sent` leaves an outcome that must be read from the row."""
+
+    async def rollback(self) -> None:
+        """Roll back, if it takes dropping the connection. Raises no database error: what is unreachable is dropped."""
+
+    async def close(self) -> None:
+        """Give back what this transaction opened."""
+
+
+class Database(Protocol):
+    """Where the state rows are."""
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What it raises when it cannot be reached or refuses a statement."""
+
+    async def ensure_row(self, transactional_id: str) -> None:
+        """Create the row, empty, in a transaction of its own; harmless when it exists."""
+
+    async def begin(self) -> DatabaseTransaction:
+        """A transaction of its own, on a connection of its own."""

@@ -13,6 +13,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.record_buffer import RecordBuffer
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +22,12 @@ Bind = Session | scoped_session[Session] | sa.Connection
 # A statement, written out, that ends the whole transaction; ROLLBACK TO SAVEPOINT does not.
 _ENDS_TRANSACTION = re.compile(
     r"\s*(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b", re.IGNORECASE
+)
+
+_SAVEPOINT = re.compile(
+    r"\s*(?P<verb>SAVEPOINT|RELEASE(?:\s+SAVEPOINT)?|ROLLBACK\s+(?:(?:WORK|TRANSACTION)\s+)?TO(?:\s+SAVEPOINT)?)"
+    r"\s+(?P<name>\"[^\"]+\"|[^\s;]+)",
+    re.IGNORECASE,
 )
 
 
@@ -62,8 +69,9 @@ class _SessionBinding:
 class _ConnectionBinding:
     session: Session | None = None
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, *, owned: bool) -> None:
         self._connection = connection
+        self._owned = owned
 
     def connect(self) -> sa.Connection:
         if not self._connection.in_transaction():
@@ -80,16 +88,19 @@ class _ConnectionBinding:
         self._connection.rollback()
 
     def close(self) -> None:
-        """The caller's own connection stays open."""
+        if self._owned:
+            self._connection.close()
 
 
 def _binding(bind: Bind, *, owned: bool) -> _Binding:
     if isinstance(bind, sa.Connection):
-        return _ConnectionBinding(bind)
+        return _ConnectionBinding(bind, owned=owned)
     if not isinstance(bind, Session | scoped_session):
         raise IllegalStateError(f"a dual write runs on a Session or a Connection, not on {bind!r}; nothing was written")
     return _SessionBinding(bind() if isinstance(bind, scoped_session) else bind, owned=owned)
 
+
+_PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
 
 # The execution option of a Connection under which the engine's listeners find the unit of work that runs on it.
 _OPTION = "dualwrite_unit_of_work"
@@ -109,6 +120,7 @@ def watch(engine: sa.Engine) -> None:
         ("commit", _before_commit),
         ("handle_error", _on_error),
         ("before_cursor_execute", _before_statement),
+        ("after_cursor_execute", _after_statement),
     ):
         if not event.contains(engine, name, listener):
             event.listen(engine, name, listener)
@@ -124,8 +136,25 @@ def _before_statement(
     connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
 ) -> None:
     work = connection.get_execution_options().get(_OPTION)
-    if work is not None and _ENDS_TRANSACTION.match(statement):
-        work._refuse_to_end(statement)
+    if work is not None:
+        work._before_statement(statement, cursor)
+
+
+def _after_statement(
+    connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
+) -> None:
+    work = connection.get_execution_options().get(_OPTION)
+    if work is not None:
+        work._after_statement(statement, cursor)
+
+
+def _in_transaction(cursor: Any) -> bool | None:
+    """Whether the driver's connection is in a transaction, from its own memory; None where it does not tell."""
+    connection = getattr(cursor, "connection", None)
+    in_transaction: bool | None = getattr(connection, "in_transaction", None)  # sqlite3
+    if in_transaction is None and (info := getattr(connection, "info", None)) is not None:  # psycopg
+        return bool(info.transaction_status != _PSYCOPG_IDLE)
+    return in_transaction if isinstance(in_transaction, bool) else None
 
 
 def _on_error(context: ExceptionContext) -> None:
@@ -135,19 +164,22 @@ def _on_error(context: ExceptionContext) -> None:
 
 
 class UnitOfWork:
-    """The database transaction between the row lock and the decision, on an engine that is watched.
+    """The database transaction of a dual write, up to and with the decision, on an engine that is watched.
 
     It refuses to be ended by anybody else: a COMMIT inside the block would publish the data without the records, and
     a ROLLBACK would give the lock away. It also remembers statement errors outside savepoints, because a failed
     Postgres transaction answers COMMIT with a silent rollback, and a swallowed error must not end as a success.
+    `records` hear of savepoints.
     """
 
-    def __init__(self, bind: Bind, engine: sa.Engine, *, owned: bool) -> None:
+    def __init__(self, bind: Bind, engine: sa.Engine, records: RecordBuffer, *, owned: bool) -> None:
         self._binding = _binding(bind, owned=owned)
+        self._records = records
         self._process_id = os.getpid()
         self._committing = False
         self._failure: BaseException | None = None
         self._second_database = False
+        self._driver_has_begun = False
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
         self.connection = self._binding.connect()
@@ -264,11 +296,36 @@ class UnitOfWork:
         if not self.connection.in_nested_transaction():
             self.doom(error)
 
-    def _refuse_to_end(self, statement: str) -> None:
-        raise TransactionEndedInsideError(
-            f"{statement.strip()!r} was sent inside a dual write, whose transaction only the end of the block may end; "
-            "the statement was not executed, and neither database nor Kafka is changed"
-        )
+    def _before_statement(self, statement: str, cursor: Any) -> None:
+        if _ENDS_TRANSACTION.match(statement):
+            raise TransactionEndedInsideError(
+                f"{statement.strip()!r} was sent inside a dual write, whose transaction only the end of the block may "
+                "end; the statement was not executed, and neither database nor Kafka is changed"
+            )
+        if self._driver_has_begun and _in_transaction(cursor) is False:
+            ended = TransactionEndedInsideError(
+                "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
+                "Kafka is not changed, and the database only by what a COMMIT has made permanent: leave the ending of "
+                "the transaction to the dual write"
+            )
+            self.doom(ended)
+            raise ended
+
+    def _after_statement(self, statement: str, cursor: Any) -> None:
+        if not self._driver_has_begun:
+            self._driver_has_begun = _in_transaction(cursor) is True
+        savepoint = _SAVEPOINT.match(statement)
+        if savepoint is not None:
+            self._follow_savepoint(savepoint["verb"].upper(), savepoint["name"])
+
+    def _follow_savepoint(self, verb: str, name: str) -> None:
+        """Read from the statements, because the event of a new savepoint comes before SQLAlchemy has named it."""
+        if verb == "SAVEPOINT":
+            self._records.savepoint(name)
+        elif verb.startswith("RELEASE"):
+            self._records.release_savepoint(name)
+        else:
+            self._records.roll_back_to_savepoint(name)
 
     def _refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
         if connection is not self.connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -66,9 +67,13 @@ class Scenario:
         self.emulator.create_topic(self.topic)
         create_state_table(self.database.engine)
 
-    def writer(self, pause: PauseHook | None = None, *, engine: sa.Engine | None = None) -> DualWriter:
+    def writer(self, pause: PauseHook | None = None, *, engine: sa.Engine | None = None, **settings: Any) -> DualWriter:
         return make_writer(
-            engine or self.database.engine, self.emulator.bootstrap_servers, self.transactional_id, pause=pause
+            engine or self.database.engine,
+            self.emulator.bootstrap_servers,
+            self.transactional_id,
+            pause=pause,
+            **settings,
         )
 
     def leave_behind(self, predecessor: Predecessor) -> None:
@@ -108,12 +113,13 @@ class Scenario:
     def assert_both_sides_agree(self) -> None:
         """Table, topic and expectation are equal, in order, and nothing is left open."""
         in_topic = [value for _, value in read_topic(self.emulator.bootstrap_servers, self.topic)]
-        assert event_bodies(self.database) == in_topic == self.expected
+        in_table = event_bodies(self.database)
+        assert (in_table, in_topic) == (self.expected, self.expected)
         self.assert_nothing_open()
 
     def assert_nothing_open(self) -> None:
-        [transaction] = [t for t in self.emulator.transactions() if t.transactional_id == self.transactional_id]
-        assert transaction.state in ("Empty", "CompleteCommit", "CompleteAbort")
+        ours = [t for t in self.emulator.transactions() if t.transactional_id == self.transactional_id]
+        assert all(transaction.state in ("Empty", "CompleteCommit", "CompleteAbort") for transaction in ours)
         log = self.emulator.log(self.topic, 0)
         assert log.last_stable_offset == log.high_watermark
 
@@ -122,7 +128,11 @@ class Scenario:
 
 
 def make_writer(
-    engine: sa.Engine, bootstrap_servers: str, transactional_id: str, pause: PauseHook | None = None
+    engine: sa.Engine,
+    bootstrap_servers: str,
+    transactional_id: str,
+    pause: PauseHook | None = None,
+    **settings: Any,
 ) -> DualWriter:
     return DualWriter(
         engine,
@@ -132,6 +142,7 @@ def make_writer(
         lock_timeout_ms=10_000,
         resolve_timeout_ms=10_000,
         max_block_ms=20_000,
+        **settings,
     )
 
 

@@ -18,6 +18,7 @@ from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, event_texts, write_events
 from tests.support.databases import Database
+from tests.support.topics import read_topic
 
 SECONDS_TO_END = 15
 
@@ -73,11 +74,13 @@ def test_an_interruption_while_it_is_rolled_back(
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    with scenario.writer() as writer:
+    def fail() -> None:
+        monkeypatch.setattr(Producer, "abort_transaction", interrupted)
+        raise RuntimeError
+
+    with scenario.writer(AtPoint(PausePoint.AFTER_SEND, fail)) as writer:
         with pytest.raises(KeyboardInterrupt), writer.transaction() as tx:
             tx.send(scenario.topic, value="1")
-            monkeypatch.setattr(Producer, "abort_transaction", interrupted)
-            raise RuntimeError
         assert scenario.write(writer, 2).error is None
         scenario.assert_both_sides_agree()
 
@@ -91,7 +94,6 @@ def test_a_block_that_is_dropped_is_rolled_back(database: Database, emulator: Em
         del block
         gc.collect()
         assert tx.outcome is Outcome.ROLLED_BACK
-        assert writer.state is SlotState.READY
         assert scenario.write(writer, 2).error is None
     scenario.assert_both_sides_agree()
 
@@ -100,8 +102,10 @@ _LEAVES_A_BLOCK_OPEN = """
 import sys, sqlalchemy as sa
 from tests.crash.scenario import make_writer
 writer = make_writer(sa.create_engine(sys.argv[1]), sys.argv[2], sys.argv[3])
+with writer.transaction() as tx:
+    tx.send(sys.argv[4], value="0")
 block = writer.transaction()
-block.__enter__().send(sys.argv[4], value="1").result()
+block.__enter__().send(sys.argv[4], value="1")
 """
 
 
@@ -121,9 +125,9 @@ def test_a_process_that_ends_inside_a_block_ends_at_once(database: Database, emu
         capture_output=True,
     )
     with scenario.writer() as writer:
-        assert writer.recover().outcome is Outcome.ROLLED_BACK
-        assert scenario.write(writer, 2).error is None
-    scenario.assert_both_sides_agree()
+        assert writer.recover().outcome is Outcome.NOTHING
+    assert read_topic(emulator.bootstrap_servers, scenario.topic) == [("", "0")]
+    scenario.assert_nothing_open()
 
 
 def test_a_forked_child_that_leaves_the_block_does_not_end_it(database: Database, emulator: Emulator) -> None:

@@ -18,7 +18,18 @@ from hypothesis import strategies as st
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.testing.postgres import PostgresServer
-from tests.crash.histories import IDS_OF_PROCESSES, Advance, History, Hit, Kill, Start, Step, Strike, Task
+from tests.crash.histories import (
+    IDS_OF_PROCESSES,
+    LOCK_TIMEOUT_MS,
+    Advance,
+    History,
+    Hit,
+    Kill,
+    Start,
+    Step,
+    Strike,
+    Task,
+)
 from tests.support.databases import Database, PostgresDatabase, SqliteDatabase
 
 MANY = int(os.environ.get("HISTORIES", "0"))
@@ -105,7 +116,9 @@ def clients_of(database: Database) -> Iterator[list[Database]]:
 
 @pytest.fixture(scope="module")
 def sqlite_clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Database]]:
-    with clients_of(SqliteDatabase(Path(tmp_path_factory.mktemp("histories")))) as clients:
+    directory = Path(tmp_path_factory.mktemp("histories"))
+    # One process runs at a time, so who waits for another's write lock waits in vain.
+    with clients_of(SqliteDatabase(directory, busy_timeout_s=LOCK_TIMEOUT_MS / 1000)) as clients:
         yield clients
 
 

@@ -12,13 +12,13 @@ from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
-    AbortableError,
     DualWriteError,
     IllegalStateError,
     KafkaTimeoutError,
     StateRowError,
     TransactionDoomedError,
     TransactionEndedInsideError,
+    TransactionTooLargeError,
 )
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.slot import SlotState
@@ -76,8 +76,17 @@ def test_the_outcome_and_the_state_that_was_stored(scenario: Scenario, writer: D
         put(tx, scenario, 1)
     assert tx.outcome is Outcome.COMMITTED
     assert tx.prepared_state == scenario.row()
+    assert tx.transactional_id == scenario.transactional_id
     with pytest.raises(IllegalStateError, match="ended"):
         tx.send(scenario.topic, value="late")
+
+
+def test_where_a_record_is_stored_is_known_afterwards(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        records = [tx.send(scenario.topic, key="k", value=str(number)) for number in range(3)]
+        with pytest.raises(IllegalStateError, match="when its block ends"):
+            _ = records[0].metadata
+    assert [record.metadata.offset for record in records] == [0, 1, 2]
 
 
 def test_each_dual_write_leaves_another_state(scenario: Scenario, writer: DualWriter) -> None:
@@ -96,7 +105,8 @@ def test_an_exception_is_the_callers_own_and_neither_side_is_written(scenario: S
         raise mine
     assert caught.value is mine
     assert tx.outcome is Outcome.ROLLED_BACK
-    assert writer.state is SlotState.READY
+    assert writer.state is SlotState.NEW
+    assert scenario.emulator.transactions() == []
     scenario.assert_both_sides_agree()
 
 
@@ -132,6 +142,36 @@ def test_an_error_that_a_savepoint_undid_is_no_error(scenario: Scenario, writer:
             break_a_statement(tx.session.execute)
         put(tx, scenario, 3)
     scenario.expected += ["1", "2", "3"]
+    scenario.assert_both_sides_agree()
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+        with tx.session.begin_nested():
+            put(tx, scenario, 2)
+            with pytest.raises(OrdinaryError), tx.session.begin_nested():
+                put(tx, scenario, 3)
+                raise OrdinaryError
+            put(tx, scenario, 4)
+        outer = tx.session.begin_nested()
+        put(tx, scenario, 5)
+        with tx.session.begin_nested():
+            put(tx, scenario, 6)
+        outer.rollback()
+        put(tx, scenario, 7)
+    scenario.expected += ["1", "2", "4", "7"]
+    scenario.assert_both_sides_agree()
+
+
+def test_more_records_than_may_be_kept(scenario: Scenario) -> None:
+    with scenario.writer(max_buffered_bytes=10_000) as writer:
+        with pytest.raises(TransactionTooLargeError, match="max_buffered_bytes=10000"), writer.transaction() as tx:
+            put(tx, scenario, 1)
+            tx.send(scenario.topic, value=b"x" * 9_900)
+        with writer.transaction() as tx:
+            put(tx, scenario, 2)
+    scenario.expected.append("2")
     scenario.assert_both_sides_agree()
 
 
@@ -174,7 +214,9 @@ def test_without_records_it_is_a_database_transaction(scenario: Scenario, writer
         tx.session.execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "1"})
     assert tx.outcome is Outcome.COMMITTED
     assert tx.prepared_state.is_empty
+    assert tx.transactional_id is None
     assert scenario.row().is_empty
+    assert scenario.emulator.transactions() == []
     with writer.transaction() as tx:
         put(tx, scenario, 2)
     assert scenario.row() == tx.prepared_state
@@ -189,10 +231,7 @@ def test_without_statements_it_is_a_kafka_transaction(scenario: Scenario, writer
 def test_a_refused_record_rolls_both_sides_back(scenario: Scenario, writer: DualWriter) -> None:
     with pytest.raises(DualWriteError), writer.transaction() as tx:
         put(tx, scenario, 1)
-        try:
-            tx.send(scenario.topic, value=b"x" * 5_000_000).result(10)
-        except AbortableError:
-            pass
+        tx.send(scenario.topic, value=b"x" * 5_000_000)
     with writer.transaction() as tx:
         put(tx, scenario, 2)
     scenario.expected.append("2")

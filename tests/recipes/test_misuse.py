@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import (
+    ConfigError,
+    IllegalStateError,
+    InvalidRecordError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
+from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualWriter
 from tests.crash.scenario import Scenario
 from tests.recipes.steps import put
@@ -34,12 +41,17 @@ def test_a_rollback_to_a_savepoint_is_not_the_end(scenario: Scenario, writer: Du
     with writer.transaction() as tx:
         put(tx, scenario, 1)
         tx.connection.execute(sa.text("SAVEPOINT s"))
+        put(tx, scenario, 2)
         tx.connection.execute(sa.text("ROLLBACK TO SAVEPOINT s"))
-    scenario.expected.append("1")
+        put(tx, scenario, 3)
+        tx.connection.execute(sa.text("rollback to s"))
+        put(tx, scenario, 4)
+        tx.connection.execute(sa.text("RELEASE s"))
+    scenario.expected += ["1", "4"]
     scenario.assert_both_sides_agree()
 
 
-@pytest.mark.parametrize("refused", [{"value": 5}, {"value": b"x" * 5_000_000}, {"value": "v", "partition": 99}])
+@pytest.mark.parametrize("refused", [{"value": 5}, {"value": b"x" * 50_000_000}, {"value": "v", "partition": -1}])
 def test_a_refused_record_that_is_swallowed_dooms_the_block(
     scenario: Scenario, writer: DualWriter, refused: dict[str, Any]
 ) -> None:
@@ -50,6 +62,17 @@ def test_a_refused_record_that_is_swallowed_dooms_the_block(
         except Exception as error:
             swallowed = error
     assert caught.value.__cause__ is swallowed
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("refused", [{"value": b"x" * 5_000_000}, {"value": "v", "partition": 99}])
+def test_a_record_that_only_the_producer_can_refuse_changes_neither_side(
+    scenario: Scenario, writer: DualWriter, refused: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRecordError, match="not sent"), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        tx.send(scenario.topic, **refused)
+    assert writer.state is SlotState.READY
     scenario.assert_both_sides_agree()
 
 

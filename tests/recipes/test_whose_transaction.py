@@ -8,9 +8,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from dualwrite.errors import IllegalStateError, StateRowError
+from dualwrite.errors import IllegalStateError, StateRowError, TransactionEndedInsideError
+from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.state_table import SqlAlchemyStateStore
 from tests.crash.scenario import Scenario
 from tests.recipes.steps import put
 from tests.support.databases import events
@@ -118,12 +120,48 @@ def test_a_scoped_session_stands_for_the_threads_own(scenario: Scenario, writer:
 
 @pytest.mark.parametrize("ending", ["rollback", "commit"])
 def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: Scenario, writer: DualWriter, ending: str) -> None:
-    """The driver then begins another one by itself, which has neither the lock nor the first event."""
-    if scenario.database.engine.dialect.name == "sqlite":
-        pytest.skip("SQLite cannot tell one transaction from the next")
-    with pytest.raises(StateRowError, match="past SQLAlchemy"), writer.transaction() as tx:
+    """The driver then begins another one by itself, which has not the first event."""
+    with pytest.raises(TransactionEndedInsideError, match="past SQLAlchemy"), writer.transaction() as tx:
         put(tx, scenario, 1)
         getattr(tx.connection.connection, ending)()
         put(tx, scenario, 2)
     assert scenario.row().is_empty
     scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("ending", ["rollback", "commit"])
+def test_a_transaction_that_was_ended_past_sqlalchemy_and_not_touched_again(
+    scenario: Scenario, writer: DualWriter, ending: str
+) -> None:
+    with pytest.raises(TransactionEndedInsideError, match="past SQLAlchemy"), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        getattr(tx.connection.connection, ending)()
+    assert scenario.row().is_empty
+    scenario.assert_nothing_open()
+
+
+def test_a_row_that_was_locked_by_another_transaction_is_not_written(scenario: Scenario, writer: DualWriter) -> None:
+    """Such as one that a forked process ended: the state is written only under the lock of this very transaction."""
+    if scenario.database.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite cannot tell one transaction from the next")
+    writer.recover()
+    store = SqlAlchemyStateStore(scenario.database.engine)
+    with scenario.database.engine.connect() as connection:
+        row = store.lock(connection, scenario.transactional_id, timeout_ms=None)
+        connection.rollback()
+        with pytest.raises(StateRowError, match="past SQLAlchemy"):
+            store.write(connection, scenario.transactional_id, previous=row, new=PreparedTxnState("1:1"))
+
+
+@pytest.mark.parametrize("end", ["rollback", "commit"])
+def test_the_lock_is_recognised_inside_and_after_a_savepoint(scenario: Scenario, writer: DualWriter, end: str) -> None:
+    writer.recover()
+    store = SqlAlchemyStateStore(scenario.database.engine)
+    with scenario.database.engine.begin() as connection:
+        savepoint = connection.begin_nested()
+        connection.execute(sa.select(1))
+        getattr(savepoint, end)()
+        row = store.lock(connection, scenario.transactional_id, timeout_ms=None)
+        with connection.begin_nested():
+            store.write(connection, scenario.transactional_id, previous=row, new=PreparedTxnState("1:1"))
+    assert scenario.row() == PreparedTxnState("1:1")

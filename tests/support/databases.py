@@ -122,7 +122,8 @@ def _is_commit(request: bytes) -> bool:
 class SqliteDatabase:
     """A SQLite file whose connections obey a switchboard, since there is no network to cut."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, busy_timeout_s: float = 5) -> None:
+        self._busy_timeout_s = busy_timeout_s
         self.url = sa.URL.create("sqlite", database=str(directory / f"{uuid.uuid4().hex[:12]}.db"))
         self._reach()
         events.metadata.create_all(self.engine)
@@ -140,7 +141,7 @@ class SqliteDatabase:
         if self._faults.away:
             raise sqlite3.OperationalError("unable to open database file")
         connection = sqlite3.connect(
-            str(self.url.database), factory=_FaultyConnection, timeout=5, check_same_thread=False
+            str(self.url.database), factory=_FaultyConnection, timeout=self._busy_timeout_s, check_same_thread=False
         )
         connection.faults = self._faults
         self._faults.connections.append(connection)

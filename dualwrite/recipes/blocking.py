@@ -1,0 +1,25 @@
+"""Carries out, without a loop, coroutines that never suspend because everything they call blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+ResultT = TypeVar("ResultT")
+
+
+def run(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """The result of `steps`; what they raise is raised."""
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        result: ResultT = end.value
+        return result
+    steps.close()
+    raise AssertionError(f"{steps!r} waits for a loop, though it was given blocking calls only")
+
+
+async def sleep(seconds: float) -> None:
+    """Block this thread."""
+    time.sleep(seconds)  # noqa: ASYNC251 - what runs here has no loop that could be held up

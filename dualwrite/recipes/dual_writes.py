@@ -1,0 +1,474 @@
+"""The dual writes under one transactional id, step by step; once for threads and for tasks.
+
+The order of steps is KIP-939's recipe and is what makes it safe:
+
+1. the block runs: statements go to the database, records are kept;
+2. the state row of the transactional id is locked;
+3. a producer that is new to the id fences its predecessor and completes what it left, by the row;
+4. the records go to Kafka, which is prepared;
+5. its `producer id:epoch` is written to the row as the last statement;
+6. the database commits: this is the decision;
+7. Kafka commits.
+
+A row is only ever written by a transaction whose records Kafka accepted under the lock. That is why a zombie cannot
+overwrite the state of a later dual write that waits to be completed: its records were refused first.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata
+from dualwrite.errors import (
+    AbortableError,
+    DualWriteError,
+    FencedError,
+    IllegalStateError,
+    OutcomeUnknown,
+    RowLockTimeoutError,
+)
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.decisions import Outcome, commit_outcome, recovery_outcome
+from dualwrite.recipes.kafka_side import KafkaSide
+from dualwrite.recipes.pause_points import PauseHook, PausePoint
+from dualwrite.recipes.record_buffer import BufferedRecord, RecordBuffer
+from dualwrite.recipes.slot import Slot, SlotState
+from dualwrite.recipes.store import Database, DatabaseTransaction
+
+_log = logging.getLogger(__name__)
+
+_RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What became of a transaction that was left open, or of a commit whose answer was lost.
+
+    `prepared_state` is the pair in question; empty where nothing was open.
+    """
+
+    transactional_id: str
+    prepared_state: PreparedTxnState
+    outcome: Outcome
+
+
+class DualWrite:
+    """One dual write: a database transaction, and the records that become visible with it."""
+
+    def __init__(self, database: DatabaseTransaction, records: RecordBuffer) -> None:
+        self._database = database
+        self._records = records
+        self._transactional_id: str | None = None
+        self._locked_row = PreparedTxnState()
+        self._prepared_state = PreparedTxnState()
+        self._outcome: Outcome | None = None
+
+    @property
+    def transactional_id(self) -> str | None:
+        """Under which id the records are sent; None before that, and for a dual write without records."""
+        return self._transactional_id
+
+    @property
+    def prepared_state(self) -> PreparedTxnState:
+        """The identity that this dual write left in the state row; empty before it was prepared."""
+        return self._prepared_state
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """COMMITTED or ROLLED_BACK once known; None before, and while a lost commit is unresolved.
+
+        Whoever resolves it in this process, be it the next dual write under the id, sets it here.
+        """
+        return self._outcome
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BufferedRecord:
+        """Make one record part of this dual write; the arguments are those of `Producer.send`.
+
+        It is kept until the block ends, sent right before the database commits, and visible only if that does.
+        Raises InvalidRecordError or TransactionTooLargeError, which doom the block even if they are swallowed, and
+        IllegalStateError after the block has ended, which it has for a `before_commit` hook too.
+        """
+        try:
+            return self._records.send(topic, value, key, headers, partition, timestamp_ms)
+        except BaseException as error:
+            self._database.doom(error)
+            raise
+
+    def send_offsets(
+        self,
+        offsets: Mapping[Any, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata | str,
+    ) -> None:
+        """Commit consumed offsets as part of this dual write (KIP-447); see `Producer.send_offsets_to_transaction`."""
+        try:
+            self._records.send_offsets(offsets, group_metadata)
+        except BaseException as error:
+            self._database.doom(error)
+            raise
+
+
+class DualWrites:
+    """Carries out dual writes under one transactional id, one at a time.
+
+    Two living ones with one id are safe but useless: each fences the other.
+    """
+
+    def __init__(
+        self,
+        transactional_id: str,
+        *,
+        database: Database,
+        kafka: KafkaSide,
+        sleep: Callable[[float], Awaitable[None]],
+        lock_timeout_ms: int | None,
+        resolve_timeout_ms: int,
+        pause: PauseHook | None,
+    ) -> None:
+        self.transactional_id: Final = transactional_id
+        self._database = database
+        self._kafka = kafka
+        self._sleep = sleep
+        self._lock_timeout_ms = lock_timeout_ms
+        self._resolve_timeout_ms = resolve_timeout_ms
+        self._pause = pause
+        self._slot = Slot(transactional_id)
+        self._row_exists = False
+        self._unresolved: DualWrite | None = None
+        self._in_doubt = PreparedTxnState()
+        self._in_use = threading.Lock()
+
+    @property
+    def state(self) -> SlotState:
+        """What is known about the transactional id."""
+        return self._slot.state
+
+    @property
+    def in_doubt(self) -> PreparedTxnState:
+        """The dual write that the database committed and whose Kafka commit is not confirmed yet; else empty."""
+        return self._in_doubt
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """For whoever uses the id now. Raises IllegalStateError where somebody does, FencedError where it is lost."""
+        if not self._in_use.acquire(blocking=False):
+            raise IllegalStateError(
+                f"transactional id {self.transactional_id!r} already carries a dual write; "
+                "Kafka allows one open transaction per id: finish it first, or use another writer"
+            )
+        try:
+            self._assert_usable()
+            yield
+        finally:
+            self._in_use.release()
+
+    def _assert_usable(self) -> None:
+        if self._slot.state is SlotState.CLOSED:
+            raise IllegalStateError("this DualWriter is closed; make a new one")
+        if self._slot.state is SlotState.FENCED:
+            raise self._fenced()
+
+    def _fenced(self) -> FencedError:
+        return FencedError(
+            f"transactional id {self.transactional_id!r} was taken over by another process; nothing was "
+            "written: make a new DualWriter to take it back, or give each process an id of its own"
+        )
+
+    # -- the steps of one dual write ---------------------------------------------------------------------------
+
+    async def get_ready(self) -> None:
+        """Before a block: what an earlier one left unresolved is resolved, and the row exists."""
+        if self._slot.state is SlotState.UNRESOLVED:
+            await self._resolve()
+            self._assert_usable()
+        await self._ensure_row()
+
+    async def _ensure_row(self) -> None:
+        if not self._row_exists:
+            await self._database.ensure_row(self.transactional_id)
+            self._row_exists = True
+
+    async def commit(self, write: DualWrite) -> None:
+        """Commit both sides, or roll back both and raise why."""
+        database, records = write._database, write._records
+        try:
+            database.assert_intact()
+            await database.flush()
+            database.assert_intact()
+            records.close()  # what a hook inside COMMIT sent would come after the state was written
+            if records:
+                await self._prepare(write)
+        except BaseException as error:
+            await self.roll_back(write)
+            if isinstance(error, AbortableError) and self._slot.state is SlotState.FENCED:
+                raise self._fenced() from error  # the broker refuses a zombie's records with an abortable code first
+            raise
+        if records:
+            await self._decide(write)
+        else:
+            await self._commit_database_alone(write)
+
+    async def _prepare(self, write: DualWrite) -> None:
+        """Everything up to the decision."""
+        database = write._database
+        write._locked_row = await self._lock(database)
+        write._transactional_id = self.transactional_id
+        self._slot.move(SlotState.OPEN)  # first, so that a failing or interrupted begin ends in a take-over
+        await self._kafka.begin()
+        self._reach(PausePoint.AFTER_BEGIN)
+        await self._kafka.send(write._records, lambda: self._reach(PausePoint.AFTER_SEND))
+        write._prepared_state = await self._kafka.prepare()
+        self._reach(PausePoint.AFTER_PREPARE)
+        # The last statement: in a failed Postgres transaction it fails too, where COMMIT would quietly roll back.
+        await database.write(self.transactional_id, previous=write._locked_row, new=write._prepared_state)
+        self._reach(PausePoint.AFTER_STATE_WRITE)
+        self._reach(PausePoint.BEFORE_DATABASE_COMMIT)
+
+    async def _lock(self, database: DatabaseTransaction) -> PreparedTxnState:
+        """The row, locked, of an id that is ours."""
+        row = await database.lock(self.transactional_id, timeout_ms=self._lock_timeout_ms)
+        self._reach(PausePoint.AFTER_LOCK)
+        return row if self._slot.state is SlotState.READY else (await self._take_over(database))[0]
+
+    async def _take_over(self, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
+        """Fence the predecessor and complete what it left. The row must be locked by this transaction.
+
+        The row is read again after initialising. Between the first read and the initialisation this process may have
+        slept, lost its database connection and with it the lock, and another may have taken over and prepared a new
+        transaction: deciding that one by the old reading would lose a committed write. The second read fails if the
+        lock is gone.
+        """
+        try:
+            ongoing = await self._kafka.take_over()
+            self._reach(PausePoint.AFTER_INIT)
+            row = await database.read(self.transactional_id)
+            await self._kafka.complete(row)
+            self._reach(PausePoint.AFTER_TAKEOVER)
+        except BaseException:
+            await self._kafka.give_up()
+            raise
+        outcome = recovery_outcome(row, ongoing)
+        if outcome is not Outcome.NOTHING:
+            _log.info("transactional id %s: prepared transaction %s %s", self.transactional_id, ongoing, outcome)
+        self._slot.move(SlotState.READY)
+        self._in_doubt = PreparedTxnState()
+        return row, Resolution(self.transactional_id, ongoing, outcome)
+
+    async def _decide(self, write: DualWrite) -> None:
+        """Commit the database, which decides, then Kafka."""
+        self._slot.move(SlotState.DECIDING)
+        try:
+            await write._database.commit()
+        except BaseException as error:
+            await self._after_failed_commit(write, error)
+        else:
+            await self._after_commit(write)
+
+    async def _after_commit(self, write: DualWrite) -> None:
+        write._outcome = Outcome.COMMITTED
+        ours = write.prepared_state
+        try:
+            self._reach(PausePoint.AFTER_DATABASE_COMMIT)
+            await self._finish_kafka(ours, Outcome.COMMITTED)
+            self._reach(PausePoint.AFTER_KAFKA_COMMIT)
+        except BaseException as error:
+            if self._slot.state is SlotState.DECIDING:
+                await self._leave_in_doubt(ours)
+            error.add_note(f"The dual write {ours} of {self.transactional_id!r} is committed all the same.")
+            raise
+
+    async def _after_failed_commit(self, write: DualWrite, error: BaseException) -> None:
+        """Nothing is lost while COMMIT was not sent; once it was, only the row can tell.
+
+        Our own transaction must be over before the row can be locked, here or in resolve().
+        """
+        if not write._database.commit_was_sent:
+            await self.roll_back(write)
+            raise error
+        self._unresolved = write
+        self._slot.move(SlotState.UNRESOLVED)
+        await write._database.rollback()
+        if not isinstance(error, Exception):
+            raise error  # interrupted: asking the database may take long, so leave it to resolve()
+        try:
+            outcome = (await self._resolve()).outcome
+        except OutcomeUnknown as unknown:
+            raise unknown from error
+        if outcome is Outcome.ROLLED_BACK:
+            raise error
+        _log.warning("the dual write %s is committed, although its commit raised", write.prepared_state, exc_info=error)
+
+    async def _commit_database_alone(self, write: DualWrite) -> None:
+        """No records: an ordinary database transaction, of which Kafka and the row hear nothing."""
+        try:
+            await write._database.commit()
+        except BaseException:
+            await self.roll_back(write)
+            if write._database.commit_was_sent:
+                write._outcome = None  # no row tells what became of it
+            raise
+        write._outcome = Outcome.COMMITTED
+
+    async def roll_back(self, write: DualWrite) -> None:
+        """Neither side is changed."""
+        write._records.close()
+        await write._database.rollback()
+        write._outcome = Outcome.ROLLED_BACK
+        if write.transactional_id is not None and self._slot.state in (SlotState.OPEN, SlotState.DECIDING):
+            await self._finish_kafka(write._locked_row, Outcome.ROLLED_BACK)
+
+    # -- Kafka's side, once the outcome is certain -------------------------------------------------------------
+
+    async def _finish_kafka(self, state: PreparedTxnState, outcome: Outcome) -> None:
+        """Commit or abort the open Kafka transaction. Never raises what Kafka says: the decision has been taken.
+
+        A producer that cannot confirm is given up, and the next take-over completes the transaction by the row.
+        """
+        try:
+            if outcome is Outcome.COMMITTED:
+                await self._kafka.commit()
+            else:
+                await self._kafka.abort()
+        except FencedError as error:
+            _log.warning("transactional id %s was taken over by another process: %s", self.transactional_id, error)
+            self._slot.move(SlotState.FENCED)
+            if outcome is Outcome.COMMITTED:
+                self._in_doubt = state
+            await self._kafka.give_up()
+        except DualWriteError as error:
+            _log.warning(
+                "transactional id %s: the %s of %s is not confirmed by Kafka (%s); the next use of the id completes it",
+                self.transactional_id,
+                "commit" if outcome is Outcome.COMMITTED else "abort",
+                state if outcome is Outcome.COMMITTED else "the open transaction",
+                error,
+            )
+            if outcome is Outcome.COMMITTED:
+                await self._leave_in_doubt(state)
+            else:
+                self._slot.move(SlotState.NEW)
+                await self._kafka.give_up()
+        else:
+            self._slot.move(SlotState.READY)
+
+    async def _leave_in_doubt(self, state: PreparedTxnState) -> None:
+        self._in_doubt = state
+        self._slot.move(SlotState.IN_DOUBT)
+        await self._kafka.give_up()
+
+    # -- recovery, and a commit whose answer was lost ----------------------------------------------------------
+
+    async def recover(self) -> Resolution:
+        """Complete what was left open under the id, by the row. To be called `exclusively`."""
+        if self._slot.state is SlotState.UNRESOLVED:
+            return await self._resolve()
+        if self._slot.state is SlotState.READY:
+            self._slot.move(SlotState.NEW)  # another process may have taken the id over since, and left something
+        await self._ensure_row()
+        database = await self._database.begin()
+        try:
+            await database.lock(self.transactional_id, timeout_ms=self._lock_timeout_ms)
+            self._reach(PausePoint.AFTER_LOCK)
+            return (await self._take_over(database))[1]
+        finally:
+            await database.rollback()
+            await database.close()
+
+    async def _resolve(self) -> Resolution:
+        write = self._unresolved
+        assert write is not None, "UNRESOLVED always comes with the dual write in question"
+        ours = write.prepared_state
+        row = await self._ask_database(write)
+        outcome = commit_outcome(row, ours=ours, previous=write._locked_row)
+        if outcome is Outcome.SUPERSEDED:
+            self._unresolved = None
+            self._slot.move(SlotState.FENCED)
+            await self._kafka.give_up()
+            raise self._outcome_unknown(
+                write, "another process has since taken the transactional id over and replaced the state row"
+            )
+        _log.info("transactional id %s: lost commit of %s was %s", self.transactional_id, ours, outcome)
+        write._outcome = outcome
+        await self._finish_kafka(ours, outcome)
+        self._unresolved = None
+        return Resolution(self.transactional_id, ours, outcome)
+
+    async def _ask_database(self, write: DualWrite) -> PreparedTxnState:
+        """Read the row under its lock, which waits until the lost commit has either happened or been dropped."""
+        deadline_s = time.monotonic() + self._resolve_timeout_ms / 1000
+        expected: tuple[type[Exception], ...] = (*self._database.errors, RowLockTimeoutError)
+        attempt = 0
+        while True:
+            remaining_ms = max(1, int((deadline_s - time.monotonic()) * 1000))
+            try:
+                return await self._locked_row(remaining_ms)
+            except expected as error:
+                backoff_s = _RESOLVE_BACKOFF_S[min(attempt, len(_RESOLVE_BACKOFF_S) - 1)]
+                attempt += 1
+                if time.monotonic() + backoff_s >= deadline_s:
+                    raise self._outcome_unknown(
+                        write, f"the database cannot be asked ({_first_line(error)})"
+                    ) from error
+                await self._sleep(backoff_s)
+
+    async def _locked_row(self, timeout_ms: int) -> PreparedTxnState:
+        database = await self._database.begin()
+        try:
+            return await database.lock(self.transactional_id, timeout_ms=timeout_ms)
+        finally:
+            await database.rollback()
+            await database.close()
+
+    def _outcome_unknown(self, write: DualWrite, why: str) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"the database commit of dual write {write.prepared_state} (transactional id {self.transactional_id!r}) "
+            f"was sent and its outcome is unknown: {why}. Database and Kafka will agree either way; do not repeat the "
+            "write before resolve(), or recover() in any process, has told which",
+            transactional_id=self.transactional_id,
+            prepared_state=str(write.prepared_state),
+        )
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
+        if not self._in_use.acquire(blocking=False):
+            raise IllegalStateError("a dual write is running; leave its block before closing the writer")
+        try:
+            await self._close()
+        finally:
+            self._in_use.release()
+
+    async def _close(self) -> None:
+        if self._slot.state is SlotState.CLOSED:
+            return
+        if self._slot.state in (SlotState.IN_DOUBT, SlotState.UNRESOLVED):
+            _log.warning(
+                "transactional id %s is closed while %s is in doubt; recover() with this id completes it",
+                self.transactional_id,
+                self._unresolved.prepared_state if self._unresolved is not None else self._in_doubt,
+            )
+        self._slot.move(SlotState.CLOSED)
+        await self._kafka.give_up()
+
+    def _reach(self, point: PausePoint) -> None:
+        if self._pause is not None:
+            self._pause(point)
+
+
+def _first_line(error: Exception) -> str:
+    cause = getattr(error, "orig", None) or error  # SQLAlchemy's wraps what the driver said
+    return str(cause).strip().partition("\n")[0]

@@ -1,0 +1,181 @@
+"""The records of one dual write, kept in order until the database is about to decide.
+
+Nothing is sent before that. So a block that fails costs Kafka nothing, one without records never asks for the state
+row, the row is locked for as short as can be, and a savepoint that is rolled back takes its records with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from dualwrite.client.record_checks import (
+    check_topic,
+    checked_headers,
+    checked_partition,
+    checked_timestamp_ms,
+    encoded,
+)
+from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata
+from dualwrite.errors import IllegalStateError, TransactionTooLargeError
+
+DEFAULT_MAX_BUFFERED_BYTES: Final = 33_554_432
+"""As much as a producer buffers by default, so that one flush takes it."""
+
+_RECORD_OVERHEAD_BYTES: Final = 100
+
+
+class RecordFate(Protocol):
+    """What a producer gives for a record that it has taken over."""
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata: ...
+
+
+class BufferedRecord:
+    """One record of a dual write."""
+
+    __slots__ = ("fate", "headers", "key", "partition", "timestamp_ms", "topic", "value")
+
+    def __init__(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[tuple[str, bytes | None]],
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> None:
+        self.topic: Final = topic
+        self.value: Final = value
+        self.key: Final = key
+        self.headers: Final = headers
+        self.partition: Final = partition
+        self.timestamp_ms: Final = timestamp_ms
+        self.fate: RecordFate | None = None
+
+    @property
+    def metadata(self) -> RecordMetadata:
+        """Where the record is stored. Raises IllegalStateError before the dual write has ended, or where it failed."""
+        if self.fate is None:
+            raise IllegalStateError(
+                f"this record for {self.topic!r} has not been sent: a dual write sends when its block ends, "
+                "so its place in Kafka is known only after that"
+            )
+        return self.fate.result(0)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        in_headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        return _RECORD_OVERHEAD_BYTES + len(self.key or b"") + len(self.value or b"") + in_headers
+
+
+class BufferedOffsets(NamedTuple):
+    """Consumed positions that are committed with the dual write (KIP-447)."""
+
+    offsets: Mapping[Any, OffsetAndMetadata | int]
+    group_metadata: ConsumerGroupMetadata | str
+
+    @property
+    def size_bytes(self) -> int:
+        return _RECORD_OVERHEAD_BYTES * (1 + len(self.offsets))
+
+
+class _Savepoint(NamedTuple):
+    name: str
+    entries: int
+
+
+class RecordBuffer:
+    """What is to be sent, in the order in which it was handed over."""
+
+    def __init__(self, max_bytes: int = DEFAULT_MAX_BUFFERED_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._entries: list[BufferedRecord | BufferedOffsets] = []
+        self._bytes = 0
+        self._closed = False
+        self._savepoints: list[_Savepoint] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[BufferedRecord | BufferedOffsets]:
+        return iter(self._entries)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BufferedRecord:
+        """Check and keep one record. Raises InvalidRecordError, TransactionTooLargeError, IllegalStateError."""
+        self._assert_open()
+        check_topic(topic)
+        record = BufferedRecord(
+            topic,
+            encoded("value", value),
+            encoded("key", key),
+            [] if headers is None else checked_headers(headers),
+            None if partition is None else checked_partition(partition),
+            int(time.time() * 1000) if timestamp_ms is None else checked_timestamp_ms(timestamp_ms),
+        )
+        self._keep(record)
+        return record
+
+    def send_offsets(
+        self, offsets: Mapping[Any, OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata | str
+    ) -> None:
+        """Keep consumed positions; an offset is that of the next record to read."""
+        self._assert_open()
+        if offsets:
+            self._keep(BufferedOffsets(dict(offsets), group_metadata))
+
+    def _keep(self, entry: BufferedRecord | BufferedOffsets) -> None:
+        size = entry.size_bytes
+        if self._bytes + size > self._max_bytes:
+            raise TransactionTooLargeError(
+                f"this dual write holds {len(self._entries)} records of about {self._bytes} bytes, and one of {size} "
+                f"more would pass max_buffered_bytes={self._max_bytes}; it was not taken, and neither side is "
+                "changed: write less in one block, or raise the limit"
+            )
+        self._entries.append(entry)
+        self._bytes += size
+
+    def close(self) -> None:
+        """Take no more: the decision is being made."""
+        self._closed = True
+
+    def _assert_open(self) -> None:
+        if self._closed:
+            raise IllegalStateError(
+                "this dual write has ended, so nothing more was sent: send inside the `with` block that it belongs to; "
+                "hooks inside the database commit come too late"
+            )
+
+    # ---- savepoints -----------------------------------------------------------------------------------------
+
+    def savepoint(self, name: str) -> None:
+        """The database transaction has set a savepoint."""
+        self._savepoints.append(_Savepoint(name, len(self._entries)))
+
+    def release_savepoint(self, name: str) -> None:
+        """What came after the savepoint belongs to what is around it; savepoints inside it end with it."""
+        index = self._newest_savepoint(name)
+        if index is not None:
+            del self._savepoints[index:]
+
+    def roll_back_to_savepoint(self, name: str) -> None:
+        """What came after the savepoint was undone in the database, and so are its records. It stands on, as in SQL."""
+        index = self._newest_savepoint(name)
+        if index is not None:
+            kept = self._savepoints[index].entries
+            self._bytes -= sum(entry.size_bytes for entry in self._entries[kept:])
+            del self._entries[kept:]
+            del self._savepoints[index + 1 :]
+
+    def _newest_savepoint(self, name: str) -> int | None:
+        return next((i for i in reversed(range(len(self._savepoints))) if self._savepoints[i].name == name), None)

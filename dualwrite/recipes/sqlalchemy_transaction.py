@@ -1,0 +1,102 @@
+"""A database that SQLAlchemy reaches, as the steps of a dual write need it; blocking or awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.record_buffer import RecordBuffer
+from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.unit_of_work import UnitOfWork
+
+ResultT = TypeVar("ResultT")
+
+
+class Carry(Protocol):
+    """Carries out a function that talks to the database: in this thread, or where a loop must not be blocked."""
+
+    def __call__(self, function: Callable[[], ResultT]) -> Awaitable[ResultT]: ...
+
+
+async def here(function: Callable[[], ResultT]) -> ResultT:
+    """In this thread, which waits."""
+    return function()
+
+
+class SqlAlchemyTransaction:
+    """`DatabaseTransaction` on a unit of work."""
+
+    def __init__(self, work: UnitOfWork, store: SqlAlchemyStateStore, carry: Carry) -> None:
+        self._work = work
+        self._store = store
+        self._carry = carry
+
+    @property
+    def commit_was_sent(self) -> bool:
+        return self._work.commit_was_sent
+
+    def doom(self, error: BaseException) -> None:
+        self._work.doom(error)
+
+    def assert_intact(self) -> None:
+        self._work.assert_intact()
+
+    async def flush(self) -> None:
+        await self._carry(self._work.flush)
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        return await self._carry(
+            lambda: self._store.lock(self._work.connection, transactional_id, timeout_ms=timeout_ms)
+        )
+
+    async def read(self, transactional_id: str) -> PreparedTxnState:
+        return await self._carry(lambda: self._store.read(self._work.connection, transactional_id))
+
+    async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
+        await self._carry(
+            lambda: self._store.write(self._work.connection, transactional_id, previous=previous, new=new)
+        )
+
+    async def commit(self) -> None:
+        await self._carry(self._work.commit)
+
+    async def rollback(self) -> None:
+        await self._carry(self._work.rollback)
+
+    async def close(self) -> None:
+        await self._carry(self._work.close)
+
+
+class SqlAlchemyDatabase:
+    """`Database` on an engine."""
+
+    errors: tuple[type[Exception], ...] = (SQLAlchemyError,)
+
+    def __init__(self, engine: sa.Engine, *, create_table: bool, carry: Carry = here) -> None:
+        self._engine = engine
+        self._create_table = create_table
+        self._carry = carry
+        self._store = SqlAlchemyStateStore(engine)
+
+    async def ensure_row(self, transactional_id: str) -> None:
+        await self._carry(lambda: self._ensure_row(transactional_id))
+
+    def _ensure_row(self, transactional_id: str) -> None:
+        if self._create_table:
+            create_state_table(self._engine)
+            self._create_table = False
+        self._store.ensure_row(transactional_id)
+
+    async def begin(self) -> SqlAlchemyTransaction:
+        return await self._carry(lambda: self.transaction(self._new_work()))
+
+    def _new_work(self) -> UnitOfWork:
+        return UnitOfWork(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
+
+    def transaction(self, work: UnitOfWork) -> SqlAlchemyTransaction:
+        """`work`, which somebody began, as the steps see it."""
+        return SqlAlchemyTransaction(work, self._store, self._carry)
