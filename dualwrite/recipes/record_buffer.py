@@ -18,6 +18,7 @@ from dualwrite.client.record_checks import (
     encoded,
 )
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata
+from dualwrite.client.serializing import Serializers
 from dualwrite.errors import IllegalStateError, TransactionTooLargeError
 
 DEFAULT_MAX_BUFFERED_BYTES: Final = 33_554_432
@@ -90,8 +91,9 @@ class _Savepoint(NamedTuple):
 class RecordBuffer:
     """What is to be sent, in the order in which it was handed over."""
 
-    def __init__(self, max_bytes: int = DEFAULT_MAX_BUFFERED_BYTES) -> None:
+    def __init__(self, max_bytes: int = DEFAULT_MAX_BUFFERED_BYTES, serializers: Serializers | None = None) -> None:
         self._max_bytes = max_bytes
+        self._serializers = serializers
         self._entries: list[BufferedRecord | BufferedOffsets] = []
         self._bytes = 0
         self._closed = False
@@ -106,20 +108,26 @@ class RecordBuffer:
     def send(
         self,
         topic: str,
-        value: bytes | str | None = None,
-        key: bytes | str | None = None,
+        value: Any = None,
+        key: Any = None,
         headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BufferedRecord:
-        """Check and keep one record. Raises InvalidRecordError, TransactionTooLargeError, IllegalStateError."""
+        """Check, serialize and keep one record.
+
+        Raises InvalidRecordError, TransactionTooLargeError, IllegalStateError.
+        """
         self._assert_open()
         check_topic(topic)
+        header_list = [] if headers is None else checked_headers(headers)
+        if self._serializers is not None:
+            key, value = self._serializers.apply(topic, key, value, header_list)
         record = BufferedRecord(
             topic,
             encoded("value", value),
             encoded("key", key),
-            [] if headers is None else checked_headers(headers),
+            header_list,
             None if partition is None else checked_partition(partition),
             int(time.time() * 1000) if timestamp_ms is None else checked_timestamp_ms(timestamp_ms),
         )

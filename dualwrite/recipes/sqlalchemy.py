@@ -18,7 +18,6 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes import blocking
@@ -26,9 +25,9 @@ from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
 from dualwrite.recipes.pause_points import PauseHook
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.settings import KafkaSettings
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
-from dualwrite.recipes.state_table import MAX_TRANSACTIONAL_ID_LENGTH
 from dualwrite.recipes.unit_of_work import Bind, UnitOfWork, watch
 
 __all__ = ["DualTransaction", "DualWriter", "Resolution"]
@@ -84,13 +83,15 @@ class DualWriter:
             raise ConfigError(f"engine takes a sqlalchemy.Engine, made by create_engine(url), not {engine!r}")
         watch(engine)
         self._engine = engine
+        settings = KafkaSettings(transactional_id, producer_settings)
+        self._serializers = settings.serializers
         self._session_factory = session_factory or (lambda: Session(engine))
         self._max_buffered_bytes = max_buffered_bytes
         self._database = SqlAlchemyDatabase(engine, create_table=create_table)
         self._writes = DualWrites(
-            checked_transactional_id(transactional_id),
+            settings.transactional_id,
             database=self._database,
-            kafka=BlockingKafkaSide(checked_producer_settings(transactional_id, producer_settings)),
+            kafka=BlockingKafkaSide(settings.producer),
             sleep=blocking.sleep,
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
@@ -156,7 +157,7 @@ class DualWriter:
                 tx._work.close()
 
     def _begin(self, bind: Bind | None) -> DualTransaction:
-        records = RecordBuffer(self._max_buffered_bytes)
+        records = RecordBuffer(self._max_buffered_bytes, self._serializers)
         bound = self._session_factory() if bind is None else bind
         return DualTransaction(UnitOfWork(bound, self._engine, records, owned=bind is None), self._database, records)
 
@@ -180,21 +181,3 @@ class DualWriter:
     def close(self) -> None:
         """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
         blocking.run(self._writes.close())
-
-
-def checked_transactional_id(transactional_id: Any) -> str:
-    """One that fits into the state table. Raises ConfigError."""
-    if not isinstance(transactional_id, str) or not 0 < len(transactional_id) <= MAX_TRANSACTIONAL_ID_LENGTH:
-        raise ConfigError(
-            f"transactional_id takes a text of 1 to {MAX_TRANSACTIONAL_ID_LENGTH} characters, not {transactional_id!r}"
-        )
-    return transactional_id
-
-
-def checked_producer_settings(transactional_id: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a producer for dual writes, checked now and not at its first use. Raises ConfigError."""
-    if "transaction_two_phase_commit_enable" in settings:
-        raise ConfigError("transaction_two_phase_commit_enable is not a choice here: a dual write needs it")
-    complete = {**settings, "transactional_id": transactional_id, "transaction_two_phase_commit_enable": True}
-    ProducerConfig.parse(None, complete)
-    return complete

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import threading
+import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -110,20 +113,23 @@ _OPTION = "dualwrite_unit_of_work"
 _abandoned: list[sa.Connection] = []
 
 
+# Remembered here, because `event.contains` goes by the id() of the engine, which may be that of one that is gone: then
+# the new engine would not be watched, and a swallowed error would end as a success.
+_watched: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+_watching = threading.Lock()
+
+
 def watch(engine: sa.Engine) -> None:
     """Let units of work on `engine` hear of commits and failed statements. Once per engine; harmless when repeated.
 
     SQLAlchemy iterates over an engine's listeners while other threads work, so they must not come and go with each
     transaction: a listener that leaves while an error is handled replaces that error by a RuntimeError.
     """
-    for name, listener in (
-        ("commit", _before_commit),
-        ("handle_error", _on_error),
-        ("before_cursor_execute", _before_statement),
-        ("after_cursor_execute", _after_statement),
-    ):
-        if not event.contains(engine, name, listener):
-            event.listen(engine, name, listener)
+    with _watching:
+        if engine not in _watched:
+            _watched.add(engine)
+            for name, listener in _LISTENERS.items():
+                event.listen(engine, name, listener)
 
 
 def _before_commit(connection: sa.Connection) -> None:
@@ -157,10 +163,26 @@ def _in_transaction(cursor: Any) -> bool | None:
     return in_transaction if isinstance(in_transaction, bool) else None
 
 
+def _commits_by_itself(connection: sa.Connection) -> bool:
+    dbapi_connection = connection.connection.dbapi_connection
+    if dbapi_connection is None or not connection.dialect.detect_autocommit_setting(dbapi_connection):
+        return False
+    # sqlite3 without transactions of its own may be in one that a listener of SQLAlchemy's "begin" event has begun
+    return not getattr(dbapi_connection, "in_transaction", False)
+
+
 def _on_error(context: ExceptionContext) -> None:
     work = context.connection.get_execution_options().get(_OPTION) if context.connection is not None else None
     if work is not None:
         work._remember(context.original_exception)
+
+
+_LISTENERS: dict[str, Callable[..., Any]] = {
+    "commit": _before_commit,
+    "handle_error": _on_error,
+    "before_cursor_execute": _before_statement,
+    "after_cursor_execute": _after_statement,
+}
 
 
 class UnitOfWork:
@@ -203,6 +225,8 @@ class UnitOfWork:
             raise IllegalStateError(_TWO_PHASE)
         if self.connection.get_execution_options().get(_OPTION) is not None:
             raise IllegalStateError(_INSIDE_ANOTHER)
+        if _commits_by_itself(self.connection):
+            raise IllegalStateError(_AUTOCOMMIT)
 
     @property
     def session(self) -> Session | None:
@@ -333,6 +357,10 @@ class UnitOfWork:
             raise IllegalStateError(_SECOND_DATABASE)
 
 
+_AUTOCOMMIT = (
+    "the database connection is in autocommit mode, where each statement is a transaction of its own; "
+    "nothing was written: use a connection with transactions for dual writes"
+)
 _NESTED = (
     "a dual write commits the whole database transaction and so cannot start inside a savepoint; "
     "nothing was written: release the savepoint first"

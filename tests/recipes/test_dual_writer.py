@@ -14,6 +14,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
     DualWriteError,
     IllegalStateError,
+    InvalidRecordError,
     KafkaTimeoutError,
     StateRowError,
     TransactionDoomedError,
@@ -31,6 +32,11 @@ from tests.support.topics import read_topic
 
 class OrdinaryError(Exception):
     pass
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise OrdinaryError
 
 
 @contextmanager
@@ -161,6 +167,26 @@ def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(scenario: Sce
         outer.rollback()
         put(tx, scenario, 7)
     scenario.expected += ["1", "2", "4", "7"]
+    scenario.assert_both_sides_agree()
+
+
+def test_serializers_are_asked_once_and_when_a_record_is_sent(scenario: Scenario) -> None:
+    asked: list[object] = []
+
+    def serialize(value: object) -> bytes:
+        asked.append(value)
+        return str(value).encode()
+
+    with scenario.writer(value_serializer=serialize) as writer:
+        with writer.transaction() as tx:
+            tx.connection.execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "5"})
+            tx.send(scenario.topic, key="k", value=5)
+            assert asked == [5]
+        assert asked == [5]
+        with pytest.raises(InvalidRecordError, match="serializer failed"), writer.transaction() as tx:
+            put(tx, scenario, 2)
+            tx.send(scenario.topic, key="k", value=Unprintable())
+    scenario.expected.append("5")
     scenario.assert_both_sides_agree()
 
 

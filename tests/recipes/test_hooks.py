@@ -13,6 +13,7 @@ from dualwrite.errors import IllegalStateError, TransactionDoomedError
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.unit_of_work import watch
 from tests.crash.scenario import InjectedError, Scenario
 from tests.recipes.steps import break_a_statement, put
 from tests.support.databases import events
@@ -105,3 +106,18 @@ def test_dual_writes_leave_the_listeners_of_the_engine_alone(scenario: Scenario,
         assert listeners() == before
         put(tx, scenario, 1)
     assert listeners() == before
+
+
+def test_an_engine_is_watched_even_where_it_has_the_address_of_one_that_is_gone(scenario: Scenario) -> None:
+    """SQLAlchemy's own memory of listeners goes by id(), and keeps that of an engine whose dialect still lives."""
+    watched: list[sa.Dialect] = []
+    addresses: set[int] = set()
+    for _ in range(1000):
+        engine = sa.create_engine("sqlite://")
+        watch(engine)
+        assert len(list(engine.dialect.dispatch.handle_error)) == 1
+        if id(engine) in addresses:
+            return
+        addresses.add(id(engine))
+        watched.append(engine.dialect)
+    pytest.skip("no address came back")

@@ -108,3 +108,14 @@ def test_a_block_runs_on_a_session_or_a_connection(scenario: Scenario, writer: D
         writer.transaction(scenario.database.engine),  # type: ignore[arg-type]
     ):
         pass
+
+
+def test_a_connection_that_commits_each_statement_by_itself(scenario: Scenario, writer: DualWriter) -> None:
+    engine = scenario.database.engine.execution_options(isolation_level="AUTOCOMMIT")
+    with (
+        engine.connect() as connection,
+        pytest.raises(IllegalStateError, match="autocommit"),
+        writer.transaction(connection) as tx,
+    ):
+        put(tx, scenario, 1)
+    scenario.assert_both_sides_agree()

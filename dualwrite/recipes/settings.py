@@ -1,0 +1,42 @@
+"""The settings of a dual write's producer, checked when the writer is made and not at its first use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dualwrite.client.serializing import Serializers
+from dualwrite.config import ProducerConfig
+from dualwrite.errors import ConfigError
+from dualwrite.recipes.state_table import MAX_TRANSACTIONAL_ID_LENGTH
+
+_SERIALIZERS: Final = ("key_serializer", "value_serializer")
+
+
+class KafkaSettings:
+    """What the producer is made with, and the serializers, which are asked before the records are kept.
+
+    Raises ConfigError for settings that are unknown, malformed, or not a choice for dual writes.
+    """
+
+    def __init__(self, transactional_id: Any, settings: Mapping[str, Any]) -> None:
+        if "transaction_two_phase_commit_enable" in settings:
+            raise ConfigError("transaction_two_phase_commit_enable is not a choice here: a dual write needs it")
+        self.transactional_id: Final = checked_transactional_id(transactional_id)
+        complete = {
+            **settings,
+            "transactional_id": transactional_id,
+            "transaction_two_phase_commit_enable": True,
+        }
+        config = ProducerConfig.parse(None, complete)
+        self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
+        self.producer: Final = {name: value for name, value in complete.items() if name not in _SERIALIZERS}
+
+
+def checked_transactional_id(transactional_id: Any) -> str:
+    """One that fits into the state table. Raises ConfigError."""
+    if not isinstance(transactional_id, str) or not 0 < len(transactional_id) <= MAX_TRANSACTIONAL_ID_LENGTH:
+        raise ConfigError(
+            f"transactional_id takes a text of 1 to {MAX_TRANSACTIONAL_ID_LENGTH} characters, not {transactional_id!r}"
+        )
+    return transactional_id
