@@ -19,12 +19,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from dualwrite.errors import (
     AbortableError,
     DualWriteError,
@@ -108,11 +107,7 @@ class DualWrite:
             self._database.doom(error)
             raise
 
-    def send_offsets(
-        self,
-        offsets: Mapping[Any, OffsetAndMetadata | int],
-        group_metadata: ConsumerGroupMetadata | str,
-    ) -> None:
+    def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
         """Commit consumed offsets as part of this dual write (KIP-447); see `Producer.send_offsets_to_transaction`."""
         try:
             self._records.send_offsets(offsets, group_metadata)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from dualwrite.client.group_metadata import group_of, positions_of
 from dualwrite.client.record_checks import (
     check_topic,
     checked_headers,
@@ -17,7 +18,7 @@ from dualwrite.client.record_checks import (
     checked_timestamp_ms,
     encoded,
 )
-from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata
+from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
 from dualwrite.client.serializing import Serializers
 from dualwrite.errors import IllegalStateError, TransactionTooLargeError
 
@@ -75,8 +76,8 @@ class BufferedRecord:
 class BufferedOffsets(NamedTuple):
     """Consumed positions that are committed with the dual write (KIP-447)."""
 
-    offsets: Mapping[Any, OffsetAndMetadata | int]
-    group_metadata: ConsumerGroupMetadata | str
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    group_metadata: ConsumerGroupMetadata
 
     @property
     def size_bytes(self) -> int:
@@ -134,13 +135,13 @@ class RecordBuffer:
         self._keep(record)
         return record
 
-    def send_offsets(
-        self, offsets: Mapping[Any, OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata | str
-    ) -> None:
-        """Keep consumed positions; an offset is that of the next record to read."""
+    def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
+        """Check and keep consumed positions; the arguments are those of `Producer.send_offsets_to_transaction`."""
         self._assert_open()
-        if offsets:
-            self._keep(BufferedOffsets(dict(offsets), group_metadata))
+        group = group_of(group_metadata)
+        positions = positions_of(offsets)
+        if positions:
+            self._keep(BufferedOffsets(positions, group))
 
     def _keep(self, entry: BufferedRecord | BufferedOffsets) -> None:
         size = entry.size_bytes

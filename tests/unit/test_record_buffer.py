@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualwrite.client.records import OffsetAndMetadata
 from dualwrite.errors import IllegalStateError, InvalidRecordError, TransactionTooLargeError
 from dualwrite.recipes.record_buffer import BufferedRecord, RecordBuffer
 
@@ -37,7 +38,7 @@ def test_what_the_caller_changes_later_is_not_what_is_sent() -> None:
     value[:] = b"now!"
     offsets[("in", 1)] = 2
     assert values(buffer) == [b"then"]
-    assert list(buffer)[1].offsets == {("in", 0): 1}  # type: ignore[union-attr]
+    assert list(buffer)[1].offsets == {("in", 0): OffsetAndMetadata(1)}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
