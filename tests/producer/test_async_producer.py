@@ -1,0 +1,338 @@
+"""AsyncProducer where nobody is cancelled: its loop, its futures, its blocks, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import warnings
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from dualwrite import (
+    AbortableError,
+    AsyncProducer,
+    DeliveryError,
+    DualWriteError,
+    IllegalStateError,
+    InvalidRecordError,
+    KafkaTimeoutError,
+    PreparedTxnState,
+    Producer,
+    ProducerState,
+)
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.faults import DropReply, Error, Fault, Hold
+from dualwrite.client.states import ProducerState as States
+from dualwrite.client.transaction_block import LEAVING
+from tests.producer.conftest import ReadCommitted
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    return request.param  # type: ignore[no-any-return]
+
+
+def make(emulator: Emulator, transactional_id: str | None = "tid", **settings: Any) -> AsyncProducer:
+    settings = {"max_block_ms": 10_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5} | settings
+    if transactional_id is not None:
+        settings |= {"transactional_id": transactional_id, "transaction_two_phase_commit_enable": True}
+    return AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, **settings)
+
+
+def test_transactions_in_the_callers_loop_and_no_thread(
+    run: Run, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    async def main() -> None:
+        threads = set(threading.enumerate())
+        async with make(emulator) as producer:
+            await producer.init_transactions()
+            async with producer.transaction():
+                future = await producer.send("orders", "a", key="k", headers={"h": b"1"})
+                assert (await future).offset == 0
+                assert future.done()
+                assert (await future.result(0)).topic == "orders"
+                sent = await producer.send_batch("orders", ["b", "c"])
+            assert [stored.record_count for stored in await sent] == [2]
+            await producer.begin_transaction()
+            await producer.send("orders", "d")
+            state = await producer.prepare_transaction()
+            assert producer.prepared_txn_state == state
+            await producer.complete_transaction(state)
+            await producer.begin_transaction()
+            await producer.send("orders", "e")
+            await producer.abort_transaction()
+            started = {thread.name for thread in set(threading.enumerate()) - threads}
+            assert not {name for name in started if "dualwrite" in name}
+        assert producer.state is ProducerState.CLOSED
+
+    run(main())
+    assert read_committed() == [b"a", b"b", b"c", b"d"]
+
+
+def test_recovery_by_another_producer(emulator: Emulator, read_committed: ReadCommitted) -> None:
+    async def main() -> None:
+        async with make(emulator) as crashed:
+            await crashed.init_transactions()
+            await crashed.begin_transaction()
+            await crashed.send("orders", "a")
+            row = str(await crashed.prepare_transaction())
+        async with make(emulator) as recovering:
+            await recovering.init_transactions(keep_prepared_txn=True)
+            await recovering.complete_transaction(PreparedTxnState(row))
+
+    asyncio.run(main())
+    assert read_committed() == [b"a"]
+
+
+def test_many_tasks_share_a_producer(run: Run, emulator: Emulator, read_committed: ReadCommitted) -> None:
+    async def main() -> None:
+        async with make(emulator, batch_size=500) as producer:
+            await producer.init_transactions()
+
+            async def send_some(name: int) -> None:
+                futures = [await producer.send("events", f"{name}-{i}") for i in range(100)]
+                places = [await future for future in futures]
+                assert len({(place.partition, place.offset) for place in places}) == 100
+
+            async with producer.transaction(), asyncio.TaskGroup() as group:
+                for name in range(4):
+                    group.create_task(send_some(name))
+
+    run(main())
+    assert sorted(read_committed("events", 3)) == sorted(f"{n}-{i}".encode() for n in range(4) for i in range(100))
+
+
+def test_without_a_transactional_id(emulator: Emulator, read_committed: ReadCommitted) -> None:
+    told: list[Any] = []
+
+    async def main() -> None:
+        producer = make(emulator, None)
+        future = await producer.send("orders", "a", on_delivery=lambda *outcome: told.append(outcome))
+        await producer.flush()
+        assert future.done()
+        await producer.send("orders", "b")
+        await producer.close()
+        await producer.close()
+        with pytest.raises(DualWriteError, match="create a new producer"):
+            await producer.send("orders", "c")
+
+    asyncio.run(main())
+    assert read_committed() == [b"a", b"b"]
+    assert [error for _, error in told] == [None]
+
+
+def test_what_is_not_a_record_is_refused_at_once(emulator: Emulator) -> None:
+    async def main() -> None:
+        async with make(emulator, None) as producer:
+            with pytest.raises(InvalidRecordError, match="not sent"):
+                await producer.send("orders", "a", partition=-1)
+            with pytest.raises(InvalidRecordError, match="not sent"):
+                await producer.send("orders", "a", partition=7)
+
+    asyncio.run(main())
+
+
+def test_the_waits_are_bounded(emulator: Emulator) -> None:
+    async def main() -> None:
+        async with make(emulator, max_block_ms=100) as producer:
+            held = emulator.faults.add(Fault(api="InitProducerId", action=Hold()))
+            with pytest.raises(KafkaTimeoutError, match=r"has not answered InitProducerId yet.*repeat the same call"):
+                await producer.init_transactions()
+            held.remove()
+            await producer.init_transactions()
+            held = emulator.faults.add(Fault(api="Metadata", action=Hold()))
+            await producer.begin_transaction()
+            with pytest.raises(KafkaTimeoutError, match="the record was not sent"):
+                await producer.send("orders", "a")
+            held.remove()
+            future = await producer.send("orders", "a")
+            held = emulator.faults.add(Fault(api="Produce", action=Hold()))
+            with pytest.raises(KafkaTimeoutError, match="still being sent"):
+                await future.result(0.05)
+            held.remove()
+            await producer.commit_transaction()
+
+    asyncio.run(main())
+
+
+def test_another_loop_and_a_loop_that_is_closed(emulator: Emulator) -> None:
+    async def init(producer: AsyncProducer | None = None) -> AsyncProducer:
+        producer = make(emulator) if producer is None else producer
+        await producer.init_transactions()
+        return producer
+
+    async def elsewhere(producer: AsyncProducer) -> None:
+        with pytest.raises(IllegalStateError, match="belongs to another event loop"):
+            await producer.begin_transaction()
+        with pytest.raises(IllegalStateError, match="belongs to another event loop"):
+            await producer.close()
+
+    first = asyncio.new_event_loop()
+    producer = first.run_until_complete(init())
+    asyncio.run(elsewhere(producer))
+    first.run_until_complete(producer.begin_transaction())
+    first.run_until_complete(producer.send("orders", "a"))
+    first.close()
+
+    async def after() -> None:
+        with pytest.raises(IllegalStateError, match="belongs to an event loop that is closed"):
+            await producer.commit_transaction()
+        await producer.close()
+        assert producer.state is ProducerState.CLOSED
+        async with make(emulator) as successor:
+            await successor.init_transactions()
+
+    asyncio.run(after())
+    with pytest.raises(IllegalStateError, match="created in a coroutine"):
+        make(emulator)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_child_of_a_fork_cannot_use_it(emulator: Emulator) -> None:
+    async def main() -> int:
+        async with make(emulator) as producer:
+            await producer.init_transactions()
+            child = os.fork()
+            if child == 0:
+                try:
+                    producer._check_here()
+                except IllegalStateError as error:
+                    os._exit(0 if "before the fork" in str(error) else 1)
+                os._exit(2)
+            _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - the child runs no loop
+            async with producer.transaction():
+                await producer.send("orders", "a")
+            return os.waitstatus_to_exitcode(status)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of a fork beside other threads
+        assert asyncio.run(main()) == 0
+
+
+def test_one_that_was_not_closed_warns_and_lets_go(emulator: Emulator) -> None:
+    async def main() -> None:
+        producers = [make(emulator)]
+        await producers[0].init_transactions()
+        with pytest.warns(ResourceWarning, match="was not closed"):
+            producers.clear()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+# ---- blocks -----------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_in_a_block_aborts(emulator: Emulator, read_committed: ReadCommitted) -> None:
+    async def main() -> None:
+        async with make(emulator) as producer:
+            await producer.init_transactions()
+            with pytest.raises(ValueError, match="mine"):
+                async with producer.transaction():
+                    await (await producer.send("orders", "a"))
+                    raise ValueError("mine")
+            assert producer.state is ProducerState.READY
+            async with producer.transaction() as same:
+                assert same is producer
+                await producer.send("orders", "b")
+
+    asyncio.run(main())
+    with Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="sync") as producer:
+        producer.init_transactions()
+        with pytest.raises(ValueError, match="mine"):
+            with producer.transaction():
+                producer.send("orders", "c").result(10)
+                raise ValueError("mine")
+        with producer.transaction() as same:
+            assert same is producer
+            producer.send("orders", "d")
+    assert read_committed() == [b"b", b"d"]
+
+
+def test_a_commit_that_says_so_is_aborted(emulator: Emulator, read_committed: ReadCommitted) -> None:
+    async def main() -> None:
+        async with make(emulator) as producer:
+            await producer.init_transactions()
+            emulator.faults.add(Fault(api="Produce", action=Error(87)))
+            with pytest.raises(AbortableError):
+                async with producer.transaction():
+                    await producer.send("orders", "a")
+            assert producer.state is ProducerState.READY
+
+    asyncio.run(main())
+    with Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="sync") as producer:
+        producer.init_transactions()
+        emulator.faults.add(Fault(api="Produce", action=Error(87)))
+        with pytest.raises((AbortableError, DeliveryError)):
+            with producer.transaction():
+                producer.send("orders", "b")
+        assert producer.state is ProducerState.READY
+    assert read_committed() == []
+
+
+def test_what_may_be_decided_is_left_alone(emulator: Emulator, read_committed: ReadCommitted) -> None:
+    async def main() -> None:
+        async with make(emulator) as producer:
+            await producer.init_transactions()
+            with pytest.raises(ValueError, match="mine") as raised:
+                async with producer.transaction():
+                    await producer.send("orders", "a")
+                    state = await producer.prepare_transaction()
+                    raise ValueError("mine")
+            assert any("stays prepared" in note for note in raised.value.__notes__)
+            assert producer.prepared_txn_state == state
+            await producer.complete_transaction(state)
+
+    asyncio.run(main())
+    with Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="sync", max_block_ms=100) as producer:
+        producer.init_transactions()
+        held = emulator.faults.add(Fault(api="EndTxn", action=Hold()))
+        with pytest.raises(KafkaTimeoutError) as raised:
+            with producer.transaction():
+                producer.send("orders", "b")
+        assert any("repeat the call that commits" in note for note in raised.value.__notes__)
+        held.remove()
+        producer.commit_transaction()
+    assert read_committed() == [b"a", b"b"]
+
+
+def test_an_abort_that_fails_is_told_with_the_exception(emulator: Emulator) -> None:
+    async def main() -> None:
+        async with make(emulator) as producer:
+            await producer.init_transactions()
+            with pytest.raises(ValueError, match="mine") as raised:
+                async with producer.transaction():
+                    await (await producer.send("orders", "a"))
+                    emulator.faults.add(Fault(api="EndTxn", action=Error(90)))
+                    raise ValueError("mine")
+            assert any("could not be aborted" in note for note in raised.value.__notes__)
+
+    asyncio.run(main())
+
+
+def test_leaving_a_block_is_decided_for_every_state() -> None:
+    assert set(LEAVING) == set(States)
+    aborted = {state for state, leaving in LEAVING.items() if leaving.abort}
+    assert aborted == {States.IN_TRANSACTION, States.ABORTABLE_ERROR, States.ABORTING_TRANSACTION}
+
+
+def test_lost_connections_are_not_noticed(run: Run, emulator: Emulator, read_committed: ReadCommitted) -> None:
+    for api in ("Metadata", "InitProducerId", "Produce", "EndTxn"):
+        emulator.faults.add(Fault(api=api, action=DropReply()))
+
+    async def main() -> None:
+        async with make(emulator) as producer:
+            await producer.init_transactions()
+            for value in ("a", "b"):
+                async with producer.transaction():
+                    await producer.send("orders", value)
+                emulator.disconnect_clients()
+
+    run(main())
+    assert read_committed() == [b"a", b"b"]
