@@ -1,0 +1,639 @@
+"""The four tiers against the emulator: what a producer finds, and what becomes of a transaction that it prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.errors import FencedError, IllegalStateError, PreparedTransactionLost, UnsupportedByBrokerError
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.producer import Producer, ProducerState, TopicPartition
+from tests.interop.wire import Wire
+from tests.support.conditions import until
+from tests.support.topics import read_topic
+
+TIERS: Final[dict[Tier, BrokerConfig]] = {
+    Tier.KEEP_PREPARED: BrokerConfig(),
+    Tier.STORED_PAIR: BrokerConfig(
+        profile=Profile.KAFKA_4_3, unstable_api_versions_enable=True, transaction_two_phase_commit_enable=True
+    ),
+    Tier.BOUNDED: BrokerConfig(profile=Profile.KAFKA_4_3),
+    Tier.BOUNDED_V1: BrokerConfig(profile=Profile.KAFKA_3_9),
+}
+BOUNDED: Final = [Tier.BOUNDED, Tier.BOUNDED_V1]
+BY_STORED_PAIR: Final = [Tier.STORED_PAIR, *BOUNDED]
+LONG_AFTER_MS: Final = 3_600_000
+
+
+class World:
+    """One broker of one tier, whose clock stands still, and any number of producers."""
+
+    def __init__(self, emulator: Emulator, tier: Tier) -> None:
+        self.emulator = emulator
+        self.tier = tier
+        self._made: list[Producer] = []
+
+    def producer(self, **settings: Any) -> Producer:
+        defaults: dict[str, Any] = {
+            "max_block_ms": 10_000,
+            "retry_backoff_ms": 5,
+            "linger_ms": 0,
+            "transactional_id": "tid",
+        }
+        defaults |= {"transaction_two_phase_commit_enable": True, "accept_bounded_guarantee": True}
+        producer = Producer(bootstrap_servers=self.emulator.bootstrap_servers, **defaults | settings)
+        self._made.append(producer)
+        return producer
+
+    def ready(self, **settings: Any) -> Producer:
+        producer = self.producer(**settings)
+        producer.init_transactions()
+        return producer
+
+    def recovering(self, **settings: Any) -> Producer:
+        producer = self.producer(**settings)
+        producer.init_transactions(keep_prepared_txn=True)
+        return producer
+
+    def prepared(self, value: str = "v") -> PreparedTxnState:
+        """By a process that is gone now."""
+        return self.prepare(self.ready(), value)
+
+    def prepare(self, producer: Producer, value: str = "v") -> PreparedTxnState:
+        producer.begin_transaction()
+        producer.send("orders", value, partition=0)
+        return producer.prepare_transaction()
+
+    def commit(self, producer: Producer, value: str) -> PreparedTxnState:
+        state = self.prepare(producer, value)
+        producer.complete_transaction(state)
+        return state
+
+    def committed(self) -> list[str]:
+        self.settle()
+        return [value for _, value in read_topic(self.emulator.bootstrap_servers, "orders")]
+
+    def settle(self) -> None:
+        until(lambda: not any(t.state.startswith("Prepare") for t in self.emulator.transactions()))
+
+    def abort_by_timeout(self) -> None:
+        """The broker's own abort of what is open for too long."""
+        self.emulator.advance_clock(LONG_AFTER_MS)
+        until(lambda: not any(t.state == "Ongoing" for t in self.emulator.transactions()))
+        self.settle()
+
+    def described(self) -> tuple[str, int, int]:
+        (transaction,) = [t for t in self.emulator.transactions() if t.transactional_id == "tid"]
+        return transaction.state, transaction.producer_id, transaction.producer_epoch
+
+
+@contextmanager
+def world_of(tier: Tier, config: BrokerConfig | None = None) -> Iterator[World]:
+    with Emulator(topics={"orders": 2, "inputs": 1}, config=config or TIERS[tier], clock=VirtualClock()) as emulator:
+        world = World(emulator, tier)
+        yield world
+        for producer in world._made:
+            producer.close(timeout_s=0)
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with world_of(request.param) as made:
+        yield made
+
+
+def on(*tiers: Tier) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("world", tiers, ids=[tier.name for tier in tiers], indirect=True)
+
+
+every_tier = on(*Tier)
+by_stored_pair = on(*BY_STORED_PAIR)
+bounded = on(*BOUNDED)
+
+
+# ---- what is found ------------------------------------------------------------------------------------------------
+
+
+KIP_939_AT_V1: Final = BrokerConfig(transaction_version=1)
+UNSTABLE_WITHOUT_2PC: Final = BrokerConfig(
+    profile=Profile.KAFKA_4_3, unstable_api_versions_enable=True, transaction_two_phase_commit_enable=False
+)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize(
+    ("config", "tier", "words"),
+    [
+        (TIERS[Tier.KEEP_PREPARED], Tier.KEEP_PREPARED, "without a timeout"),
+        (TIERS[Tier.STORED_PAIR], Tier.STORED_PAIR, "hold the lock of the stored pair"),
+        (TIERS[Tier.BOUNDED], Tier.BOUNDED, "aborts a prepared transaction 900000 ms after its first record"),
+        (UNSTABLE_WITHOUT_2PC, Tier.BOUNDED, "aborts a prepared transaction 900000 ms"),
+        (TIERS[Tier.BOUNDED_V1], Tier.BOUNDED_V1, "preceded by InitProducerId"),
+        (KIP_939_AT_V1, Tier.BOUNDED_V1, "PreparedTransactionLost"),
+    ],
+)
+def test_the_guarantee_is_found_and_said(config: BrokerConfig, tier: Tier, words: str, keep: bool) -> None:
+    with world_of(tier, config) as world:
+        producer = world.producer()
+        with pytest.raises(IllegalStateError, match=r"known after init_transactions\(\)"):
+            _ = producer.guarantee
+        producer.init_transactions(keep_prepared_txn=keep)
+        assert producer.guarantee.tier is tier
+        assert words in producer.guarantee.sentence
+        assert producer.guarantee.bounded_ms == (None if tier <= Tier.STORED_PAIR else 900_000)
+
+
+@bounded
+def test_the_bound_may_be_chosen(world: World) -> None:
+    producer = world.ready(transaction_timeout_ms=5_000)
+    assert producer.guarantee.bounded_ms == 5_000
+    assert "5000 ms" in producer.guarantee.sentence
+    (transaction,) = world.emulator.transactions()
+    assert transaction.timeout_ms == 5_000
+
+
+@every_tier
+def test_without_two_phase_commit_nothing_is_promised_of_prepared_ones(world: World) -> None:
+    producer = world.ready(transaction_two_phase_commit_enable=False, accept_bounded_guarantee=False)
+    assert producer.guarantee.tier is None
+    assert producer.guarantee.bounded_ms == 60_000
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            TIERS[Tier.BOUNDED],
+            r"InitProducerId v6.*tier 3.*transaction\.timeout\.ms=900000.*accept\.bounded\.guarantee",
+        ),
+        (TIERS[Tier.BOUNDED_V1], r"transaction\.version=0.*tier 4.*accept\.bounded\.guarantee"),
+        (KIP_939_AT_V1, r"transaction\.version=1.*tier 4.*accept\.bounded\.guarantee"),
+    ],
+)
+def test_a_bound_that_was_not_accepted_is_refused(config: BrokerConfig, words: str, keep: bool) -> None:
+    with world_of(Tier.BOUNDED, config) as world:
+        before = world.emulator.transactions()
+        producer = world.producer(accept_bounded_guarantee=False)
+        with pytest.raises(UnsupportedByBrokerError, match=words):
+            producer.init_transactions(keep_prepared_txn=keep)
+        assert world.emulator.transactions() == before
+
+
+# ---- plain transactions -------------------------------------------------------------------------------------------
+
+
+@every_tier
+def test_transactions_with_offsets(world: World) -> None:
+    producer = world.ready(transaction_two_phase_commit_enable=False, accept_bounded_guarantee=False)
+    for number in range(3):
+        producer.begin_transaction()
+        for partition in (0, 1):
+            producer.send("orders", f"{partition}-{number}", partition=partition)
+        producer.send_offsets_to_transaction({TopicPartition("inputs", 0): number + 1}, "g")
+        if number == 1:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    assert world.committed() == ["0-0", "0-2", "1-0", "1-2"]
+    with Wire(world.emulator.bootstrap_servers) as wire:
+        wire.wait_for_coordinator("g", 0)
+        assert wire.offset_fetch("g", "inputs", require_stable=True) == (0, 3)
+
+
+@every_tier
+def test_offsets_alone(world: World) -> None:
+    producer = world.ready()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({TopicPartition("inputs", 0): 9}, "g")
+    producer.complete_transaction(producer.prepare_transaction())
+    world.settle()
+    with Wire(world.emulator.bootstrap_servers) as wire:
+        wire.wait_for_coordinator("g", 0)
+        assert wire.offset_fetch("g", "inputs", require_stable=True) == (0, 9)
+
+
+@every_tier
+def test_a_transaction_without_records_costs_nothing(world: World) -> None:
+    producer = world.ready()
+    before = world.described()
+    for _ in range(3):
+        producer.begin_transaction()
+        producer.commit_transaction()
+        producer.begin_transaction()
+        producer.complete_transaction(producer.prepare_transaction())
+    assert world.described() == before
+    assert world.commit(producer, "v")
+    assert world.committed() == ["v"]
+
+
+@every_tier
+def test_the_same_process_prepares_and_completes(world: World) -> None:
+    producer = world.ready()
+    pairs = []
+    for number in range(4):
+        state = world.prepare(producer, str(number))
+        pairs.append(state)
+        producer.complete_transaction(state if number % 2 else PreparedTxnState())
+    assert world.committed() == ["1", "3"]
+    assert len(set(pairs)) == 4, "a pair names one transaction"
+
+
+# ---- another process completes ------------------------------------------------------------------------------------
+
+
+@every_tier
+@pytest.mark.parametrize("decided", [True, False])
+def test_another_process_completes_by_what_was_stored(world: World, decided: bool) -> None:
+    old = world.commit(world.ready(), "old")
+    state = world.prepare(world.ready(), "v")
+    recovering = world.recovering()
+    assert recovering.state is ProducerState.PREPARED_TRANSACTION
+    assert recovering.prepared_txn_state == state
+    recovering.complete_transaction(state if decided else old)
+    assert recovering.state is ProducerState.READY
+    assert recovering.prepared_txn_state.is_empty
+    world.commit(recovering, "after")
+    assert world.committed() == (["old", "v", "after"] if decided else ["old", "after"])
+
+
+@every_tier
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_what_was_found_can_be_ended_by_name(world: World, end: str) -> None:
+    world.prepared()
+    recovering = world.recovering()
+    if end == "commit":
+        recovering.commit_transaction()
+    else:
+        recovering.abort_transaction()
+    assert recovering.state is ProducerState.READY
+    world.commit(recovering, "after")
+    assert world.committed() == (["v", "after"] if end == "commit" else ["after"])
+
+
+@every_tier
+def test_recoverers_may_crash_between_any_two_requests(world: World) -> None:
+    state = world.prepared()
+    for _ in range(3):
+        assert world.recovering().prepared_txn_state == state
+    world.recovering().complete_transaction(state)
+    # crashed after completing and before anything was stored: the same again
+    for _ in range(3):
+        again = world.recovering()
+        assert again.state is ProducerState.READY
+        again.complete_transaction(state)
+    world.commit(again, "after")
+    assert world.committed() == ["v", "after"]
+
+
+@by_stored_pair
+def test_a_recoverer_that_crashed_between_commit_and_takeover(world: World) -> None:
+    state = world.prepared()
+    with Wire(world.emulator.bootstrap_servers) as wire:
+        version = 4 if world.tier is Tier.BOUNDED_V1 else 5
+        identity = wire.describe("tid").identity
+        assert wire.end("tid", identity, commit=True, version=version).error == 0
+    recovering = world.recovering()
+    recovering.complete_transaction(state)
+    world.commit(recovering, "after")
+    assert world.committed() == ["v", "after"]
+
+
+@by_stored_pair
+def test_initialising_with_keep_changes_nothing(world: World) -> None:
+    world.prepared()
+    before = world.emulator.transactions()
+    for _ in range(2):
+        world.recovering()
+    assert world.emulator.transactions() == before
+
+
+@every_tier
+def test_the_prepared_one_is_aborted_by_whoever_does_not_keep_it(world: World) -> None:
+    world.prepared()
+    world.commit(world.ready(), "after")
+    assert world.committed() == ["after"]
+
+
+@every_tier
+def test_beginning_without_completing_is_safe(world: World) -> None:
+    state = world.commit(world.ready(), "before")
+    recovering = world.recovering()
+    recovering.begin_transaction()
+    recovering.commit_transaction()
+    world.commit(recovering, "after")
+    later = world.recovering()
+    later.complete_transaction(state)
+    world.commit(later, "last")
+    assert world.committed() == ["before", "after", "last"]
+
+
+@every_tier
+def test_a_second_initialisation_is_refused(world: World) -> None:
+    producer = world.recovering()
+    with pytest.raises(IllegalStateError):
+        producer.init_transactions(keep_prepared_txn=True)
+    producer.complete_transaction(PreparedTxnState())
+    producer.complete_transaction(PreparedTxnState())
+    world.commit(producer, "v")
+    assert world.committed() == ["v"]
+
+
+@every_tier
+def test_two_recoverers_at_once(world: World) -> None:
+    state = world.prepared()
+    first, second = world.recovering(), world.recovering()
+    second.complete_transaction(state)
+    with pytest.raises(FencedError):
+        first.complete_transaction(state)  # what became of it, it cannot see, and says so
+    world.commit(second, "after")
+    assert world.committed() == ["v", "after"]
+
+
+@by_stored_pair
+def test_a_recoverer_that_slept_aborts_nothing_of_its_successor(world: World) -> None:
+    """Its decision was about what it found; what the other has prepared since may be decided already."""
+    old = world.commit(world.ready(), "old")
+    slow = world.recovering()
+    state = world.prepare(world.recovering(), "decided elsewhere")
+    with pytest.raises(FencedError, match="not there when"):
+        slow.complete_transaction(old)
+    begun_late = world.recovering()
+    begun_late.complete_transaction(state)
+    assert world.committed() == ["old", "decided elsewhere"]
+
+
+@by_stored_pair
+def test_a_lazy_beginner_aborts_nothing_of_its_successor(world: World) -> None:
+    slow = world.recovering()
+    state = world.prepare(world.recovering(), "decided elsewhere")
+    slow.begin_transaction()
+    slow.send("orders", "late", partition=0)
+    with pytest.raises(FencedError, match="another producer has taken the id over"):
+        slow.commit_transaction()
+    world.recovering().complete_transaction(state)
+    assert world.committed() == ["decided elsewhere"]
+
+
+@every_tier
+def test_a_zombie_is_fenced(world: World) -> None:
+    zombie = world.ready()
+    state = world.prepare(zombie)
+    recovering = world.recovering()
+    recovering.complete_transaction(PreparedTxnState())
+    with pytest.raises(FencedError):
+        zombie.complete_transaction(state)
+    world.commit(recovering, "after")
+    assert world.committed() == ["after"]
+
+
+# ---- lost ---------------------------------------------------------------------------------------------------------
+
+
+def facts(error: PreparedTransactionLost) -> tuple[str, str, str, int, int]:
+    return (
+        error.transactional_id,
+        error.prepared_state,
+        error.described_state,
+        error.described_producer_id,
+        error.described_producer_epoch,
+    )
+
+
+@bounded
+def test_what_the_broker_aborted_is_lost_and_stays_so(world: World) -> None:
+    state = world.prepared()
+    world.abort_by_timeout()
+    for _ in range(3):
+        recovering = world.recovering()
+        with pytest.raises(PreparedTransactionLost, match=r"CompleteAbort.*go on with init_transactions") as raised:
+            recovering.complete_transaction(state)
+        assert facts(raised.value) == ("tid", str(state), "CompleteAbort", state.producer_id, state.producer_epoch + 1)
+        assert raised.value.described_start_ms > 0
+        assert recovering.state is ProducerState.UNINITIALIZED
+    recovering.init_transactions()
+    world.commit(recovering, "after")
+    assert world.committed() == ["after"]
+
+
+@bounded
+def test_the_living_owner_learns_that_it_is_lost(world: World) -> None:
+    producer = world.ready()
+    state = world.prepare(producer)
+    world.abort_by_timeout()
+    with pytest.raises(PreparedTransactionLost) as raised:
+        producer.complete_transaction(state)
+    assert facts(raised.value)[2:] == ("CompleteAbort", state.producer_id, state.producer_epoch + 1)
+    producer.init_transactions(keep_prepared_txn=True)
+    with pytest.raises(PreparedTransactionLost):
+        producer.complete_transaction(state)
+    producer.init_transactions()
+    world.commit(producer, "after")
+    assert world.committed() == ["after"]
+
+
+@bounded
+def test_it_is_lost_between_description_and_commit(world: World) -> None:
+    state = world.prepared()
+    recovering = world.recovering()
+    world.abort_by_timeout()
+    with pytest.raises(PreparedTransactionLost):
+        recovering.complete_transaction(state)
+
+
+@bounded
+def test_what_was_not_decided_may_be_aborted_by_the_broker(world: World) -> None:
+    old = world.commit(world.ready(), "old")
+    world.prepare(world.ready(), "undecided")
+    world.abort_by_timeout()
+    recovering = world.recovering()
+    recovering.complete_transaction(old)
+    world.commit(recovering, "after")
+    assert world.committed() == ["old", "after"]
+
+
+@every_tier
+def test_an_abort_of_the_next_one_is_not_taken_for_a_loss(world: World) -> None:
+    """Before transaction.version 2 the pair of an aborted successor is next to the stored one, if nothing is done."""
+    producer = world.ready()
+    state = world.commit(producer, "v")
+    producer.begin_transaction()
+    producer.send("orders", "dropped", partition=0).result(10)
+    producer.abort_transaction()
+    recovering = world.recovering()
+    recovering.complete_transaction(state)
+    assert world.committed() == ["v"]
+
+
+@pytest.mark.parametrize("world", [Tier.KEEP_PREPARED, Tier.STORED_PAIR], indirect=True)
+def test_without_a_bound_time_does_nothing(world: World) -> None:
+    state = world.prepared()
+    world.emulator.advance_clock(3 * LONG_AFTER_MS)
+    world.recovering().complete_transaction(state)
+    assert world.committed() == ["v"]
+
+
+@bounded
+def test_an_expired_id_has_nothing_to_tell(world: World) -> None:
+    state = world.commit(world.ready(), "v")
+    world.settle()
+    world.emulator.advance_clock(8 * 24 * 3_600_000)
+    until(lambda: not world.emulator.transactions())
+    recovering = world.recovering()
+    recovering.complete_transaction(state)
+    world.commit(recovering, "after")
+    assert world.committed() == ["v", "after"]
+
+
+# ---- transaction.version changes ----------------------------------------------------------------------------------
+
+
+def follow(producer: Producer, tier: Tier | None) -> None:
+    """A look at the features is taken in passing; nobody waits for it."""
+    until(lambda: producer.guarantee.tier is tier)
+
+
+@pytest.mark.parametrize("two_phase_commit", [True, False])
+def test_the_version_is_followed_between_transactions(two_phase_commit: bool) -> None:
+    with world_of(Tier.BOUNDED, BrokerConfig(profile=Profile.KAFKA_4_3)) as world:
+        producer = world.ready(
+            metadata_max_age_ms=1,
+            transaction_two_phase_commit_enable=two_phase_commit,
+            accept_bounded_guarantee=two_phase_commit,
+        )
+        expected = []
+        for number, version in enumerate([2, 1, 1, 2, 2, 1, 2]):
+            world.emulator.set_transaction_version(version)
+            for way in ("commit", "abort", "commit"):
+                value = f"{number}-{way}"
+                producer.begin_transaction()
+                producer.send("orders", value, partition=0)
+                if way == "abort":
+                    producer.abort_transaction()
+                else:
+                    producer.commit_transaction()
+                    expected.append(value)
+            if two_phase_commit:
+                follow(producer, Tier.BOUNDED if version == 2 else Tier.BOUNDED_V1)
+        assert world.committed() == expected
+
+
+def test_a_version_that_changes_within_a_transaction_waits_for_its_end() -> None:
+    with world_of(Tier.BOUNDED, BrokerConfig(profile=Profile.KAFKA_4_3)) as world:
+        for before, after in ((2, 1), (1, 2)):
+            world.emulator.set_transaction_version(before)
+            producer = world.ready(metadata_max_age_ms=1)
+            state = world.prepare(producer, f"{before}")
+            world.emulator.set_transaction_version(after)
+            producer.complete_transaction(state)
+            world.commit(producer, f"{before}, then {after}")
+        assert world.committed() == ["2", "2, then 1", "1", "1, then 2"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 0), (0, 2)])
+@pytest.mark.parametrize("decided", [True, False])
+def test_recovery_after_the_version_has_changed(before: int, after: int, decided: bool) -> None:
+    with world_of(Tier.BOUNDED, BrokerConfig(profile=Profile.KAFKA_4_3)) as world:
+        world.emulator.set_transaction_version(before)
+        state = world.prepared()
+        world.emulator.set_transaction_version(after)
+        recovering = world.recovering()
+        recovering.complete_transaction(state if decided else PreparedTxnState())
+        world.commit(recovering, "after")
+        assert world.committed() == (["v", "after"] if decided else ["after"])
+
+
+def test_a_loss_is_seen_after_the_version_has_changed() -> None:
+    for before, after in ((2, 1), (1, 2)):
+        with world_of(Tier.BOUNDED, BrokerConfig(profile=Profile.KAFKA_4_3)) as world:
+            world.emulator.set_transaction_version(before)
+            state = world.prepared()
+            world.emulator.set_transaction_version(after)
+            world.abort_by_timeout()
+            with pytest.raises(PreparedTransactionLost):
+                world.recovering().complete_transaction(state)
+
+
+def test_a_downgrade_below_what_was_accepted_stops_the_next_transaction() -> None:
+    with world_of(Tier.STORED_PAIR) as world:
+        producer = world.ready(accept_bounded_guarantee=False, metadata_max_age_ms=1)
+        world.emulator.set_transaction_version(1)
+        world.commit(producer, "v")
+        follow(producer, Tier.BOUNDED_V1)
+        with pytest.raises(UnsupportedByBrokerError, match=r"transaction\.version=1 now.*accept\.bounded\.guarantee"):
+            producer.begin_transaction()
+        assert world.committed() == ["v"]
+
+
+# ---- the last epoch -----------------------------------------------------------------------------------------------
+
+
+def at_epoch(world: World, epoch: int) -> None:
+    """As if the id had been initialised that often, which would take half a minute."""
+    emulator = world.emulator
+
+    def set_epoch() -> None:
+        for partition in emulator._cluster.nodes[0].transactions._partitions.values():
+            if "tid" in partition.ids:
+                partition.ids["tid"] = partition.ids["tid"]._replace(producer_epoch=epoch)
+
+    emulator._call(set_epoch)
+    assert world.described()[2] == epoch
+
+
+@by_stored_pair
+@pytest.mark.parametrize("first", [32763, 32764, 32765])
+def test_across_the_last_epoch(world: World, first: int) -> None:
+    world.ready()
+    at_epoch(world, first)
+    values = []
+    state = PreparedTxnState()
+    for number in range(4):
+        recovering = world.recovering()
+        recovering.complete_transaction(state)
+        state = world.prepare(recovering, str(number))
+        values.append(str(number))
+        if number % 2:
+            recovering.complete_transaction(state)
+    world.recovering().complete_transaction(state)
+    assert world.committed() == values
+
+
+@bounded
+@pytest.mark.parametrize("first", [32762, 32763, 32764, 32765])
+def test_a_loss_at_the_last_epoch_is_seen(world: World, first: int) -> None:
+    world.ready()
+    at_epoch(world, first)
+    state = world.prepare(world.ready())
+    world.abort_by_timeout()
+    for _ in range(2):
+        with pytest.raises(PreparedTransactionLost):
+            world.recovering().complete_transaction(state)
+
+
+@pytest.mark.parametrize("world", [Tier.BOUNDED_V1], indirect=True)
+def test_plain_transactions_at_the_last_epoch_of_version_1(world: World) -> None:
+    """There the epoch stays when a transaction ends, and only InitProducerId leads to another producer id."""
+    world.ready()
+    at_epoch(world, 32765)
+    producer = world.ready(transaction_two_phase_commit_enable=False, accept_bounded_guarantee=False)
+    _, old_id, epoch = world.described()
+    assert epoch == 32766
+    expected = []
+    for number in range(4):
+        producer.begin_transaction()
+        producer.send("orders", str(number), partition=0).result(10)
+        if number == 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+            expected.append(str(number))
+    _, new_id, epoch = world.described()
+    assert (new_id != old_id, epoch) == (True, 0), "after the abort, the epoch was to be raised"
+    assert world.committed() == expected
