@@ -72,6 +72,7 @@ class Producer(ProducerBase[RecordFuture]):
         parsed = ProducerConfig.parse(config, settings)
         self._io: IoThread = shared_io_thread()
         super().__init__(parsed, self._io.loop, self._io.call_soon)
+        self._sends_values_as_they_are = self._engine.sends_values_as_they_are
         self._closed = False
 
     # ---- transactions ---------------------------------------------------------------------------------------
@@ -177,6 +178,18 @@ class Producer(ProducerBase[RecordFuture]):
         """
         if self._generation != process_generation():
             self._check_process()
+        # what most records are: the rest of this function would cost as much again as encoding them
+        if (
+            type(value) is bytes
+            and key is headers is partition is timestamp_ms is on_delivery is None
+            and self._sends_values_as_they_are
+            and type(topic) is str
+        ):
+            time_ms = time.time_ns() // 1_000_000
+            filled = self._engine.try_fill(topic, value, time_ms)
+            if filled is not None:
+                batch, index = filled
+                return RecordFuture(batch, index, time_ms, self._engine)
         handed = self._hand_over(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         if type(handed) is RecordFuture:
             return handed

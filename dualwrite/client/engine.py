@@ -36,6 +36,8 @@ from dualwrite.errors import AuthenticationError, FatalError, IllegalStateError,
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 
+_NO_HEADERS: Final[list[Header]] = []
+
 _log = logging.getLogger(__name__)
 
 
@@ -52,6 +54,7 @@ class Engine:
         self.callbacks: Final = DeliveryCallbacks(self.lock, call_soon)
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
         self.choice: Final = PartitionChoice(config.partitioner)
+        self.sends_values_as_they_are: Final = not self.serializers.any and self.choice.by_record is None
         self._filling = self.choice.filling
         self._memory_waiter: Operation | None = None
         self._waits: list[Operation] = []
@@ -248,6 +251,22 @@ class Engine:
             self._identity.check_send()
             accepted = self._append(topic, value, key, headers, partition, timestamp_ms)
             return accepted if isinstance(accepted, Operation) else (accepted, accepted.record_count - 1)
+
+    def try_fill(self, topic: str, value: bytes, timestamp_ms: int) -> tuple[Batch, int] | None:
+        """`try_send` of nothing but a value, where the batch that is being filled has room; else None.
+
+        This is what most records are, and all that most of them need: it is as short as it can be.
+        """
+        with self.lock:
+            self._identity.check_send()
+            batch = self._filling.get(topic)
+            if batch is None or batch.queue.open is not batch:
+                return None
+            index = batch.record_count
+            if batch.append(index, timestamp_ms, None, value, _NO_HEADERS) is None:
+                return None
+            batch.record_count = index + 1
+            return batch, index
 
     def _append(
         self,
