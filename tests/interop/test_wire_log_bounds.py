@@ -1,0 +1,57 @@
+"""Where a log begins and where its leader epochs end, the same on both brokers (KIP-107, KIP-320)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.emulator.api.raw_client import RawClient, plain_batch
+from tests.emulator.api.test_delete_records import HIGH_WATERMARK, create_compacted, delete
+from tests.emulator.api.test_leader_epochs import end_of_epoch
+
+from .conftest import Broker
+from .wire import Code, Wire, wait_for
+
+_NOT_YET = Code.UNKNOWN_TOPIC_OR_PARTITION
+"""What a broker says until it has heard from the controller."""
+
+
+@pytest.fixture
+def client(broker: Broker, wire: Wire, topic: str) -> Iterator[RawClient]:
+    """A connection to a broker whose `topic` has ten records."""
+    with RawClient(broker.bootstrap_servers) as client:
+        for number in range(5):
+            assert client.produce(topic, plain_batch(b"%d" % number, b"more")).error_code == 0
+        yield client
+
+
+def test_delete_records(client: RawClient, topic: str) -> None:
+    assert delete(client, 3, topic=topic) == (Code.NONE, 3)
+    assert delete(client, 2, topic=topic) == (Code.NONE, 3)
+    assert client.fetch(topic, offset=2).error_code == Code.OFFSET_OUT_OF_RANGE
+    fetched = client.fetch(topic, offset=3)
+    assert (fetched.error_code, fetched.log_start_offset) == (Code.NONE, 3)
+    assert delete(client, 11, topic=topic) == (Code.OFFSET_OUT_OF_RANGE, -1)
+    assert delete(client, -2, topic=topic) == (Code.OFFSET_OUT_OF_RANGE, -1)
+    assert delete(client, HIGH_WATERMARK, topic=topic) == (Code.NONE, 10)
+    assert client.produce(topic, plain_batch(b"next")).base_offset == 10
+
+
+def test_delete_records_of_what_has_none_to_delete(client: RawClient, topic: str) -> None:
+    compacted = f"{topic}-compacted"
+    create_compacted(client, compacted)
+    wait_for(lambda: client.produce(compacted, plain_batch(b"1")), lambda answer: answer.error_code != _NOT_YET)
+    assert delete(client, 0, topic=compacted) == (Code.POLICY_VIOLATION, -1)
+    assert delete(client, 0, topic="__transaction_state") == (Code.INVALID_TOPIC_EXCEPTION, -1)
+    assert delete(client, 0, topic="no-such-topic") == (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    assert delete(client, 0, topic=topic, partition=7) == (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)
+
+
+def test_end_of_a_leader_epoch(client: RawClient, topic: str) -> None:
+    assert end_of_epoch(client, 0, topic=topic) == (Code.NONE, 0, 10)
+    assert end_of_epoch(client, 1, topic=topic) == (Code.NONE, -1, -1)
+    assert end_of_epoch(client, -1, topic=topic) == (Code.NONE, -1, -1)
+    assert end_of_epoch(client, 0, topic=topic, current_leader_epoch=1) == (Code.UNKNOWN_LEADER_EPOCH, -1, -1)
+    assert end_of_epoch(client, 0, topic="no-such-topic") == (Code.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+    assert end_of_epoch(client, 0, topic=topic, partition=7) == (Code.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
