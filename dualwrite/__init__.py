@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         StateRowError as StateRowError,
         TransactionDoomedError as TransactionDoomedError,
         TransactionEndedInsideError as TransactionEndedInsideError,
+        TransactionTooLargeError as TransactionTooLargeError,
         TransactionalIdNotFoundError as TransactionalIdNotFoundError,
         UnsupportedByBrokerError as UnsupportedByBrokerError,
     )
@@ -90,6 +91,7 @@ _MODULES: Final = {
     "StateRowError": "dualwrite.errors",
     "TransactionDoomedError": "dualwrite.errors",
     "TransactionEndedInsideError": "dualwrite.errors",
+    "TransactionTooLargeError": "dualwrite.errors",
     "TransactionalIdNotFoundError": "dualwrite.errors",
     "UnsupportedByBrokerError": "dualwrite.errors",
     "Guarantee": "dualwrite.guarantee",
