@@ -152,6 +152,9 @@ class AsyncTransactionAdmin:
         reported, the partition is looked at once more, because it may have been ended in the meantime.
 
         A prepared transaction does not hang, however old it is: its coordinator knows it (KIP-939).
+
+        Takes DESCRIBE on all transactional ids: brokers leave out what one may not see, and say nothing of it, so that
+        a transaction of such an id would pass for hanging.
         """
         if partition is not None and topic is None:
             raise ValueError("find_hanging() with a partition needs its topic")

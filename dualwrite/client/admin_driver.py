@@ -72,11 +72,11 @@ LookUp = Callable[[Sequence[K]], Awaitable[Located[K]]]
 CallFor = Callable[[int, Sequence[K]], Call[dict[K, Reply[V]]]]
 
 
-def failure(api: Api, error_code: int, resource: str) -> KafkaError:
+def failure(api: Api, error_code: int, key: Any) -> KafkaError:
     """The exception for an error that will not go away by asking again."""
-    right = missing_right(api, error_code, resource)
-    sentence = f"{api.kafka_name} for {resource!r} was refused: {error_name(error_code)}"
-    advice = f"missing is {right}" if right else _ADVICE.get((api, error_code))
+    right = missing_right(api, error_code, key.topic if isinstance(key, TopicPartition) else str(key))
+    sentence = f"{api.kafka_name} for {name_of(key)!r} was refused: {error_name(error_code)}"
+    advice = f"the right that is missing is {right}" if right else _ADVICE.get((api, error_code))
     if advice:
         sentence += f"; {advice}"
     if error_class(api, error_code) is ErrorClass.REFUSED:
@@ -136,8 +136,7 @@ class AdminDriver:
             if error_code == 0 and leader is None:
                 error_code = _UNKNOWN_TOPIC
             if error_code not in (0, _LEADER_NOT_AVAILABLE):
-                name = partition.topic if leader is None and topic is None else name_of(partition)
-                failed[partition] = failure(Api.METADATA, error_code, name)
+                failed[partition] = failure(Api.METADATA, error_code, partition)
             elif leader is None or leader[0] == _NO_LEADER:
                 not_yet[partition] = f"{name_of(partition)} has no leader"
             else:
@@ -243,7 +242,7 @@ class AdminDriver:
             if error_class(api, reply.error_code) is ErrorClass.RETRIABLE_AFTER_LOOKUP:
                 del nodes[key]
         else:
-            results.failed[key] = failure(api, reply.error_code, name_of(key))
+            results.failed[key] = failure(api, reply.error_code, key)
 
     async def ask_one(self, node_id: int, call: Call[T], deadline_s: float) -> T:
         """One attempt. Raises `NoAnswerError`, `UnsupportedByBrokerError`."""

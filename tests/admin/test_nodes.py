@@ -223,9 +223,24 @@ def test_a_coordinator_that_moves_during_a_termination(emulator: Emulator, admin
 @pytest.mark.parametrize(
     ("api", "code", "expected", "words"),
     [
-        ("DescribeTransactions", 53, AuthorizationError, "missing is DESCRIBE on the transactional id 'worker-0'"),
-        ("FindCoordinator", 53, AuthorizationError, "missing is DESCRIBE on the transactional id 'worker-0'"),
-        ("InitProducerId", 53, AuthorizationError, "missing is WRITE on the transactional id 'worker-0'"),
+        (
+            "DescribeTransactions",
+            53,
+            AuthorizationError,
+            "the right that is missing is DESCRIBE on the transactional id 'worker-0'",
+        ),
+        (
+            "FindCoordinator",
+            53,
+            AuthorizationError,
+            "the right that is missing is DESCRIBE on the transactional id 'worker-0'",
+        ),
+        (
+            "InitProducerId",
+            53,
+            AuthorizationError,
+            "the right that is missing is WRITE on the transactional id 'worker-0'",
+        ),
         ("InitProducerId", 50, AdminError, r"INVALID_TRANSACTION_TIMEOUT \(50\)"),
         ("DescribeTransactions", -1, AdminError, r"UNKNOWN_SERVER_ERROR|UnknownError|-1"),
     ],

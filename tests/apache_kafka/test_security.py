@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import AbortableError, AuthenticationError, AuthorizationError, ConfigError, KafkaError
 from dualwrite.producer import ConsumerGroupMetadata, Producer, TopicPartition
 from dualwrite.testing.apache_kafka import ApacheKafka
@@ -387,3 +388,58 @@ def in_transaction_until_allowed(producer: Producer, call: Callable[[], Any]) ->
         else:
             producer.commit_transaction()
             return
+
+
+# -- administration, which comes in by the same settings
+
+
+def test_administration_by_a_login_over_tls(kafka: ApacheKafka, certificates: Certificates) -> None:
+    way = ways(certificates)["SCRAM-SHA-512 over TLS"]
+    where = {"bootstrap.servers": kafka.address(way.listener)}
+    with TransactionAdmin(where | way.ours) as transaction_admin:
+        (broker,) = transaction_admin.describe_cluster().brokers
+        assert f"{broker.host}:{broker.port}" == where["bootstrap.servers"]
+    with TransactionAdmin(where | way.ours | {"sasl.password": "wrong-secret"}) as transaction_admin:
+        for _ in range(2):
+            began_s = time.monotonic()
+            with pytest.raises(AuthenticationError, match="was refused"):
+                transaction_admin.list_transactions()
+            assert time.monotonic() - began_s < 15, "default.api.timeout.ms was waited for"
+
+
+def test_every_right_that_administration_lacks_is_named_and_can_be_given(
+    kafka: ApacheKafka, connect: Connect, topic: str, allow: Callable[..., None], new_name: NewName
+) -> None:
+    name, partition = new_name("txn"), TopicPartition(topic, 0)
+    owner = connect("SASL", by_password("PLAIN") | {"transactional.id": name})
+    owner.init_transactions()
+    owner.begin_transaction()
+    owner.send(topic, b"v")
+    owner.flush()
+    settings = {"bootstrap.servers": kafka.address("SASL"), "security.protocol": "SASL_PLAINTEXT"}
+    with TransactionAdmin(settings | by_password("PLAIN", LIMITED)) as limited:
+        assert name not in [row.transactional_id for row in limited.list_transactions()]
+        missing(
+            lambda: limited.describe_transaction(name), AuthorizationError, f"DESCRIBE on the transactional id '{name}'"
+        )
+        allow(ResourceType.TRANSACTIONAL_ID, name, AclOperation.DESCRIBE)
+        found = until_allowed(lambda: limited.describe_transaction(name))
+        assert (found.state, found.topic_partitions) == ("Ongoing", frozenset())  # of topics one may see
+        assert [row.transactional_id for row in limited.transactions_of_prefix(name)] == [name]
+        missing(
+            lambda: limited.force_terminate_transaction(name),
+            AuthorizationError,
+            f"WRITE on the transactional id '{name}'",
+        )
+        missing(lambda: limited.describe_producers([partition]), AuthorizationError, f"DESCRIBE on the topic '{topic}'")
+        allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
+        until_allowed_or(lambda: limited.describe_producers([partition]), f"READ on the topic '{topic}'")
+        allow(ResourceType.TOPIC, topic, AclOperation.READ)
+        (producer,) = until_allowed(lambda: limited.describe_producers([partition]))[partition]
+        assert producer.current_transaction_start_offset == 0
+        abort = lambda: limited.abort_transaction(partition, start_offset=0)  # noqa: E731
+        missing(abort, AuthorizationError, "ALTER on the cluster")
+        allow(ResourceType.BROKER, "kafka-cluster", AclOperation.ALTER)
+        until_allowed(abort)
+        assert read_committed({"bootstrap.servers": kafka.bootstrap_servers}, topic) == []
+    owner.close(timeout_s=0)
