@@ -17,6 +17,7 @@ import random
 import struct
 import zlib
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -35,6 +36,7 @@ _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 
 
+@lru_cache(maxsize=8192)
 def murmur2(data: bytes) -> int:
     """Kafka's hash of a key, as an unsigned 32-bit number."""
     length = len(data)

@@ -181,7 +181,11 @@ class Producer(ProducerBase[RecordFuture]):
         # what most records are: the rest of this function would cost as much again as encoding them
         if (
             type(value) is bytes
-            and key is headers is partition is timestamp_ms is on_delivery is None
+            and key is None
+            and headers is None
+            and partition is None
+            and timestamp_ms is None
+            and on_delivery is None
             and self._sends_values_as_they_are
             and type(topic) is str
         ):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualwrite.client.arrow_partitions import OF_ALL_KEYS
+from dualwrite.client.key_columns import OF_ALL_KEYS
 from dualwrite.client.arrow_records import (
     Ints,
     Limits,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any, Final, Protocol
 
 from dualwrite.client.accumulator import Batch
@@ -23,11 +24,13 @@ from dualwrite.client.record_checks import (
 )
 from dualwrite.client.records import ReadyRecord, Record
 from dualwrite.errors import ConfigError, InvalidRecordError
+from dualwrite.partitioners import KeyPartitioner
 
 _BATCH_HEADER_BYTES: Final = 61
 _RECORD_OVERHEAD_BYTES: Final = 36  # at most, besides key, value and headers
 _HEADER_OVERHEAD_BYTES: Final = 10
 _ACCEPTED_AT_ONCE: Final = 256  # while the lock is held
+_VALUES_ACCEPTED_AT_ONCE: Final = 2048
 _FIELDS: Final = frozenset(Record.__dataclass_fields__)
 
 
@@ -99,42 +102,68 @@ def _source(bulk: BulkSend, engine: Engine, records: Any, now_ms: int) -> _Sourc
                 "pip install 'dualwrite[arrow]'"
             ) from error
         return ArrowSource(bulk, engine, records, now_ms)
-    return IterableSource(bulk, engine, records, now_ms)
+    if isinstance(records, str | bytes | bytearray | memoryview | Mapping) or not isinstance(records, Iterable):
+        raise InvalidRecordError(
+            f"send_batch() takes an iterable of records or an Arrow table, not {type(records).__name__}; "
+            "nothing of it was sent"
+        )
+    listed = list(records)
+    if engine.sends_values_as_they_are and set(map(type, listed)) == {bytes}:
+        return ValueSource(bulk, engine, listed, now_ms)
+    return IterableSource(bulk, engine, listed, now_ms)
+
+
+class ValueSource:
+    """Values that are bytes, and nothing else."""
+
+    def __init__(self, bulk: BulkSend, engine: Engine, values: list[bytes], now_ms: int) -> None:
+        largest = max(map(len, values))
+        if largest + _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES > engine.config.max_request_size:
+            place = next(place for place, value in enumerate(values) if len(value) == largest)
+            raise _too_large(place, largest + _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES, engine)
+        self._bulk = bulk
+        self._engine = engine
+        self._values = values
+        self._now_ms = now_ms
+        self.record_count = len(values)
+
+    def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
+        """See `_Source`."""
+        yield self._accept_more
+
+    def _accept_more(self) -> Operation | None:
+        while self._bulk.accepted < self.record_count:
+            some = self._values[self._bulk.accepted : self._bulk.accepted + _VALUES_ACCEPTED_AT_ONCE]
+            waiting = self._engine.accept_values(self._bulk.topic, some, self._now_ms, self._bulk.took)
+            if waiting is not None:
+                return waiting
+        return None
 
 
 class IterableSource:
     """Values, pairs of key and value, mappings or `Record`s."""
 
-    def __init__(self, bulk: BulkSend, engine: Engine, records: Any, now_ms: int) -> None:
-        if isinstance(records, str | bytes | bytearray | memoryview | Mapping) or not isinstance(records, Iterable):
-            raise InvalidRecordError(
-                f"send_batch() takes an iterable of records or an Arrow table, not {type(records).__name__}; "
-                "nothing of it was sent"
-            )
+    def __init__(self, bulk: BulkSend, engine: Engine, records: list[Any], now_ms: int) -> None:
         self._bulk = bulk
         self._engine = engine
         self._records = [self._ready(place, record, now_ms) for place, record in enumerate(records)]
         self.record_count = len(self._records)
 
     def _ready(self, place: int, given: Any, now_ms: int) -> ReadyRecord:
-        if type(given) is bytes and not self._engine.serializers.any:
-            ready = ReadyRecord(given, None, [], None, now_ms)
-        else:
-            try:
-                ready = self._checked(_record_of(given), now_ms)
-            except InvalidRecordError as error:
-                raise _refused(place, error) from error.__cause__
-        if _size_at_most(ready) > self._engine.config.max_request_size:
-            raise _refused(
-                place,
-                f"it takes up to {_size_at_most(ready)} bytes, more than "
-                f"max.request.size={self._engine.config.max_request_size}",
-            )
+        try:
+            ready = self._checked(_record_of(given), now_ms)
+        except InvalidRecordError as error:
+            raise _refused(place, error) from error.__cause__
+        size = _size_at_most(ready)
+        if size > self._engine.config.max_request_size:
+            raise _too_large(place, size, self._engine)
         return ready
 
     def _checked(self, record: Record, now_ms: int) -> ReadyRecord:
         headers = [] if record.headers is None else checked_headers(record.headers)
-        key, value = self._engine.serializers.apply(self._bulk.topic, record.key, record.value, headers)
+        key, value = record.key, record.value
+        if self._engine.serializers.any:
+            key, value = self._engine.serializers.apply(self._bulk.topic, key, value, headers)
         return ReadyRecord(
             encoded("value", value),
             encoded("key", key),
@@ -146,6 +175,7 @@ class IterableSource:
     def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
         """See `_Source`."""
         self._ask_partitioner(partitions)
+        self._hash_keys(partitions)
         for place, record in enumerate(self._records):
             if record.partition is not None and record.partition >= partitions:
                 raise _refused(
@@ -166,6 +196,18 @@ class IterableSource:
                     raise _refused(place, error) from error.__cause__
                 self._records[place] = record._replace(partition=partition)
 
+    def _hash_keys(self, partitions: int) -> None:
+        """All at once, where numpy is installed: one by one in Python takes longer than all else."""
+        by_key = self._engine.choice.by_key
+        partitions_of_keys = _key_hasher()
+        if by_key is None or partitions_of_keys is None:
+            return
+        places = [place for place, record in enumerate(self._records) if record.partition is None and record.key]
+        chosen = partitions_of_keys(by_key, [self._records[place].key or b"" for place in places], partitions)
+        for place, partition in zip(places, chosen, strict=True):
+            value, key, headers, _, timestamp_ms = self._records[place]
+            self._records[place] = ReadyRecord(value, key, headers, partition, timestamp_ms)
+
     def _accept_more(self) -> Operation | None:
         while self._bulk.accepted < self.record_count:
             some = self._records[self._bulk.accepted : self._bulk.accepted + _ACCEPTED_AT_ONCE]
@@ -173,6 +215,16 @@ class IterableSource:
             if waiting is not None:
                 return waiting
         return None
+
+
+@cache
+def _key_hasher() -> Callable[[KeyPartitioner, list[bytes], int], list[int]] | None:
+    """None without numpy; importing it is put off until somebody sends keys in batches."""
+    try:
+        from dualwrite.client.key_columns import partitions_of_keys
+    except ImportError:
+        return None
+    return partitions_of_keys
 
 
 def _record_of(given: Any) -> Record:
@@ -200,6 +252,11 @@ def _size_at_most(record: ReadyRecord) -> int:
     for name, value in record.headers:
         size += _HEADER_OVERHEAD_BYTES + len(name.encode()) + (0 if value is None else len(value))
     return size
+
+
+def _too_large(place: int, size: int, engine: Engine) -> InvalidRecordError:
+    limit = engine.config.max_request_size
+    return _refused(place, f"it takes up to {size} bytes, more than max.request.size={limit}")
 
 
 def _refused(place: int, why: object) -> InvalidRecordError:

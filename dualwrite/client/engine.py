@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from dualwrite.client.accumulator import Accumulator, Batch
@@ -344,6 +344,28 @@ class Engine:
                 if isinstance(batch, Operation):
                     return batch
                 took(batch, batch.record_count - 1, 1)
+        return None
+
+    def accept_values(
+        self, topic: str, values: Sequence[bytes], timestamp_ms: int, took: Callable[[Batch, int, int], None]
+    ) -> Operation | None:
+        """`accept_records` of nothing but values: only the builder sees each of them."""
+        with self.lock:
+            self._identity.check_send()
+            at = 0
+            while at < len(values):
+                batch = self._append(topic, values[at], None, _NO_HEADERS, None, timestamp_ms)
+                if isinstance(batch, Operation):
+                    return batch
+                first = batch.record_count - 1
+                index, append = first + 1, batch.append
+                for value in values[at + 1 :]:
+                    if append(index, timestamp_ms, None, value, _NO_HEADERS) is None:
+                        break
+                    index += 1
+                batch.record_count = index
+                took(batch, first, index - first)
+                at += index - first
         return None
 
     def accept_encoded(self, topic: str, partition: int, encoded: EncodedBatch) -> Batch | Operation:

@@ -84,6 +84,14 @@ def _consistent_partitions(offsets: Ints, data: Bytes, partitions: int) -> Ints:
     return crc32_all(offsets, data).astype(np.int64) % partitions
 
 
+def partitions_of_keys(partition_of: KeyPartitioner, keys: list[bytes], partitions: int) -> list[int]:
+    """`partition_of` of each key."""
+    offsets = np.zeros(len(keys) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, keys), np.int64, len(keys)), out=offsets[1:])
+    chosen: list[int] = OF_ALL_KEYS[partition_of](offsets, np.frombuffer(b"".join(keys), np.uint8), partitions).tolist()
+    return chosen
+
+
 OF_ALL_KEYS: Final[dict[KeyPartitioner, Callable[[Ints, Bytes, int], Ints]]] = {
     murmur2_partition: _murmur2_partitions,
     consistent_partition: _consistent_partitions,
