@@ -30,6 +30,7 @@ from dualwrite.errors import (
     FencedError,
     IllegalStateError,
     OutcomeUnknown,
+    PreparedTransactionLost,
     RowLockTimeoutError,
 )
 from dualwrite.prepared_state import PreparedTxnState
@@ -282,7 +283,8 @@ class DualWrites:
         except BaseException as error:
             if self._slot.state is SlotState.DECIDING:
                 await self._leave_in_doubt(ours)
-            error.add_note(f"The dual write {ours} of {self.transactional_id!r} is committed all the same.")
+            if not isinstance(error, PreparedTransactionLost):
+                error.add_note(f"The dual write {ours} of {self.transactional_id!r} is committed all the same.")
             raise
 
     async def _after_failed_commit(self, write: DualWrite, error: BaseException) -> None:
@@ -328,7 +330,8 @@ class DualWrites:
     # -- Kafka's side, once the outcome is certain -------------------------------------------------------------
 
     async def _finish_kafka(self, state: PreparedTxnState, outcome: Outcome) -> None:
-        """Commit or abort the open Kafka transaction. Never raises what Kafka says: the decision has been taken.
+        """Commit or abort the open Kafka transaction. Raises nothing that Kafka says, as the decision has been taken,
+        but PreparedTransactionLost: no take-over can complete that one.
 
         A producer that cannot confirm is given up, and the next take-over completes the transaction by the row.
         """
@@ -343,6 +346,9 @@ class DualWrites:
             if outcome is Outcome.COMMITTED:
                 self._in_doubt = state
             await self._kafka.give_up()
+        except PreparedTransactionLost:
+            await self._leave_in_doubt(state)  # each take-over says so again, until somebody has seen to it
+            raise
         except DualWriteError as error:
             _log.warning(
                 "transactional id %s: the %s of %s is not confirmed by Kafka (%s); the next use of the id completes it",

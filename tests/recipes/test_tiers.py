@@ -1,0 +1,117 @@
+"""`DualWriter` on brokers of every tier: the same calls, and a loss that is never silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.errors import PreparedTransactionLost, UnsupportedByBrokerError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.sqlalchemy import DualWriter
+from tests.producer.test_tiers import World, bounded, every_tier, world_of
+
+METADATA = sa.MetaData()
+ROWS = sa.Table("rows", METADATA, sa.Column("value", sa.String(20), primary_key=True))
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with world_of(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[sa.Engine]:
+    made = sa.create_engine(f"sqlite:///{tmp_path / 'db'}")
+    METADATA.create_all(made)
+    yield made
+    made.dispose()
+
+
+@contextmanager
+def writer_of(world: World, engine: sa.Engine, **settings: Any) -> Iterator[DualWriter]:
+    settings = {"accept_bounded_guarantee": True, "max_block_ms": 10_000, "retry_backoff_ms": 5} | settings
+    with DualWriter(
+        engine, bootstrap_servers=world.emulator.bootstrap_servers, transactional_id="tid", **settings
+    ) as writer:
+        yield writer
+
+
+def write(writer: DualWriter, value: str) -> None:
+    with writer.transaction() as tx:
+        tx.connection.execute(ROWS.insert().values(value=value))
+        tx.send("orders", value, partition=0)
+
+
+def rows(engine: sa.Engine) -> list[str]:
+    with engine.connect() as connection:
+        return sorted(connection.scalars(sa.select(ROWS.c.value)))
+
+
+@every_tier
+@pytest.mark.parametrize("at", list(PausePoint))
+def test_a_crash_at_any_point_leaves_both_sides_agreed(world: World, engine: sa.Engine, at: PausePoint) -> None:
+    def pause(point: PausePoint) -> None:
+        if point is at:
+            raise Crash
+
+    with writer_of(world, engine) as writer:
+        write(writer, "before")
+    with writer_of(world, engine, pause=pause) as crashing:
+        try:
+            write(crashing, "crashed")
+        except Crash:
+            pass
+    with writer_of(world, engine) as writer:
+        writer.recover()
+        writer.recover()
+        write(writer, "later")
+    assert sorted(world.committed()) == rows(engine)
+    assert {"before", "later"} <= set(rows(engine))
+
+
+@bounded
+def test_a_loss_is_raised_by_the_write_itself_and_by_every_recovery(world: World, engine: sa.Engine) -> None:
+    def pause(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_DATABASE_COMMIT and "lost" in rows(engine):
+            world.abort_by_timeout()
+
+    with writer_of(world, engine, pause=pause) as writer:
+        write(writer, "before")
+        with pytest.raises(PreparedTransactionLost) as raised:
+            write(writer, "lost")
+        assert writer.state is SlotState.IN_DOUBT
+        assert writer.in_doubt == PreparedTxnState(raised.value.prepared_state)
+        for _ in range(2):
+            with pytest.raises(PreparedTransactionLost):
+                write(writer, "refused")
+            with pytest.raises(PreparedTransactionLost):
+                writer.recover()
+    with writer_of(world, engine) as another, pytest.raises(PreparedTransactionLost):
+        another.recover()
+    assert rows(engine) == ["before", "lost"]
+    world.ready().close()  # somebody has seen to it
+    with writer_of(world, engine) as writer:
+        write(writer, "later")
+    assert world.committed() == ["before", "later"]
+
+
+@bounded
+def test_a_bound_has_to_be_accepted(world: World, engine: sa.Engine) -> None:
+    with (
+        writer_of(world, engine, accept_bounded_guarantee=False) as writer,
+        pytest.raises(UnsupportedByBrokerError, match=r"accept\.bounded\.guarantee"),
+    ):
+        write(writer, "refused")
+    assert rows(engine) == []
