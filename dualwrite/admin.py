@@ -71,9 +71,9 @@ class AsyncTransactionAdmin:
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self._transport: AdminTransport | None = None  # first, for __del__, should the next line raise
         self._config = AdminConfig.parse(config, settings)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._transport: AdminTransport | None = None
         self._closed = False
 
     # ---- looking --------------------------------------------------------------------------------------------
@@ -245,6 +245,13 @@ class AsyncTransactionAdmin:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        """Dropped without `close()`."""
+        transport, loop = self._transport, self._loop if self._transport is not None else None
+        if transport is not None and loop is not None and not loop.is_closed() and not sys.is_finalizing():
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+            loop.call_soon_threadsafe(lambda: loop.create_task(transport.close()))
 
     # ---- inside ---------------------------------------------------------------------------------------------
 

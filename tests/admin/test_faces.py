@@ -159,6 +159,17 @@ def test_forgotten_ones_are_told_of(kip_939: Site) -> None:
         made.clear()
 
 
+def test_forgotten_ones_of_coroutines_are_told_of(kip_939: Site) -> None:
+    async def forget() -> None:
+        made = [AsyncTransactionAdmin(bootstrap_servers=kip_939.bootstrap_servers)]
+        await made[0].describe_cluster()
+        with pytest.warns(ResourceWarning, match="was not closed"):
+            made.clear()
+        await asyncio.sleep(0)
+
+    asyncio.run(forget())
+
+
 def test_the_io_thread_does_not_wait_for_itself(kip_939: Site, admin: TransactionAdmin) -> None:
     async def ask() -> None:
         admin.describe_cluster()
