@@ -82,6 +82,8 @@ class Producer(ProducerBase[RecordFuture]):
 
         What the id's past left open is aborted, or with `keep_prepared_txn` kept: the state is then
         PREPARED_TRANSACTION, `prepared_txn_state` names it, and `complete_transaction` decides it (KIP-939).
+        Where `guarantee` is not of tier 1, nothing is fenced or changed until `complete_transaction`, or else until
+        the first record is sent: what is there is only looked at.
 
         Raises `AuthorizationError` (may be repeated), `UnsupportedByBrokerError`, `FencedError`, `KafkaTimeoutError`.
         """
@@ -113,10 +115,12 @@ class Producer(ProducerBase[RecordFuture]):
     def complete_transaction(self, state: PreparedTxnState) -> None:
         """Commit the prepared transaction if `state` names it, else abort it (KIP-939).
 
-        After `init_transactions(keep_prepared_txn=True)` that found nothing open, this does nothing.
-        Raises `InvalidTxnStateError` when nothing is prepared; `TypeError` for anything but a `PreparedTxnState`
-        (a stored text goes through `PreparedTxnState(text)`), because what compares unequal would abort; else as
-        `commit_transaction`.
+        After `init_transactions(keep_prepared_txn=True)` that found nothing open, this does nothing, or (where
+        `guarantee` is not of tier 1) compares `state` with how the last transaction ended, and takes the id over.
+        Raises `PreparedTransactionLost` when the broker has aborted what `state` names, each time, until
+        `init_transactions()` is called without keeping; `InvalidTxnStateError` when nothing is prepared; `TypeError`
+        for anything but a `PreparedTxnState` (a stored text goes through `PreparedTxnState(text)`), because what
+        compares unequal would abort; else as `commit_transaction`.
         """
         checked = self._checked_prepared(state)
         self._run(lambda: self._engine.complete_transaction(checked))
@@ -304,7 +308,7 @@ class Producer(ProducerBase[RecordFuture]):
         operation = self._engine.start(call, waiter.wake)
         if not operation.done:
             self._wait(operation, waiter)
-            self._engine.heard(operation)
+        self._engine.heard(operation)  # also where it ended before it could be waited for
         if operation.error is not None:
             raise operation.error
 
