@@ -9,7 +9,7 @@ from typing import Any
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.broker_emulator.faults import Action, Fault, FaultHandle
 from dualwrite.producer import Producer
-from tests.interop.wire import Wire
+from tests.interop.wire import Wire, wait_for
 from tests.support.conditions import until
 from tests.support.topics import read_topic
 
@@ -75,10 +75,16 @@ class World:
 
     def states(self) -> dict[str, str]:
         """The state of every transactional id by ListTransactions."""
-        with Wire(self.emulator.bootstrap_servers) as wire:
-            code, _, listed = wire.list_transactions(version=1)
-            assert code == 0
-        return {transactional_id: state for transactional_id, (_, state) in listed.items()}
+        states: dict[str, str] = {}
+        for node in self.emulator.living_nodes:
+            with self._wire(node) as wire:
+                code, _, listed = wait_for(lambda: wire.list_transactions(version=1), lambda answer: answer[0] != 14)
+                assert code == 0
+            states |= {transactional_id: state for transactional_id, (_, state) in listed.items()}
+        return states
+
+    def _wire(self, node: int) -> Wire:
+        return Wire(self.emulator.bootstrap_servers.split(",")[node])
 
     def nothing_is_open(self) -> bool:
         """Whether every transaction is over, once those that are decided are complete."""
@@ -88,7 +94,7 @@ class World:
     def offset(self, topic: str = "inputs") -> int:
         """What the group has committed, -1 for nothing."""
         self.settle()
-        with Wire(self.emulator.bootstrap_servers) as wire:
+        with self._wire(self.emulator.coordinator(group=GROUP)) as wire:
             wire.wait_for_coordinator(GROUP, 0)
             code, offset = wire.offset_fetch(GROUP, topic, require_stable=True)
             assert code == 0
