@@ -337,7 +337,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         operation = self._engine.start(call, waiter.wake)
         if not operation.done:
             await self._wait(operation, waiter)
-            self._engine.heard(operation)
+        self._engine.heard(operation)  # also where it ended before it could be waited for
         if operation.error is not None:
             raise operation.error
 

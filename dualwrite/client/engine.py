@@ -159,9 +159,7 @@ class Engine:
         with self.lock:
             operation = call()
             self._cluster.retry_refused()
-            if operation.done:
-                self._heard(operation)
-            else:
+            if not operation.done:
                 operation.listen(listener)
                 self._began_ns.setdefault(operation, time.perf_counter_ns())
         if not operation.done:
@@ -189,15 +187,15 @@ class Engine:
         return operation
 
     def heard(self, operation: Operation) -> None:
-        """The caller who waited has the outcome now, and the next call may come. Not for one who was interrupted."""
-        with self.lock:
-            self._heard(operation)
+        """To be called after `start` and the wait: the outcome has been heard, and the next call may come.
 
-    def _heard(self, operation: Operation) -> None:
-        self.manager.heard(operation)
-        began_ns = self._began_ns.pop(operation, None)
-        if began_ns is not None:
-            self._metrics.waited(operation.name, time.perf_counter_ns() - began_ns)
+        Not for a caller who was interrupted; one that waited for what goes on has not heard anything.
+        """
+        with self.lock:
+            self.manager.heard(operation)
+            began_ns = self._began_ns.pop(operation, None) if operation.done else None
+            if began_ns is not None:
+                self._metrics.waited(operation.name, time.perf_counter_ns() - began_ns)
 
     def init_transactions(self, keep_prepared_txn: bool) -> Operation:
         """To be called by `start`."""
