@@ -31,7 +31,7 @@ _RECORD_OVERHEAD_BYTES: Final = 36  # at most, besides key, value and headers
 _HEADER_OVERHEAD_BYTES: Final = 10
 _ACCEPTED_AT_ONCE: Final = 256  # while the lock is held
 _VALUES_ACCEPTED_AT_ONCE: Final = 2048
-_FIELDS: Final = frozenset(Record.__dataclass_fields__)
+_FIELDS: Final = tuple(Record.__dataclass_fields__)
 
 
 class _Source(Protocol):
@@ -151,7 +151,7 @@ class IterableSource:
 
     def _ready(self, place: int, given: Any, now_ms: int) -> ReadyRecord:
         try:
-            ready = self._checked(_record_of(given), now_ms)
+            ready = self._checked(*_fields_of(given), now_ms)
         except InvalidRecordError as error:
             raise _refused(place, error) from error.__cause__
         size = _size_at_most(ready)
@@ -159,17 +159,18 @@ class IterableSource:
             raise _too_large(place, size, self._engine)
         return ready
 
-    def _checked(self, record: Record, now_ms: int) -> ReadyRecord:
-        headers = [] if record.headers is None else checked_headers(record.headers)
-        key, value = record.key, record.value
+    def _checked(
+        self, value: Any, key: Any, headers: Any, partition: Any, timestamp_ms: Any, now_ms: int
+    ) -> ReadyRecord:
+        checked = [] if headers is None else checked_headers(headers)
         if self._engine.serializers.any:
-            key, value = self._engine.serializers.apply(self._bulk.topic, key, value, headers)
+            key, value = self._engine.serializers.apply(self._bulk.topic, key, value, checked)
         return ReadyRecord(
-            encoded("value", value),
-            encoded("key", key),
-            headers,
-            None if record.partition is None else checked_partition(record.partition),
-            now_ms if record.timestamp_ms is None else checked_timestamp_ms(record.timestamp_ms),
+            value if type(value) is bytes else encoded("value", value),
+            key if type(key) is bytes else encoded("key", key),
+            checked,
+            None if partition is None else checked_partition(partition),
+            now_ms if timestamp_ms is None else checked_timestamp_ms(timestamp_ms),
         )
 
     def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
@@ -227,28 +228,28 @@ def _key_hasher() -> Callable[[KeyPartitioner, list[bytes], int], list[int]] | N
     return partitions_of_keys
 
 
-def _record_of(given: Any) -> Record:
-    if isinstance(given, Record):
-        return given
+def _fields_of(given: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Value, key, headers, partition and timestamp."""
     if isinstance(given, tuple):
         if len(given) != 2:
             raise InvalidRecordError(f"a tuple is (key, value), not {len(given)} things; the record was not sent")
-        return Record(key=given[0], value=given[1])
+        return given[1], given[0], None, None, None
+    if isinstance(given, Record):
+        return given.value, given.key, given.headers, given.partition, given.timestamp_ms
     if isinstance(given, Mapping):
         unknown = [name for name in given if name not in _FIELDS]
         if unknown or not given:
             raise InvalidRecordError(
-                f"a mapping has some of {', '.join(Record.__dataclass_fields__)}, not "
-                f"{', '.join(map(repr, unknown)) or 'nothing'} (a value that is a mapping: Record(value)); "
-                "the record was not sent"
+                f"a mapping has some of {', '.join(_FIELDS)}, not {', '.join(map(repr, unknown)) or 'nothing'} "
+                "(a value that is a mapping: Record(value)); the record was not sent"
             )
-        return Record(**given)
-    return Record(given)
+        value, key, headers, partition, timestamp_ms = map(given.get, _FIELDS)
+        return value, key, headers, partition, timestamp_ms
+    return given, None, None, None, None
 
 
 def _size_at_most(record: ReadyRecord) -> int:
-    size = _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES
-    size += (len(record.value) if record.value is not None else 0) + (len(record.key) if record.key is not None else 0)
+    size = _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES + len(record.value or b"") + len(record.key or b"")
     for name, value in record.headers:
         size += _HEADER_OVERHEAD_BYTES + len(name.encode()) + (0 if value is None else len(value))
     return size
