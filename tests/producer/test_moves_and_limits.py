@@ -24,6 +24,7 @@ from dualwrite.errors import (
 )
 from dualwrite.producer import Producer, ProducerState, TopicPartition
 from tests.producer.world import GROUP, PROFILES, World, world_of
+from tests.support.conditions import until
 
 EACH = pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.value)
 
@@ -164,6 +165,7 @@ def test_a_transaction_that_the_broker_aborted_for_its_timeout(profile: Profile)
         producer.begin_transaction()
         producer.send("orders", "late", partition=0).result(10)
         emulator.advance_clock(60_000)
+        until(lambda: world.states()["tid"] == "CompleteAbort")
         with pytest.raises(FatalError, match=r"timeout.*close this producer"):
             producer.commit_transaction()
         world.run(world.ready(), "after")
@@ -180,6 +182,7 @@ def test_a_record_after_the_brokers_timeout_is_aborted_and_said_so(profile: Prof
         producer.begin_transaction()
         producer.send("orders", "late", partition=0).result(10)
         emulator.advance_clock(60_000)
+        until(lambda: world.states()["tid"] == "CompleteAbort")
         with pytest.raises(AbortableError) as raised:
             producer.send("orders", "later", partition=0).result(10)
         assert raised.value.error_code == 47
