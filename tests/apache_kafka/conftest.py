@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
+from dualwrite.guarantee import Tier
 from dualwrite.producer import Producer
 from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
 
+from .clusters import VERSIONS, Cluster, cluster_of
+from .faces import Face
+
 MakeProducer = Callable[..., Producer]
+
+NewName = Callable[[str], str]
+MakeFace = Callable[..., Face]
 
 _names = itertools.count(1)
 
@@ -30,7 +37,7 @@ def running(kafka: ApacheKafka) -> Iterator[ApacheKafka]:
 
 
 @pytest.fixture
-def new_name() -> Callable[[str], str]:
+def new_name() -> NewName:
     """Names that nobody used before."""
     return lambda kind: f"{kind}-{next(_names)}"
 
@@ -48,3 +55,43 @@ def make_producer() -> Iterator[MakeProducer]:
     yield make
     for producer in made:
         producer.close(timeout_s=0)
+
+
+@pytest.fixture(scope="session")
+def session_clusters() -> Iterator[Callable[[Tier], Cluster]]:
+    """One cluster per tier, started when it is first asked for; who kills it starts it again."""
+    started: dict[Tier, Iterator[ApacheKafka]] = {}
+    clusters: dict[Tier, Cluster] = {}
+
+    def get(tier: Tier) -> Cluster:
+        if tier not in clusters:
+            cluster = cluster_of(tier)
+            started[tier] = running(cluster.kafka)
+            next(started[tier])
+            clusters[tier] = cluster
+        return clusters[tier]
+
+    yield get
+    for each in started.values():
+        next(each, None)
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda tier: f"tier {tier}")
+def cluster(request: pytest.FixtureRequest, session_clusters: Callable[[Tier], Cluster]) -> Cluster:
+    """Each tier of real brokers in turn."""
+    return session_clusters(request.param)
+
+
+@pytest.fixture
+def make_face() -> Iterator[MakeFace]:
+    """Producers of either face that are let go of after the test."""
+    made: list[Face] = []
+
+    def make(face: str, settings: dict[str, Any]) -> Face:
+        producer = Face(face, settings)
+        made.append(producer)
+        return producer
+
+    yield make
+    for producer in made:
+        producer.close()

@@ -1,0 +1,106 @@
+"""Brokers by what they can do (the tiers of `dualwrite.guarantee`), and the settings of a producer that uses them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.testing.apache_kafka import ApacheKafka
+from tests.apache_kafka import worker
+from tests.interop.wire import Described, Wire, wait_for
+
+KILLED_WITHIN_S: Final = 60
+
+VERSIONS: Final = {
+    Tier.STORED_PAIR: ("4.4.0", True),
+    Tier.BOUNDED: ("4.4.0", False),
+    Tier.BOUNDED_V1: ("3.9.1", False),
+}
+"""Each with whether two-phase commit is enabled, which takes unstable APIs."""
+
+PROPERTIES: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running Apache Kafka of one tier."""
+
+    kafka: ApacheKafka
+    tier: Tier
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.kafka.bootstrap_servers
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a prepared transaction has a timeout."""
+        return self.tier is not Tier.STORED_PAIR
+
+    def settings(self, transactional_id: str, **more: Any) -> dict[str, Any]:
+        """Of a producer with two-phase commit, as far as this cluster has it; by names with underscores."""
+        settings = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "transactional_id": transactional_id,
+            "transaction_two_phase_commit_enable": True,
+            "max_block_ms": 30_000,
+        }
+        return settings | ({"accept_bounded_guarantee": True} if self.is_bounded else {}) | more
+
+    def describe(self, transactional_id: str) -> Described:
+        """What the coordinator says of the transactional id, over a codec that is not ours."""
+        for address in self.bootstrap_servers.split(","):
+            with Wire(address) as wire:
+                described = wire.describe(transactional_id)
+            if described.error == 0:
+                break
+        return described
+
+    def wait_until_settled(self, transactional_id: str) -> Described:
+        """Nothing is open. Who completes what a process left behind takes the id over then, which leaves Empty."""
+        settled = ("CompleteCommit", "CompleteAbort", "Empty")
+        return wait_for(lambda: self.describe(transactional_id), lambda described: described.state in settled)
+
+    def wait_for_state(self, transactional_id: str, state: str) -> Described:
+        """Markers are written a moment after the decision."""
+        return wait_for(lambda: self.describe(transactional_id), lambda described: described.state == state)
+
+
+def cluster_of(tier: Tier, nodes: int = 1) -> Cluster:
+    """Not started yet."""
+    version, two_phase_commit = VERSIONS[tier]
+    kafka = ApacheKafka(version=version, two_phase_commit=two_phase_commit, nodes=nodes, properties=PROPERTIES)
+    return Cluster(kafka, tier)
+
+
+# Forks of a process that has imported everything and has no threads: a new process takes milliseconds.
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["pytest", "tests.apache_kafka.worker"])
+
+
+def killed_after_prepare(face: str, settings: dict[str, Any], topic: str, value: bytes) -> PreparedTxnState:
+    """What a process prepared that is gone."""
+    told = killed(worker.prepare, face, settings, topic, value)
+    assert told is not None
+    return PreparedTxnState(told)
+
+
+def killed(work: Callable[..., None], *arguments: Any) -> str | None:
+    """Have a process do `work` until it kills itself; what it told."""
+    listen, tell = _processes.Pipe(duplex=False)
+    process = _processes.Process(target=work, args=(tell, *arguments), daemon=True)
+    process.start()
+    tell.close()
+    process.join(KILLED_WITHIN_S)
+    told: str | None
+    try:
+        told = listen.recv() if listen.poll() else None
+    except EOFError:
+        told = None
+    assert process.exitcode == -signal.SIGKILL, f"{work.__name__} went on to its end: {told}"
+    return told

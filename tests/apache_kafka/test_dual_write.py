@@ -1,0 +1,85 @@
+"""The dual write on real brokers of each tier: the process is killed on either side of the database's commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualwrite.errors import PreparedTransactionLost
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy import DualWriter
+from tests.crash.scenario import event_texts, write_events
+from tests.support.databases import PostgresDatabase, event_bodies, state_row
+
+from . import worker
+from .clusters import Cluster, killed
+from .conftest import NewName
+from .reading import create_topics, read_committed
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    made = PostgresDatabase(request.getfixturevalue("postgres_server"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def topic(cluster: Cluster, new_name: NewName) -> str:
+    name = new_name("topic")
+    create_topics(cluster.bootstrap_servers, name)
+    return name
+
+
+@pytest.fixture
+def settings(cluster: Cluster, new_name: NewName) -> dict[str, Any]:
+    settings = cluster.settings(new_name("writer"))
+    del settings["transaction_two_phase_commit_enable"]  # the recipe asks for it
+    return settings
+
+
+def url_of(database: PostgresDatabase) -> str:
+    return database.url.render_as_string(hide_password=False)
+
+
+def published(cluster: Cluster, topic: str) -> list[str]:
+    return [value.decode() for value in read_committed({"bootstrap.servers": cluster.bootstrap_servers}, topic)]
+
+
+@pytest.mark.parametrize(
+    ("point", "survives"), [(PausePoint.BEFORE_DATABASE_COMMIT, False), (PausePoint.AFTER_DATABASE_COMMIT, True)]
+)
+def test_killed_around_the_decision(
+    point: PausePoint,
+    survives: bool,
+    cluster: Cluster,
+    database: PostgresDatabase,
+    topic: str,
+    settings: dict[str, Any],
+) -> None:
+    killed(worker.dual_write, point, url_of(database), settings, topic)
+    cluster.wait_for_state(settings["transactional_id"], "Ongoing")
+    expected = event_texts("1") if survives else []
+    assert event_bodies(database) == expected
+    with DualWriter(database.engine, **settings) as successor:
+        successor.recover()
+        assert published(cluster, topic) == expected
+        assert write_events(successor, topic, number=2).error is None
+    cluster.wait_until_settled(settings["transactional_id"])
+    assert published(cluster, topic) == event_bodies(database) == [*expected, *event_texts("2")]
+
+
+@pytest.mark.parametrize("cluster", [Tier.BOUNDED, Tier.BOUNDED_V1], indirect=True, ids=["tier 3", "tier 4"])
+def test_recovered_too_late(cluster: Cluster, database: PostgresDatabase, topic: str, settings: dict[str, Any]) -> None:
+    settings["transaction_timeout_ms"] = 1000
+    killed(worker.dual_write, PausePoint.AFTER_DATABASE_COMMIT, url_of(database), settings, topic)
+    cluster.wait_for_state(settings["transactional_id"], "CompleteAbort")
+    for _ in range(2):
+        with DualWriter(database.engine, **settings) as successor, pytest.raises(PreparedTransactionLost) as caught:
+            successor.recover()
+        assert caught.value.prepared_state == state_row(database, settings["transactional_id"])
+    assert event_bodies(database) == event_texts("1")
+    assert published(cluster, topic) == []
