@@ -66,8 +66,8 @@ class AsyncTransactionAdmin:
     Every call takes `timeout_ms` (default: `default.api.timeout.ms`), and repeats until then what may be repeated:
     coordinators that load or move, leaders that move, lost connections. What cannot be answered is never left out in
     silence: `IncompleteAnswerError` has what was answered, and says what is missing and why (where one thing was asked
-    for, its own error is raised). Other errors: `AuthenticationError`,
-    `KafkaTimeoutError`, `AuthorizationError`, `UnsupportedByBrokerError`, `AdminError`.
+    for, its own error is raised). Other errors: `KafkaTimeoutError`, `AuthenticationError`, `AuthorizationError`,
+    `UnsupportedByBrokerError`, `AdminError`.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
@@ -178,7 +178,7 @@ class AsyncTransactionAdmin:
         The transaction is named by the offset at which it starts there (brokers since 3.0), or by producer id,
         producer epoch and coordinator epoch (older ones; -1 where the epoch is not known). **No coordinator is asked**:
         to abort one that does not hang tears it apart, as its other partitions may be committed. For those there is
-        `force_terminate_transaction`.
+        `force_terminate_transaction`. A marker by ids whose answer is lost is sent again.
 
         Raises `AdminError` where no transaction starts at that offset, where the epoch is too old
         (INVALID_PRODUCER_EPOCH) or the coordinator is (TRANSACTION_COORDINATOR_FENCED).
@@ -248,10 +248,12 @@ class AsyncTransactionAdmin:
 
     def __del__(self) -> None:
         """Dropped without `close()`."""
-        transport, loop = self._transport, self._loop if self._transport is not None else None
-        if transport is not None and loop is not None and not loop.is_closed() and not sys.is_finalizing():
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-            loop.call_soon_threadsafe(lambda: loop.create_task(transport.close()))
+        transport = self._transport
+        if transport is None or self._loop is None or self._loop.is_closed() or sys.is_finalizing():
+            return
+        warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+        loop = self._loop
+        loop.call_soon_threadsafe(lambda: loop.create_task(transport.close()))
 
     # ---- inside ---------------------------------------------------------------------------------------------
 

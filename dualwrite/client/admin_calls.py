@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from dualwrite.client import admin_codec as codec
 from dualwrite.client import hanging
-from dualwrite.client.admin_driver import AdminDriver, Located, Results, failure, name_of
+from dualwrite.client.admin_driver import RETRIABLE, AdminDriver, Located, Results, failure, name_of
 from dualwrite.client.admin_listing import Filters, list_transactions
 from dualwrite.client.admin_results import (
     ActiveProducer,
@@ -19,15 +19,19 @@ from dualwrite.client.admin_results import (
     TransactionDescription,
     TransactionListing,
 )
+from dualwrite.client.admin_transport import NoAnswerError
+from dualwrite.client.error_texts import error_name
 from dualwrite.client.messages import InitProducerIdAnswer
 from dualwrite.client.records import TopicPartition
 from dualwrite.errors import (
+    NETWORK_EXCEPTION,
     AdminError,
     Api,
     IncompleteAnswerError,
     KafkaError,
     KafkaTimeoutError,
     TransactionalIdNotFoundError,
+    error_class,
 )
 
 _NOT_LEADER: Final = 6
@@ -213,17 +217,8 @@ class AdminCalls:
         coordinator_epoch: int,
         deadline_s: float,
     ) -> None:
-        """An abort marker, sent until it is answered.
-
-        -1 as the coordinator's epoch is what a partition shows of a producer that never had a marker; 0 is not more
-        than any coordinator's.
-        """
-        marker = codec.write_abort_marker(
-            partition,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            coordinator_epoch=max(coordinator_epoch, 0),
-        )
+        """An abort marker, sent until it is answered."""
+        marker = _marker(partition, producer_id, producer_epoch, coordinator_epoch)
         results = await self._driver.fulfil(
             [partition],
             lambda some: self._driver.leaders(some, deadline_s),
@@ -233,24 +228,48 @@ class AdminCalls:
         _ended(results, partition)
 
     async def abort_at(self, partition: TopicPartition, start_offset: int, deadline_s: float) -> None:
-        """An abort marker for whoever has a transaction open there since that offset."""
-        producers = _single(await self._producers([partition], None, deadline_s), partition)
-        found = [row for row in producers if row.current_transaction_start_offset == start_offset]
-        if not found:
-            starts = [row.current_transaction_start_offset for row in producers]
-            opened = ", ".join(str(offset) for offset in sorted(start for start in starts if start is not None))
-            raise AdminError(
-                f"no transaction is open on {name_of(partition)} since offset {start_offset}; "
-                f"{f'those that are open start at {opened}' if opened else 'none is open'}; nothing was aborted"
-            )
-        (producer,) = found
-        await self.abort_by_ids(
-            partition,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            coordinator_epoch=-1 if producer.coordinator_epoch is None else producer.coordinator_epoch,
-            deadline_s=deadline_s,
-        )
+        """An abort marker for whoever has a transaction open there since that offset.
+
+        Where it stays without an answer, it is looked whether that transaction is open still: a second marker would
+        abort what the producer may have begun since then, with transaction.version 0 and 1 under the same epoch.
+        """
+        backoff = self._driver.new_backoff()
+        was_sent = False
+        while True:
+            producers = _single(await self._producers([partition], None, deadline_s), partition)
+            found = [row for row in producers if row.current_transaction_start_offset == start_offset]
+            if was_sent and not found:
+                return
+            producer = _the_one(found, partition, start_offset, producers)
+            problem, is_out = await self._try_to_abort(partition, producer, deadline_s)
+            if problem is None:
+                return
+            was_sent |= is_out
+            if not await self._driver.pause(backoff, deadline_s):
+                raise KafkaTimeoutError(
+                    f"no answer for {name_of(partition)} in time: {problem}; the transaction since offset "
+                    f"{start_offset} may be aborted or not: repeat the same call"
+                )
+
+    async def _try_to_abort(
+        self, partition: TopicPartition, producer: ActiveProducer, deadline_s: float
+    ) -> tuple[str | None, bool]:
+        """Why it is not known to be aborted (None where it is), and whether a marker was sent."""
+        epoch = -1 if producer.coordinator_epoch is None else producer.coordinator_epoch
+        marker = _marker(partition, producer.producer_id, producer.producer_epoch, epoch)
+        located = await self._driver.leaders([partition], deadline_s)
+        if partition in located.failed:
+            raise located.failed[partition]
+        if partition in located.not_yet:
+            return str(located.not_yet[partition]), False
+        try:
+            replies = await self._driver.ask_one(located.nodes[partition], marker, deadline_s)
+        except NoAnswerError as error:
+            return str(error), True
+        error_code = replies.get(partition, codec.Reply(NETWORK_EXCEPTION)).error_code
+        if error_code and error_class(Api.WRITE_TXN_MARKERS, error_code) not in RETRIABLE:
+            raise failure(Api.WRITE_TXN_MARKERS, error_code, partition)
+        return f"WriteTxnMarkers was answered with {error_name(error_code)}" if error_code else None, True
 
     async def force_terminate(
         self, transactional_id: str, timeout_ms_for_2pc: int, deadline_s: float
@@ -266,6 +285,34 @@ class AdminCalls:
         )
         answer: InitProducerIdAnswer = _ended(results, transactional_id)
         return TerminatedTransaction(found, answer.producer_id, answer.producer_epoch)
+
+
+def _marker(
+    partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int
+) -> codec.Call[dict[TopicPartition, codec.Reply[bool]]]:
+    """-1 as the coordinator's epoch is what a partition shows of a producer that never had a marker.
+
+    0 is not more than any coordinator's.
+    """
+    return codec.write_abort_marker(
+        partition,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        coordinator_epoch=max(coordinator_epoch, 0),
+    )
+
+
+def _the_one(
+    found: list[ActiveProducer], partition: TopicPartition, start_offset: int, producers: _Producers
+) -> ActiveProducer:
+    if found:
+        return found[0]
+    offsets = [row.current_transaction_start_offset for row in producers]
+    starts = sorted(offset for offset in offsets if offset is not None)
+    opened = f"those that are open start at {', '.join(map(str, starts))}" if starts else "none is open"
+    raise AdminError(
+        f"no transaction is open on {name_of(partition)} since offset {start_offset}; {opened}; nothing was aborted"
+    )
 
 
 def _single(results: Results[Any, V], key: Any) -> V:

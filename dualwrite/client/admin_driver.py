@@ -37,7 +37,8 @@ MAX_KEYS_PER_REQUEST: Final = 500
 _UNKNOWN_TOPIC: Final = 3
 _LEADER_NOT_AVAILABLE: Final = 5
 _NO_LEADER: Final = -1
-_RETRIABLE: Final = (ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP)
+RETRIABLE: Final = (ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP)
+"""What is asked again."""
 
 
 class Results(NamedTuple, Generic[K, V]):
@@ -159,7 +160,7 @@ class AdminDriver:
                 if code == 0 and broker is not None:
                     nodes[key] = broker.node_id
                     self._transport.learn_brokers([BrokerDescription(*broker, rack=None)])
-                elif error_class(Api.FIND_COORDINATOR, code) in _RETRIABLE:
+                elif error_class(Api.FIND_COORDINATOR, code) in RETRIABLE:
                     not_yet[key] = f"FindCoordinator for {key!r} was answered with {error_name(code)}"
                 else:
                     failed[key] = failure(Api.FIND_COORDINATOR, code, key)
@@ -237,7 +238,7 @@ class AdminDriver:
             del nodes[key]
         elif reply.error_code == 0 and reply.value is not None:
             results.done[key] = reply.value
-        elif reply.error_code not in final_codes and error_class(api, reply.error_code) in _RETRIABLE:
+        elif reply.error_code not in final_codes and error_class(api, reply.error_code) in RETRIABLE:
             why[key] = f"broker {nodes[key]} answered {api.kafka_name} with {error_name(reply.error_code)}"
             if error_class(api, reply.error_code) is ErrorClass.RETRIABLE_AFTER_LOOKUP:
                 del nodes[key]

@@ -1,8 +1,8 @@
 """Every transactional id of a cluster: each broker is asked for those that it coordinates (KIP-664).
 
 Ids move between brokers while they are asked. So it is looked whether coordinators moved meanwhile, by the leaders of
-`__transaction_state`, and if so what was listed before is listed again. Who may not see that topic
-is not told of moves.
+`__transaction_state`, and if so what was listed before is listed again. Moves are hidden from who may not see that
+topic.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from dualwrite.client import admin_codec as codec
 from dualwrite.client.admin_codec import PATTERN_VERSION, ClusterMetadata, Listed
-from dualwrite.client.admin_driver import AdminDriver, failure
+from dualwrite.client.admin_driver import RETRIABLE, AdminDriver, failure
 from dualwrite.client.admin_results import TransactionListing
 from dualwrite.client.admin_transport import NoAnswerError
 from dualwrite.client.error_texts import error_name
@@ -21,7 +21,6 @@ from dualwrite.client.records import TopicPartition
 from dualwrite.errors import (
     AdminError,
     Api,
-    ErrorClass,
     IncompleteAnswerError,
     InvalidPatternError,
     KafkaError,
@@ -146,7 +145,7 @@ def _refused(broker_id: int, error_code: int, filters: Filters) -> KafkaError:
             f"{filters.ids.pattern!r} is no regular expression for Kafka (RE2/J); nothing was listed",
             error_code=error_code,
         )
-    if error_class(Api.LIST_TRANSACTIONS, error_code) in (ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP):
+    if error_class(Api.LIST_TRANSACTIONS, error_code) in RETRIABLE:
         return RetriableError(
             f"broker {broker_id} answered ListTransactions with {error_name(error_code)}", error_code=error_code
         )

@@ -18,6 +18,7 @@ from dualwrite.errors import (
 )
 from dualwrite.producer import Producer
 from tests.admin.conftest import settings_of
+from tests.admin.site import Site
 
 IDS = [f"worker-{number}" for number in range(8)]
 SOON_MS = 300
@@ -208,6 +209,27 @@ def test_an_end_whose_answer_is_lost_is_repeated(emulator: Emulator, admin: Tran
         assert fault.hits == 1
         assert emulator.log("orders", 0).last_stable_offset >= 2
         producer.close(timeout_s=0)
+
+
+def test_a_second_marker_never_meets_the_next_transaction() -> None:
+    """With transaction.version 0 and 1 it would have the same producer and epoch, and be torn by that marker."""
+    with Emulator(config=settings_of(Profile.KAFKA_3_9), topics={"t": 1}) as emulator:
+        servers, partition = emulator.bootstrap_servers, TopicPartition("t", 0)
+        with Site("emulator", servers, has_tv2=False) as site, TransactionAdmin(bootstrap_servers=servers) as admin:
+            identity = site.wire.init_ok("x")
+            site.write_unannounced("x", identity, "t")
+            emulator.faults.add(Fault(api="WriteTxnMarkers", action=DropReply()))
+            looks_again = emulator.faults.add(Fault(api="DescribeProducers", skip=1, action=Hold()))
+            caller = threading.Thread(target=lambda: admin.abort_transaction(partition, start_offset=0))
+            caller.start()
+            looks_again.wait_held(1)
+            site.write("x", identity, "t", sequence=1)
+            looks_again.release()
+            caller.join(10)
+            (row,) = admin.describe_producers([partition])[partition]
+            assert row.current_transaction_start_offset == 2
+            site.end("x", identity, commit=True)
+            assert emulator.log("t").last_stable_offset == 4
 
 
 def test_a_coordinator_that_moves_during_a_termination(emulator: Emulator, admin: TransactionAdmin) -> None:
