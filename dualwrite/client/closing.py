@@ -22,14 +22,22 @@ _COMPLETED_BY: Final = "init_transactions(keep_prepared_txn=True) and complete_t
 
 
 def what_is_left(
-    state: ProducerState, prepared: PreparedTxnState, config: ProducerConfig, *, pending: bool
+    state: ProducerState,
+    prepared: PreparedTxnState,
+    config: ProducerConfig,
+    *,
+    pending: bool,
+    bounded_ms: int | None = None,
 ) -> LeftBehind | None:
-    """None where nothing is. `pending`: a call has no answer yet."""
+    """None where nothing is. `pending`: a call has no answer yet; `bounded_ms`: how long a prepared one lasts."""
+    completed_by = _COMPLETED_BY
+    if bounded_ms is not None:
+        completed_by += f", but no longer than {bounded_ms} ms after its first record (transaction.timeout.ms)"
     named = f"transactional id {config.transactional_id!r}"
     if state is ProducerState.PREPARED_TRANSACTION:
         return LeftBehind(
             logging.WARNING,
-            f"closed while transaction {prepared} of {named} is prepared: it stays in doubt until {_COMPLETED_BY}",
+            f"closed while transaction {prepared} of {named} is prepared: it stays in doubt until {completed_by}",
         )
     if not pending:
         return None
@@ -37,7 +45,7 @@ def what_is_left(
         return LeftBehind(
             logging.WARNING,
             f"closed while the {_ENDS[state]} for {named} had no answer: Kafka completes it if the request arrived; "
-            f"if not, {_else(prepared, config)}",
+            f"if not, {_else(prepared, config, completed_by)}",
         )
     if state is ProducerState.INITIALIZING:
         return LeftBehind(
@@ -52,9 +60,9 @@ def what_is_left(
     )
 
 
-def _else(prepared: PreparedTxnState, config: ProducerConfig) -> str:
+def _else(prepared: PreparedTxnState, config: ProducerConfig, completed_by: str) -> str:
     if not prepared.is_empty:
-        return f"the transaction stays prepared until {_COMPLETED_BY}"
+        return f"the transaction stays prepared until {completed_by}"
     if config.transaction_two_phase_commit_enable:
         return "the next producer with that id aborts it in init_transactions()"
     return (

@@ -448,7 +448,13 @@ class Engine:
         with self.lock:
             if self.state is ProducerState.CLOSED:
                 return
-            left = what_is_left(self.state, self.prepared_txn_state, self.config, pending=pending)
+            left = what_is_left(
+                self.state,
+                self.prepared_txn_state,
+                self.config,
+                pending=pending,
+                bounded_ms=None if self._manager is None else self._manager.bounded_ms,
+            )
             if left is not None:
                 _log.log(left.level, "%s", left.sentence)
             self._identity.close(FatalError("the producer was closed before this was answered; its outcome is unknown"))

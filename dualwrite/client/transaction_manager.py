@@ -30,6 +30,7 @@ from dualwrite.client.recovery import (
     find,
 )
 from dualwrite.client.registration import Registration
+from dualwrite.client.state_log import log_change
 from dualwrite.client.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
 from dualwrite.client.tiers import ACCEPT_SETTING
 from dualwrite.errors import (
@@ -257,7 +258,7 @@ class TransactionManager:
 
     def close(self, error: KafkaError) -> None:
         """No more calls; whoever waits hears `error`."""
-        self.state = CALLS[self.state, Call.CLOSE]
+        self._change(CALLS[self.state, Call.CLOSE], Call.CLOSE)
         if self._pending is not None and not self._pending.done:
             self._pending.end(self._or_outcome_unknown(error))
         self._pending = None
@@ -327,7 +328,7 @@ class TransactionManager:
                 f"nothing is prepared, so {COMPLETE_TRANSACTION} has nothing to complete: {self.standing}; "
                 f"{WHAT_NEXT[self.state]}"
             )
-        self.state = state
+        self._change(state, call)
 
     def _not_allowed(self, call: Call) -> Exception:
         if self._error is not None and self.state in (ProducerState.ABORTABLE_ERROR, ProducerState.FATAL_ERROR):
@@ -347,8 +348,12 @@ class TransactionManager:
         again.__cause__ = self._error
         return again
 
-    def _happen(self, event: Event) -> None:
-        self.state = EVENTS[self.state, event]
+    def _happen(self, event: Event, error: KafkaError | None = None) -> None:
+        self._change(EVENTS[self.state, event], event, error)
+
+    def _change(self, state: ProducerState, cause: Call | Event, error: KafkaError | None = None) -> None:
+        before, self.state = self.state, state
+        log_change(self.transactional_id, before, state, cause, (self.producer_id, self.producer_epoch), error)
 
     def _ended(self) -> None:
         if not self._initialisation.is_v2 and self._sent_to_kafka and self.state is ProducerState.ABORTING_TRANSACTION:
@@ -378,7 +383,7 @@ class TransactionManager:
             return
         if self.state is ProducerState.ABORTING_TRANSACTION:
             return
-        self._happen(Event.ABORTABLE_FAILURE)
+        self._happen(Event.ABORTABLE_FAILURE, error)
         self._failed = True
         self._offsets = None
         self.prepared_txn_state = PreparedTxnState()
@@ -390,7 +395,7 @@ class TransactionManager:
         if self.state in _FINISHED:
             return
         error = self._or_outcome_unknown(error)
-        self._happen(Event.FATAL_FAILURE)
+        self._happen(Event.FATAL_FAILURE, error)
         self._offsets = None
         self._error = error
         self._finish(error)
@@ -444,6 +449,11 @@ class TransactionManager:
         if self._guarantee is None:
             raise IllegalStateError(f"the guarantee is known after init_transactions(): {self.standing}")
         return self._guarantee
+
+    @property
+    def bounded_ms(self) -> int | None:
+        """How long a prepared transaction lasts; None where it has no limit, or nothing is known of one."""
+        return None if self._guarantee is None or not self.two_phase_commit else self._guarantee.bounded_ms
 
     def may_produce_to(self, topic: str, partition: int) -> bool:
         """Whether the partition is in the transaction; before transaction.version 2 it is added first."""

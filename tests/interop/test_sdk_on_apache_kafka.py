@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import AbortableError, FatalError, FencedError, UnsupportedByBrokerError
+from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import ConsumerGroupMetadata, Producer, ProducerState, TopicPartition
 
@@ -176,7 +177,7 @@ def test_two_phase_commit_is_refused_by_default_settings(
     producer = make_producer(
         bootstrap_servers=plain_apache_kafka.bootstrap_servers, transaction_two_phase_commit_enable=True
     )
-    with pytest.raises(UnsupportedByBrokerError, match=r"no two-phase commit \(KIP-939\)"):
+    with pytest.raises(UnsupportedByBrokerError, match=r"no two-phase commit \(KIP-939.*tier 3"):
         producer.init_transactions()
 
 
@@ -189,10 +190,10 @@ def test_plain_transactions_by_default_settings(plain_apache_kafka: Broker, make
     assert metadata.result(0).offset == 0
 
 
-def test_keeping_a_prepared_transaction_is_refused(make_producer: MakeProducer) -> None:
+def test_keeping_a_prepared_transaction_is_done_without(make_producer: MakeProducer) -> None:
     producer = make_producer(transaction_two_phase_commit_enable=True)
-    with pytest.raises(UnsupportedByBrokerError, match="cannot keep a prepared transaction"):
-        producer.init_transactions(keep_prepared_txn=True)
+    producer.init_transactions(keep_prepared_txn=True)
+    assert producer.guarantee.tier is Tier.STORED_PAIR
 
 
 def test_prepare_and_complete_without_a_crash(

@@ -393,6 +393,15 @@ def test_a_zombie_is_fenced(world: World) -> None:
     assert world.committed() == ["after"]
 
 
+@every_tier
+def test_closing_says_how_long_a_prepared_transaction_lasts(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    producer = world.ready()
+    world.prepare(producer)
+    producer.close()
+    assert "it stays in doubt until" in caplog.text
+    assert ("no longer than 900000 ms" in caplog.text) is (world.tier in BOUNDED)
+
+
 # ---- lost ---------------------------------------------------------------------------------------------------------
 
 
