@@ -114,7 +114,7 @@ def _found(manager: TransactionManager) -> None:
 def _asked(manager: TransactionManager) -> None:
     _found(manager)
     _next(manager, m.ApiVersions)
-    manager.on_answer(m.BrokerFeatures(0, {api: (0, 12) for api in Api}, 2), 0)
+    manager.on_answer(m.BrokerFeatures(0, dict.fromkeys(Api, (0, 12)), 2), 0)
     _next(manager, m.InitProducerId)
 
 

@@ -1,0 +1,265 @@
+"""Partitions and groups of a transaction before transaction.version 2: the registry, and the requests it leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dualwrite.client import messages as m
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.registration import Registration
+from dualwrite.client.states import ProducerState
+from dualwrite.client.transaction_manager import TransactionManager
+from dualwrite.errors import AbortableError, Api, FatalError, FencedError
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+GROUP = ConsumerGroupMetadata("g")
+OFFSETS = {TopicPartition("in", 0): OffsetAndMetadata(5)}
+V1 = m.BrokerFeatures(0, dict.fromkeys(Api, (0, 4)), 1)
+V2 = V1._replace(versions=dict.fromkeys(Api, (0, 12)), transaction_version=2)
+
+
+def test_a_partition_is_wanted_until_it_is_added_and_for_one_transaction() -> None:
+    registration = Registration()
+    assert not registration.may_write("t", 0)
+    assert not registration.may_write("t", 0)
+    assert not registration.may_write("t", 1)
+    assert registration.wanted == (P0, P1)
+    assert not registration.confirmed
+    registration.add_partitions([P0])
+    assert registration.confirmed
+    assert registration.may_write("t", 0)
+    assert registration.wanted == (P1,)
+    registration.add_group("g")
+    assert registration.has_group("g")
+    assert not registration.has_group("h")
+    registration.clear()
+    assert (registration.wanted, registration.confirmed, registration.has_group("g")) == ((), False, False)
+    assert not registration.may_write("t", 0)
+
+
+class Driver:
+    """A producer without two-phase commit on a cluster of version 1, in a transaction; its sender and its clock."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.manager = TransactionManager(
+            transactional_id="tid",
+            transaction_timeout_ms=60_000,
+            two_phase_commit=False,
+            backoff=Backoff(100, 1000),
+        )
+        operation = self.manager.init_transactions(False)
+        self.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorAnswer(0, 1, "h", 1))
+        self.expect(m.ApiVersions(), V1)
+        self.expect(m.InitProducerId("tid", 60_000, False, False), m.InitProducerIdAnswer(0, 42, 7))
+        self.manager.heard(operation)
+        self.begin()
+
+    def begin(self) -> None:
+        self.manager.begin_transaction()
+        self.manager.accepted()
+
+    def poll(self, *, delivered: bool = False) -> m.Request | None:
+        outgoing = self.manager.poll(self.now_ms, delivered=delivered)
+        return None if outgoing is None else outgoing.request
+
+    def answer(self, answer: m.Answer) -> None:
+        self.manager.on_answer(answer, self.now_ms)
+
+    def expect(self, request: m.Request, answer: m.Answer, *, delivered: bool = True) -> None:
+        assert self.poll(delivered=delivered) == request
+        self.answer(answer)
+
+    def add(self, *partitions: TopicPartition, code: int = 0, epoch: int = 7) -> None:
+        for partition in partitions:
+            assert not self.manager.may_produce_to(*partition)
+        assert self.manager.wants_partitions
+        self.expect(
+            m.AddPartitionsToTxn("tid", 42, epoch, partitions),
+            m.PartitionsAdded(dict.fromkeys(partitions, code)),
+            delivered=False,
+        )
+
+    def end(self, *, committed: bool, epoch: int = 7) -> m.EndTxn:
+        return m.EndTxn("tid", 42, epoch, committed, 1)
+
+
+def test_partitions_are_added_before_they_are_written_to_and_the_epoch_stays() -> None:
+    driver = Driver()
+    for _ in range(2):
+        driver.add(P0, P1)
+        assert driver.manager.may_produce_to(*P0)
+        assert not driver.manager.wants_partitions
+        driver.manager.produced()
+        operation = driver.manager.commit_transaction()
+        driver.expect(driver.end(committed=True), m.EndTxnAnswer(0))
+        driver.manager.heard(operation)
+        assert (driver.manager.producer_id, driver.manager.producer_epoch) == (42, 7)
+        driver.begin()
+
+
+@pytest.mark.parametrize("code", [3, 7, 14, 15, 16, 51, 55])
+def test_what_passes_is_asked_again(code: int) -> None:
+    driver = Driver()
+    driver.add(P0, code=code)
+    assert driver.poll() is None
+    driver.now_ms += 20 if code == 51 else 100
+    if code in (15, 16):
+        driver.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorAnswer(0, 1, "h", 1))
+    driver.add(P0)
+    assert driver.manager.may_produce_to(*P0)
+
+
+@pytest.mark.parametrize(
+    ("codes", "state", "kind"),
+    [
+        ((29, 55), ProducerState.ABORTABLE_ERROR, AbortableError),
+        ((55, 120), ProducerState.ABORTABLE_ERROR, AbortableError),
+        ((90, 90), ProducerState.FATAL_ERROR, FencedError),
+        ((47, 47), ProducerState.FATAL_ERROR, FencedError),
+        ((48, 48), ProducerState.FATAL_ERROR, FatalError),
+        ((49, 49), ProducerState.FATAL_ERROR, FatalError),
+        ((53, 53), ProducerState.FATAL_ERROR, FatalError),
+    ],
+)
+def test_what_does_not_pass(codes: tuple[int, int], state: ProducerState, kind: type[Exception]) -> None:
+    driver = Driver()
+    for partition in (P0, P1):
+        driver.manager.may_produce_to(*partition)
+    driver.expect(
+        m.AddPartitionsToTxn("tid", 42, 7, (P0, P1)),
+        m.PartitionsAdded(dict(zip((P0, P1), codes, strict=True))),
+        delivered=False,
+    )
+    assert driver.manager.state is state
+    assert type(driver.manager.error) is kind
+
+
+def lose_the_answer(driver: Driver) -> None:
+    driver.manager.may_produce_to(*P0)
+    assert driver.poll() is not None
+    driver.manager.on_no_answer(driver.now_ms)
+    driver.now_ms += 100
+    driver.manager.fail_abortable(AbortableError("given up"))
+
+
+@pytest.mark.parametrize("failed", [lose_the_answer, lambda driver: driver.add(P0, code=29)])
+@pytest.mark.parametrize("code", [0, 48])
+def test_an_abort_of_what_may_not_have_been_added(failed: Callable[[Driver], None], code: int) -> None:
+    """Without a partition the broker has nothing to abort and says 48."""
+    driver = Driver()
+    failed(driver)
+    operation = driver.manager.abort_transaction()
+    request = driver.poll(delivered=True)
+    if isinstance(request, m.FindCoordinator):
+        driver.answer(m.FindCoordinatorAnswer(0, 1, "h", 1))
+        request = driver.poll(delivered=True)
+    assert request == driver.end(committed=False)
+    driver.answer(m.EndTxnAnswer(code))
+    assert operation.done
+    assert operation.error is None
+    assert driver.manager.state is ProducerState.READY
+
+
+def test_after_an_abort_the_epoch_is_raised_before_the_next_record() -> None:
+    """Batches that were given up left gaps in their sequences (KIP-360)."""
+    driver = Driver()
+    driver.add(P0)
+    driver.manager.produced()
+    driver.manager.heard(driver.manager.abort_transaction())
+    driver.expect(driver.end(committed=False), m.EndTxnAnswer(0))
+    driver.manager.heard(driver.manager.abort_transaction())
+    driver.begin()
+    assert not driver.manager.may_produce
+    raise_epoch = m.InitProducerId("tid", 60_000, False, False, 42, 7)
+    assert driver.poll() == raise_epoch
+    driver.manager.on_no_answer(driver.now_ms)
+    driver.now_ms += 100
+    driver.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorAnswer(0, 1, "h", 1))
+    driver.expect(raise_epoch, m.InitProducerIdAnswer(0, 42, 8), delivered=False)
+    assert driver.manager.may_produce
+    driver.add(P0, epoch=8)
+
+
+def test_an_abort_while_the_epoch_is_being_raised_waits_for_nothing() -> None:
+    driver = Driver()
+    driver.add(P0)
+    driver.manager.heard(driver.manager.abort_transaction())
+    driver.expect(driver.end(committed=False), m.EndTxnAnswer(0))
+    driver.manager.heard(driver.manager.abort_transaction())
+    driver.begin()
+    assert isinstance(driver.poll(), m.InitProducerId)
+    operation = driver.manager.abort_transaction()
+    driver.manager.settle_without_kafka()
+    assert operation.done
+    driver.manager.heard(operation)
+    driver.begin()
+    assert driver.poll() is None, "one request at a time"
+    driver.answer(m.InitProducerIdAnswer(0, 42, 8))
+    assert driver.manager.may_produce
+    driver.add(P0, epoch=8)
+
+
+def test_offsets_are_announced_to_the_coordinator_once() -> None:
+    driver = Driver()
+    for announced in (False, True):
+        operation = driver.manager.send_offsets(OFFSETS, GROUP)
+        if not announced:
+            driver.expect(m.FindCoordinator(m.CoordinatorType.GROUP, "g"), m.FindCoordinatorAnswer(0, 2, "h", 1))
+            driver.expect(m.AddOffsetsToTxn("tid", 42, 7, "g"), m.OffsetsAdded(0))
+        driver.expect(m.TxnOffsetCommit("tid", 42, 7, GROUP, OFFSETS, 1), m.TxnOffsetCommitAnswer((0,)))
+        driver.manager.heard(operation)
+    driver.manager.heard(driver.manager.commit_transaction())
+    driver.expect(driver.end(committed=True), m.EndTxnAnswer(0))
+
+
+@pytest.mark.parametrize("during", [False, True])
+def test_an_upgrade_is_followed_between_transactions_with_one_bump(during: bool) -> None:
+    """KAFKA-18227. A look at the features is taken in passing, when the last one is old."""
+    driver = Driver()
+    for round_trip in range(2):
+        driver.add(P0)
+        driver.manager.produced()
+        operation = driver.manager.commit_transaction()
+        driver.expect(driver.end(committed=True), m.EndTxnAnswer(0))
+        driver.manager.heard(operation)
+        if round_trip:
+            break
+        driver.now_ms += 400_000
+        assert driver.poll() == m.ApiVersions()
+        if during:
+            driver.begin()
+        driver.answer(V2)
+        if not during:
+            break
+        assert driver.manager.transaction_version == 1, "fixed within a transaction"
+    assert driver.manager.transaction_version == 2
+    driver.begin()
+    driver.expect(
+        m.InitProducerId("tid", 60_000, False, False, 42, 7), m.InitProducerIdAnswer(0, 42, 8), delivered=False
+    )
+    assert driver.manager.may_produce_to(*P0)
+    driver.manager.produced()
+    driver.manager.commit_transaction()
+    driver.expect(m.EndTxn("tid", 42, 8, True, 2), m.EndTxnAnswer(0, 42, 9))
+    assert driver.manager.producer_epoch == 9
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_look_at_the_features_that_fails_disturbs_nothing(answered: bool) -> None:
+    driver = Driver()
+    operation = driver.manager.commit_transaction()
+    driver.manager.settle_without_kafka()
+    driver.manager.heard(operation)
+    driver.now_ms += 400_000
+    assert driver.poll() == m.ApiVersions()
+    if answered:
+        driver.answer(V2._replace(error_code=35))
+    else:
+        driver.manager.on_no_answer(driver.now_ms)
+    assert driver.manager.transaction_version == 1
+    assert driver.manager.retry_at_ms is None
+    assert driver.poll() is None
