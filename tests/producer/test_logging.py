@@ -60,6 +60,8 @@ def test_what_makes_it_unusable_is_seen_without_debug(
         successor.init_transactions()
         producer.begin_transaction()
         producer.send("orders", b"x")
-        with pytest.raises(FencedError):
+        with pytest.raises(AbortableError):
             producer.commit_transaction()
-    assert [level for level, _ in lines(caplog)] == [logging.INFO, logging.WARNING]
+        with pytest.raises(FencedError):
+            producer.abort_transaction()
+    assert [level for level, _ in lines(caplog)] == [logging.INFO, logging.INFO, logging.WARNING]
