@@ -12,6 +12,9 @@ from dualwrite.client import messages as m
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.errors import Api
 
+TWO = (TopicPartition("x", 0), TopicPartition("x", 3))
+PAIR = "000000000000002a 0007"
+
 # compact strings and arrays: length + 1; a flexible structure ends with 00, its empty tag section
 REQUESTS: list[tuple[m.Request, int, str]] = [
     (m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t"), 4, "01 02 0274 00"),
@@ -33,6 +36,18 @@ REQUESTS: list[tuple[m.Request, int, str]] = [
         "0274 0267 000000000000002a 0007 ffffffff 01 0002 0278 02 00000003 0000000000000009 00000002 026e 00 00 00",
     ),
     (m.Metadata(("x",)), 9, "02 0278 00 01 00 00 00"),
+    # of older brokers
+    (m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t"), 1, "0001 74 01"),
+    (m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t"), 3, "0274 01 00"),
+    (m.InitProducerId("t", 60_000, False, False, 42, 7), 3, "0274 0000ea60 000000000000002a 0007 00"),
+    (m.AddPartitionsToTxn("t", 42, 7, TWO), 0, f"0001 74 {PAIR} 00000001 0001 78 00000002 00000000 00000003"),
+    (m.AddPartitionsToTxn("t", 42, 7, TWO), 3, f"0274 {PAIR} 02 0278 03 00000000 00000003 00 00"),
+    (m.AddOffsetsToTxn("t", 42, 7, "g"), 0, f"0001 74 {PAIR} 0001 67"),
+    (m.AddOffsetsToTxn("t", 42, 7, "g"), 4, f"0274 {PAIR} 0267 00"),
+    (m.EndTxn("t", 42, 7, True, 1), 0, f"0001 74 {PAIR} 01"),
+    (m.EndTxn("t", 42, 7, True, 1), 4, f"0274 {PAIR} 01 00"),
+    (m.DescribeTransaction("t"), 0, "02 0274 00"),
+    (m.ApiVersions(), 0, ""),
 ]
 
 
@@ -42,6 +57,34 @@ def test_requests(request_: m.Request, version: int, expected: str) -> None:
 
 
 ANSWERS: list[tuple[m.Request, int, str, m.Answer]] = [
+    (
+        m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t"),
+        1,
+        "00000000 0000 ffff 00000003 0001 68 00002384",
+        m.FindCoordinatorAnswer(0, 3, "h", 9092),
+    ),
+    (
+        m.AddPartitionsToTxn("t", 42, 7, TWO),
+        0,
+        "00000000 00000001 0001 78 00000002 00000000 0000 00000003 0033",
+        m.PartitionsAdded({TWO[0]: 0, TWO[1]: 51}),
+    ),
+    (
+        m.AddPartitionsToTxn("t", 42, 7, TWO),
+        3,
+        "00000000 02 0278 03 00000000 0000 00 00000003 0033 00 00 00",
+        m.PartitionsAdded({TWO[0]: 0, TWO[1]: 51}),
+    ),
+    (m.AddOffsetsToTxn("t", 42, 7, "g"), 0, "00000000 0033", m.OffsetsAdded(51)),
+    (m.AddOffsetsToTxn("t", 42, 7, "g"), 3, "00000000 0033 00", m.OffsetsAdded(51)),
+    (m.EndTxn("t", 42, 7, True, 1), 0, "00000000 0000", m.EndTxnAnswer(0, -1, -1)),
+    (m.EndTxn("t", 42, 7, True, 1), 4, "00000000 0000 00", m.EndTxnAnswer(0, -1, -1)),
+    (
+        m.DescribeTransaction("t"),
+        0,
+        f"00000000 02 0000 0274 08 4f6e676f696e67 0000ea60 0000000000000384 {PAIR} 01 00 00",
+        m.TransactionDescribed(0, "Ongoing", 42, 7, 900),
+    ),
     (
         m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t"),
         4,
@@ -163,3 +206,12 @@ def test_the_unstable_version_is_used_only_where_it_is_needed() -> None:
     assert codec.versions_wanted(m.InitProducerId("t", 1, False, False)) == (0, 5)
     assert codec.versions_wanted(m.InitProducerId("t", 1, True, False)) == (6, 6)
     assert codec.versions_wanted(m.InitProducerId("t", 1, False, True)) == (6, 6)
+
+
+@pytest.mark.parametrize("api", [Api.PRODUCE, Api.END_TXN, Api.TXN_OFFSET_COMMIT])
+def test_each_transaction_version_has_versions_of_its_own(api: Api) -> None:
+    least, greatest = codec.SPOKEN_VERSIONS[api]
+    for old in (0, 1):
+        assert codec.versions_in_transaction(api, old)[0] == least
+        assert codec.versions_in_transaction(api, old)[1] + 1 == codec.versions_in_transaction(api, 2)[0]
+    assert codec.versions_in_transaction(api, 2)[1] == greatest
