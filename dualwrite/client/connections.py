@@ -21,6 +21,9 @@ from dualwrite.client.security import Security
 from dualwrite.client.topology import Address, Topology
 from dualwrite.errors import AuthenticationError
 
+_PATIENCE_MS: Final = 100.0
+"""How long another connection is waited for where all are busy: what is ahead on those may take much longer."""
+
 _REFUSED_PAUSE_MS: Final = 10_000.0
 """After a refused login, unless a caller wants another try: each may count towards locking the account."""
 
@@ -37,7 +40,16 @@ class NodeState(Enum):
 class _Node:
     """One address."""
 
-    __slots__ = ("address", "backoff", "connections", "refused_in", "retry_at_ms", "task", "unserved")
+    __slots__ = (
+        "address",
+        "backoff",
+        "connections",
+        "patient_until_ms",
+        "refused_in",
+        "retry_at_ms",
+        "task",
+        "unserved",
+    )
 
     def __init__(self, address: Address, backoff: Backoff) -> None:
         self.address: Final = address
@@ -45,6 +57,7 @@ class _Node:
         self.connections: list[Connection] = []
         self.task: asyncio.Task[None] | None = None
         self.retry_at_ms = 0.0
+        self.patient_until_ms = 0.0
         self.refused_in = -1
         self.unserved = False
 
@@ -122,13 +135,16 @@ class Connections:
             found = _least_busy(node.connections)
             if found.in_flight and len(node.connections) < min(self._max_per_node, self.users):
                 self._start_connecting(node, now_ms)
+                if node.task is not None and now_ms < node.patient_until_ms:
+                    return NodeState.CONNECTING
             return found
         self._start_connecting(node, now_ms)
         return NodeState.FAILED if node.task is None else NodeState.CONNECTING
 
     def wake_at_ms(self, now_ms: float) -> float | None:
-        """When a failed address may be tried again."""
+        """When a failed address may be tried again, or a busy connection is better than waiting for another one."""
         due_ms = [node.connectable_at_ms(self._attempt) for node in self._nodes.values()]
+        due_ms += [node.patient_until_ms for node in self._nodes.values() if node.task is not None]
         return min((at_ms for at_ms in due_ms if at_ms > now_ms), default=None)
 
     def retry_refused(self) -> None:
@@ -141,6 +157,7 @@ class Connections:
 
     def _start_connecting(self, node: _Node, now_ms: float) -> None:
         if node.task is None and now_ms >= node.connectable_at_ms(self._attempt) and not self._closed:
+            node.patient_until_ms = now_ms + _PATIENCE_MS
             node.task = asyncio.get_running_loop().create_task(self._connect(node))
 
     async def _connect(self, node: _Node) -> None:
