@@ -162,8 +162,8 @@ class ProducerBase(Generic[FutureT]):
     def _no_answer(self, operation: Operation) -> KafkaTimeoutError:
         return KafkaTimeoutError(
             f"{operation.name} has no answer within max.block.ms={self._config.max_block_ms} "
-            f"({self._engine.obstacle(self._config.max_block_ms)}); "
-            "it may still take effect, so repeat the same call until it returns"
+            f"({self._engine.obstacle(self._config.max_block_ms)}); {self._engine.manager.standing}, "
+            "and it may still take effect: repeat the same call until it returns"
         )
 
     def _not_sent(self, operation: Operation, topic: str, fate: str) -> KafkaTimeoutError:

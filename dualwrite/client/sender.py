@@ -169,7 +169,8 @@ class Sender:
         )
 
     def _give_up(self, now_ms: float) -> None:
-        expired = self._accumulator.expire(now_ms, self.obstacle)
+        consequence = self._identity.consequence(Event.ABORTABLE_FAILURE)
+        expired = self._accumulator.expire(now_ms, self.obstacle, consequence)
         for batch in expired:
             assert batch.error is not None
             self._identity.fail_abortable(batch.error)

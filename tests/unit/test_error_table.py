@@ -63,6 +63,20 @@ TABLE: dict[Api, dict[ErrorClass, set[int]]] = {
         UNSUPPORTED: {35},
     },
     Api.END_TXN: {RETRY: {7, 14, 51}, LOOKUP: {13, 15, 16}, ABORT: {120}, FENCED: {47, 90}, UNSUPPORTED: {35}},
+    Api.ADD_PARTITIONS_TO_TXN: {
+        RETRY: {3, 7, 14, 51, 55},
+        LOOKUP: {13, 15, 16},
+        ABORT: {29, 120},
+        FENCED: {47, 90},
+        UNSUPPORTED: {35},
+    },
+    Api.ADD_OFFSETS_TO_TXN: {
+        RETRY: {7, 14, 51},
+        LOOKUP: {13, 15, 16},
+        ABORT: {30, 120},
+        FENCED: {47, 90},
+        UNSUPPORTED: {35},
+    },
     Api.TXN_OFFSET_COMMIT: {
         RETRY: {3, 7, 14, 51},
         LOOKUP: {13, 15, 16},
@@ -175,6 +189,49 @@ def committing_offsets() -> tuple[TransactionManager, Operation]:
     return manager, operation
 
 
+def _open_v1() -> TransactionManager:
+    """On a cluster without KIP-890, where partitions are added before they are written to."""
+    manager = TransactionManager(
+        transactional_id="tid", transaction_timeout_ms=60_000, two_phase_commit=False, backoff=Backoff(100, 1000)
+    )
+    operation = manager.init_transactions(False)
+    _found(manager)
+    _next(manager, m.ApiVersions)
+    manager.on_answer(m.BrokerFeatures(0, dict.fromkeys(Api, (0, 4)) | {Api.PRODUCE: (0, 11)}, 0), 0)
+    _next(manager, m.InitProducerId)
+    manager.on_answer(m.InitProducerIdAnswer(0, 42, 7), 0)
+    manager.heard(operation)
+    manager.begin_transaction()
+    manager.accepted()
+    return manager
+
+
+def adding_partitions() -> tuple[TransactionManager, Operation]:
+    manager = _open_v1()
+    operation = manager.send_offsets(OFFSETS, GROUP)
+    assert not manager.may_produce_to("t", 0)
+    _next(manager, m.AddPartitionsToTxn)
+    return manager, operation
+
+
+def adding_partitions_to_commit() -> tuple[TransactionManager, Operation]:
+    manager = _open_v1()
+    operation = manager.commit_transaction()
+    assert not manager.may_produce_to("t", 0)
+    outgoing = manager.poll(0, delivered=False)
+    assert outgoing is not None
+    assert isinstance(outgoing.request, m.AddPartitionsToTxn)
+    return manager, operation
+
+
+def adding_offsets() -> tuple[TransactionManager, Operation]:
+    manager = _open_v1()
+    operation = manager.send_offsets(OFFSETS, GROUP)
+    _found(manager)
+    _next(manager, m.AddOffsetsToTxn)
+    return manager, operation
+
+
 def _ending(manager: TransactionManager, operation: Operation) -> tuple[TransactionManager, Operation]:
     _next(manager, m.EndTxn)
     return manager, operation
@@ -226,6 +283,9 @@ SITUATIONS: list[tuple[Situation, Api, S, dict[ErrorClass, S]]] = [
     (initialising, Api.INIT_PRODUCER_ID, S.INITIALIZING, {REFUSED: S.UNINITIALIZED, ABORT: END}),
     (finding_the_group, Api.FIND_COORDINATOR, S.IN_TRANSACTION, {ABORT: S.ABORTABLE_ERROR}),
     (committing_offsets, Api.TXN_OFFSET_COMMIT, S.IN_TRANSACTION, {ABORT: S.ABORTABLE_ERROR}),
+    (adding_partitions, Api.ADD_PARTITIONS_TO_TXN, S.IN_TRANSACTION, {ABORT: S.ABORTABLE_ERROR}),
+    (adding_partitions_to_commit, Api.ADD_PARTITIONS_TO_TXN, S.COMMITTING_TRANSACTION, {ABORT: S.ABORTABLE_ERROR}),
+    (adding_offsets, Api.ADD_OFFSETS_TO_TXN, S.IN_TRANSACTION, {ABORT: S.ABORTABLE_ERROR}),
     (committing, Api.END_TXN, S.COMMITTING_TRANSACTION, {ABORT: S.ABORTABLE_ERROR}),
     # what is prepared is not aborted because a broker refuses its commit (KIP-939)
     (committing_what_was_prepared, Api.END_TXN, S.COMMITTING_TRANSACTION, {ABORT: END}),
@@ -259,6 +319,8 @@ def answer_of(api: Api, code: int) -> m.Answer:
         Api.FIND_COORDINATOR: lambda: m.FindCoordinatorAnswer(code),
         Api.INIT_PRODUCER_ID: lambda: m.InitProducerIdAnswer(code),
         Api.END_TXN: lambda: m.EndTxnAnswer(code),
+        Api.ADD_PARTITIONS_TO_TXN: lambda: m.PartitionsAdded({TopicPartition("t", 0): code}),
+        Api.ADD_OFFSETS_TO_TXN: lambda: m.OffsetsAdded(code),
         Api.TXN_OFFSET_COMMIT: lambda: m.TxnOffsetCommitAnswer((0, code)),
     }
     return answers[api]()
