@@ -57,7 +57,10 @@ if TYPE_CHECKING:
         Producer as Producer,
         ProducerState as ProducerState,
         Record as Record,
+        RecordFuture as RecordFuture,
         RecordMetadata as RecordMetadata,
+        SentRecords as SentRecords,
+        StoredRecords as StoredRecords,
         TopicPartition as TopicPartition,
     )
 
@@ -102,7 +105,10 @@ _MODULES: Final = {
     "Producer": "dualwrite.producer",
     "ProducerState": "dualwrite.producer",
     "Record": "dualwrite.producer",
+    "RecordFuture": "dualwrite.producer",
     "RecordMetadata": "dualwrite.producer",
+    "SentRecords": "dualwrite.producer",
+    "StoredRecords": "dualwrite.producer",
     "TopicPartition": "dualwrite.producer",
 }
 

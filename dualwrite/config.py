@@ -231,7 +231,7 @@ def _optional_int(least: int, most: int) -> Callable[[str, Any], int | None]:
 
 
 def _partitioner(name: str, value: Any) -> str | Partitioner:
-    if value in partitioners.NAMES or (callable(value) and not isinstance(value, str)):
+    if callable(value) or (isinstance(value, str) and value in partitioners.NAMES):
         return value  # type: ignore[no-any-return]
     raise ConfigError(
         f"{name}: {value!r} is neither one of {', '.join(partitioners.NAMES)} "

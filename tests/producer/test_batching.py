@@ -1,0 +1,80 @@
+"""`linger.ms`, `batch.size`, headers and timestamps, as another client finds them in the log."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from tests.producer.conftest import MakeProducer
+from tests.producer.readers import read_with_librdkafka
+
+LONG_MS = 60_000
+
+
+def test_a_full_batch_does_not_linger(make_producer: MakeProducer) -> None:
+    producer = make_producer(None, linger_ms=LONG_MS, delivery_timeout_ms=2 * LONG_MS, batch_size=1000)
+    futures = [producer.send("orders", b"x" * 300) for _ in range(4)]
+    assert [future.result(10).offset for future in futures[:3]] == [0, 1, 2]
+    assert not futures[3].done(), "it has a batch of its own, which has room"
+    producer.flush()
+    assert futures[3].result(0).offset == 3
+
+
+def test_what_does_not_fill_a_batch_lingers_and_no_longer(make_producer: MakeProducer) -> None:
+    producer = make_producer(None, linger_ms=150)
+    producer.send("orders", b"warm").result(10)
+    began = time.monotonic()
+    futures = [producer.send("orders", b"x") for _ in range(3)]
+    offsets = [future.result(10).offset for future in futures]
+    assert time.monotonic() - began >= 0.15
+    assert offsets == [1, 2, 3]
+    assert producer.metrics()["batch-total"] == 2
+
+
+def test_without_lingering_it_is_sent_at_once(make_producer: MakeProducer) -> None:
+    producer = make_producer(None, linger_ms=0)
+    assert [producer.send("orders", b"x").result(10).offset for _ in range(3)] == [0, 1, 2]
+    assert producer.metrics()["batch-total"] == 3
+
+
+def test_a_batch_size_of_nothing_makes_a_batch_per_record(make_producer: MakeProducer) -> None:
+    producer = make_producer(None, linger_ms=LONG_MS, delivery_timeout_ms=2 * LONG_MS, batch_size=0)
+    sent = producer.send_batch("orders", [b"a", b"b", b"c"])
+    producer.flush()
+    assert sum(stored.record_count for stored in sent.result()) == 3
+    assert producer.metrics()["batch-total"] == 3
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_headers_and_timestamps_arrive_as_given(emulator: Emulator, make_producer: MakeProducer, bulk: bool) -> None:
+    headers = [("a", b"1"), ("a", b"2"), ("", b""), ("null", None), ("ü", b"\xff")]
+    times = [1000, 5, 2**40, 0]
+    producer = make_producer(None)
+    records = [{"value": b"v", "headers": headers, "timestamp_ms": time_ms} for time_ms in times]
+    if bulk:
+        producer.send_batch("orders", records)
+    else:
+        for record in records:
+            producer.send("orders", **record)  # type: ignore[arg-type]
+    producer.flush()
+    read = read_with_librdkafka(emulator, "orders", len(times))
+    assert [record.headers() for record in read] == [headers] * len(times)
+    assert [record.timestamp()[1] for record in read] == times
+
+
+def test_keys_in_batches_without_numpy(
+    emulator: Emulator, make_producer: MakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [b"%d" % number for number in range(60)]
+    with make_producer(None) as producer:
+        producer.send_batch("events", [(key, b"with") for key in keys])
+        producer.flush()
+        monkeypatch.setattr("dualwrite.client.bulk._key_hasher", lambda: None)
+        producer.send_batch("events", [(key, b"without") for key in keys])
+        producer.flush()
+    read = read_with_librdkafka(emulator, "events", 120, partitions=3)
+    where = {value: {r.key(): r.partition() for r in read if r.value() == value} for value in (b"with", b"without")}
+    assert where[b"with"] == where[b"without"]
+    assert len(where[b"with"]) == 60
