@@ -222,16 +222,17 @@ class Initialisation:
         """The cluster's level as read now; it is followed when no transaction is open."""
         self._next_version = transaction_version
 
-    def follow_version(self) -> None:
-        """Between transactions: take over the level that was read last."""
+    def follow_version(self) -> bool:
+        """Between transactions: take over the level that was read last. Whether it is another one."""
         version, self._next_version = self._next_version, None
         if version is None or version == self.transaction_version:
-            return
+            return False
         was_v2 = self.is_v2
         self.transaction_version = version
         self.tier = tier_between_transactions(self.tier, version)
         if self.is_v2 and not was_v2:
             self.raise_epoch()  # KAFKA-18227
+        return True
 
     def refuse_tier(self) -> UnsupportedByBrokerError | None:
         """Whether the cluster has gone below what the caller accepts since the initialisation."""

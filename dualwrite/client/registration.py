@@ -29,6 +29,11 @@ class Registration:
         return False
 
     @property
+    def has_wanted(self) -> bool:
+        """Whether anything is to be added."""
+        return bool(self._wanted)
+
+    @property
     def wanted(self) -> tuple[TopicPartition, ...]:
         """What is to be added."""
         return tuple(self._wanted)

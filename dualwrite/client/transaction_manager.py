@@ -373,8 +373,8 @@ class TransactionManager:
 
     def _follow_version(self) -> None:
         """Between transactions only: a transaction is one of the version that it began with (KIP-890)."""
-        self._initialisation.follow_version()
-        self._guarantee = self._initialisation.guarantee
+        if self._initialisation.follow_version():
+            self._guarantee = self._initialisation.guarantee
 
     def fail_abortable(self, error: KafkaError) -> None:
         """Something of this transaction is lost: it cannot be committed."""
@@ -462,7 +462,7 @@ class TransactionManager:
     @property
     def wants_partitions(self) -> bool:
         """Whether partitions are to be added before they may be written to."""
-        return bool(self._registration.wanted)
+        return self._registration.has_wanted
 
     @property
     def drops_unsent(self) -> bool:
@@ -538,7 +538,7 @@ class TransactionManager:
             return self._to_coordinator(m.DescribeTransaction(self.transactional_id))
         if self._initialisation.steps and self._steps_are_due:
             return self._step_request(self._initialisation.steps[0])
-        if self._registration.wanted and self.state in _PRODUCING:
+        if self._registration.has_wanted and self.state in _PRODUCING:
             return self._add_partitions_request()
         if self._offsets is not None:
             return self._offsets_request(self._offsets)
