@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from dualwrite.admin import TopicPartition, TransactionAdmin
-from dualwrite.broker_emulator import DropReply, Emulator, Error, Fault, Hold, PausePoint, Profile
+from dualwrite.broker_emulator import Delay, DropReply, Emulator, Error, Fault, Hold, PausePoint, Profile
 from dualwrite.errors import (
     AdminError,
     AuthorizationError,
@@ -72,15 +73,54 @@ def test_a_coordinator_that_moves_while_it_is_listed(emulator: Emulator, admin: 
     moved = IDS[0]
     before = emulator.coordinator(transactional_id=moved)
     after = (before + 1) % 3
+    assert names(admin.list_transactions()) == IDS
     held = emulator.faults.add(Fault(api="ListTransactions", node=before, action=Hold()))
+    answered = emulator.faults.add(Fault(api="ListTransactions", node=after))
     answers: list[list[str]] = []
     caller = threading.Thread(target=lambda: answers.append(names(admin.list_transactions())))
     caller.start()
     held.wait_held(1)
+    answered.wait(1)
     emulator.move_coordinator(after, transactional_id=moved)
     held.release()
     caller.join(10)
     assert answers == [IDS]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_answer_lacks_an_id_while_nodes_go_and_coordinators_move(
+    emulator: Emulator, admin: TransactionAdmin, seed: int
+) -> None:
+    chooser, done = random.Random(seed), threading.Event()
+    emulator.faults.add(Fault(api="ListTransactions", node=seed, count=None, action=Delay(6)))  # time for moves
+
+    def disturb() -> None:
+        while not done.is_set():
+            living = emulator.living_nodes
+            if len(living) == 3 and chooser.random() < 0.2:
+                emulator.crash_node(chooser.choice(living))
+            elif len(living) < 3 and chooser.random() < 0.5:
+                emulator.start_node(next(node for node in range(3) if node not in living))
+            else:
+                emulator.move_coordinator(chooser.choice(living), transactional_id=chooser.choice(IDS))
+            done.wait(0.002)
+
+    disturber = threading.Thread(target=disturb)
+    disturber.start()
+    try:
+        partial, whole = [], []
+        for _ in range(12):
+            try:
+                whole.append(names(admin.list_transactions(timeout_ms=200)))
+            except IncompleteAnswerError as error:
+                partial.append(error)
+        assert set(admin.describe_transactions(IDS)) == set(IDS)
+    finally:
+        done.set()
+        disturber.join(10)
+    assert all(answer == IDS for answer in whole)
+    assert all(error.failures and set(names(error.partial)) <= set(IDS) for error in partial)
+    assert names(admin.list_transactions()) == IDS
 
 
 def test_a_coordinator_that_loads_is_waited_for(emulator: Emulator, admin: TransactionAdmin) -> None:
