@@ -19,6 +19,7 @@ class Face:
     """A producer by its name in `FACES`; every call waits until it has ended."""
 
     def __init__(self, face: str, settings: dict[str, Any]) -> None:
+        self._closed = False
         self._runner = asyncio.Runner() if face == "async" else None
         self._producer: Any = Producer(settings) if self._runner is None else self._runner.run(_created(settings))
 
@@ -58,9 +59,17 @@ class Face:
         guarantee: Guarantee = self._producer.guarantee
         return guarantee
 
-    def close(self) -> None:
-        """Let go of the connections, as the end of the process does."""
-        self._call(self._producer.close, 0)
+    @property
+    def shown(self) -> str:
+        """What a log would show of it."""
+        return repr(self._producer)
+
+    def close(self, timeout_s: float | None = 0) -> None:
+        """Let go of the connections; at once, as the end of the process does, unless there is more time."""
+        if self._closed:
+            return
+        self._closed = True
+        self._call(self._producer.close, timeout_s)
         if self._runner is not None:
             self._runner.close()
 

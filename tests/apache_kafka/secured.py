@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -110,8 +111,10 @@ def ways(certificates: Certificates) -> dict[str, Way]:
         settings = settings | {"security.protocol": LISTENERS[listener]}
         return Way(listener, settings, settings)
 
+    ready = ssl.create_default_context(cafile=str(certificates.authority))
     return {
         "TLS": same("TLS", tls),
+        "TLS with a ready context": Way("TLS", {"ssl.context": ready}, tls | {"security.protocol": "SSL"}),
         "TLS with a client's certificate": same("MUTUAL", tls | identity),
         "PLAIN": same("SASL", by_password("PLAIN")),
         "SCRAM-SHA-256": same("SASL", by_password("SCRAM-SHA-256")),

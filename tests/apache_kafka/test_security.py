@@ -28,7 +28,8 @@ from dualwrite.producer import ConsumerGroupMetadata, Producer, TopicPartition
 from dualwrite.testing.apache_kafka import ApacheKafka
 
 from .certificates import KEY_PASSWORD, Certificates, make_certificates
-from .conftest import MakeProducer, running
+from .conftest import MakeFace, MakeProducer, NewName, running
+from .faces import FACES
 from .reading import DEADLINE_S, create_topics, read_committed
 from .secured import (
     LIMITED,
@@ -44,6 +45,7 @@ from .secured import (
 
 WAYS = (
     "TLS",
+    "TLS with a ready context",
     "TLS with a client's certificate",
     "PLAIN",
     "SCRAM-SHA-256",
@@ -53,7 +55,6 @@ WAYS = (
     "OAUTHBEARER over TLS",
 )
 
-NewName = Callable[[str], str]
 Connect = Callable[..., Producer]
 
 
@@ -73,15 +74,21 @@ def admin(kafka: ApacheKafka) -> AdminClient:
 
 
 @pytest.fixture
-def connect(kafka: ApacheKafka, make_producer: MakeProducer, new_name: NewName) -> Connect:
-    """A producer that comes in by a listener, `host` in place of the address if given."""
+def settings_for(kafka: ApacheKafka, new_name: NewName) -> Callable[..., dict[str, Any]]:
+    """Of a producer that comes in by a listener, `host` in place of the address if given."""
 
-    def make(listener: str, settings: dict[str, Any], host: str = "127.0.0.1") -> Producer:
+    def settings_for(listener: str, settings: dict[str, Any], host: str = "127.0.0.1") -> dict[str, Any]:
         where = {"bootstrap.servers": kafka.address(listener).replace("127.0.0.1", host)}
-        protocol = {"security.protocol": LISTENERS[listener]}
-        return make_producer(where | protocol | {"transactional.id": new_name("txn")} | settings)
+        protocol = {"security.protocol": LISTENERS[listener], "max.block.ms": 20_000}
+        return where | protocol | {"transactional.id": new_name("txn")} | settings
 
-    return make
+    return settings_for
+
+
+@pytest.fixture
+def connect(make_producer: MakeProducer, settings_for: Callable[..., dict[str, Any]]) -> Connect:
+    """A producer with those settings."""
+    return lambda *arguments, **more: make_producer(settings_for(*arguments, **more))
 
 
 @pytest.fixture
@@ -189,23 +196,30 @@ def _refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
     }
 
 
+@pytest.mark.parametrize("face", FACES)  # the loops of the two differ, and word what goes wrong with TLS differently
 @pytest.mark.parametrize("name", _refusals())
 def test_what_is_wrong_is_said_at_once(
-    name: str, certificates: Certificates, connect: Connect, caplog: pytest.LogCaptureFixture
+    name: str,
+    face: str,
+    certificates: Certificates,
+    make_face: MakeFace,
+    settings_for: Callable[..., dict[str, Any]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     listener, settings, words = _refusals()[name]
     files = {"CA": str(certificates.authority), "STRANGER": str(certificates.stranger)}
-    producer = connect(listener, {key: files.get(value, value) for key, value in settings.items()})
+    settings = {key: files.get(value, value) for key, value in settings.items()}
+    producer = make_face(face, settings_for(listener, settings))
     began_s = time.monotonic()
     with pytest.raises(AuthenticationError) as caught:
         producer.init_transactions()
     assert time.monotonic() - began_s < 15, "max.block.ms was waited for"
     assert re.search(words, str(caught.value))
-    producer.close()
+    producer.close(timeout_s=None)
     assert time.monotonic() - began_s < 15, "closing waited for max.block.ms"
     for secret in ("wrong-secret", "the secret of", *PASSWORDS.values()):
-        assert secret not in caplog.text + str(caught.value) + repr(caught.value) + repr(producer)
+        assert secret not in caplog.text + str(caught.value) + repr(caught.value) + producer.shown
 
 
 def test_a_certificate_for_another_name(certificates: Certificates, connect: Connect, topic: str) -> None:
