@@ -134,11 +134,11 @@ class Lease:
 
     def to_any(self, now_ms: float) -> Connection | NodeState:
         """A connection to whichever broker; where one is being made, the user is told of the change."""
-        return self._told(self._connections.to_any(now_ms))
+        return self._told(self._connections.to_any(now_ms, self._user))
 
     def to_node(self, node_id: int, now_ms: float) -> Connection | NodeState:
         """A connection for one request whose order among others does not matter."""
-        return self._told(self._connections.to_node(node_id, now_ms))
+        return self._told(self._connections.to_node(node_id, now_ms, self._user))
 
     def to_leader(self, node_id: int, now_ms: float, *, in_flight: bool) -> Connection | NodeState:
         """The connection for requests that must arrive in their order: the same one while any of them is `in_flight`.

@@ -40,24 +40,16 @@ class NodeState(Enum):
 class _Node:
     """One address."""
 
-    __slots__ = (
-        "address",
-        "backoff",
-        "connections",
-        "patient_until_ms",
-        "refused_in",
-        "retry_at_ms",
-        "task",
-        "unserved",
-    )
+    __slots__ = ("address", "backoff", "connecting", "connections", "refused_in", "retry_at_ms", "tasks", "unserved")
 
     def __init__(self, address: Address, backoff: Backoff) -> None:
         self.address: Final = address
         self.backoff: Final = backoff
         self.connections: list[Connection] = []
-        self.task: asyncio.Task[None] | None = None
+        # for whom a connection is being made, and until when they wait for it where there are others
+        self.connecting: dict[object, float] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
         self.retry_at_ms = 0.0
-        self.patient_until_ms = 0.0
         self.refused_in = -1
         self.unserved = False
 
@@ -109,42 +101,48 @@ class Connections:
 
     # ---- which one to use -----------------------------------------------------------------------------------
 
-    def to_node(self, node_id: int, now_ms: float) -> Connection | NodeState:
+    def to_node(self, node_id: int, now_ms: float, owner: object) -> Connection | NodeState:
         """The least busy connection, or why there is none yet; asking starts connecting."""
         address = self._topology.addresses.get(node_id)
-        return NodeState.FAILED if address is None else self._to_address(address, now_ms)
+        return NodeState.FAILED if address is None else self._to_address(address, now_ms, owner)
 
-    def to_any(self, now_ms: float) -> Connection | NodeState:
+    def to_any(self, now_ms: float, owner: object) -> Connection | NodeState:
         """A connection to whichever broker: the least busy that is up, else the next candidate is tried."""
         up = [connection for node in self._nodes.values() for connection in node.connections]
         if up:
             return _least_busy(up)
-        if any(node.task is not None for node in self._nodes.values()):
+        if any(node.connecting for node in self._nodes.values()):
             return NodeState.CONNECTING
         for address in dict.fromkeys([*self._topology.addresses.values(), *self._bootstrap]):
-            found = self._to_address(address, now_ms)
+            found = self._to_address(address, now_ms, owner)
             if found is not NodeState.FAILED:
                 return found
         return NodeState.FAILED
 
-    def _to_address(self, address: Address, now_ms: float) -> Connection | NodeState:
+    def _to_address(self, address: Address, now_ms: float, owner: object) -> Connection | NodeState:
         node = self._nodes.get(address)
         if node is None:
             node = self._nodes[address] = _Node(address, self._new_backoff())
         if node.connections:
-            found = _least_busy(node.connections)
-            if found.in_flight and len(node.connections) < min(self._max_per_node, self.users):
-                self._start_connecting(node, now_ms)
-                if node.task is not None and now_ms < node.patient_until_ms:
-                    return NodeState.CONNECTING
+            return self._least_busy_or_another(node, now_ms, owner)
+        if not node.connecting:
+            self._start_connecting(node, now_ms, owner)
+        return NodeState.CONNECTING if node.connecting else NodeState.FAILED
+
+    def _least_busy_or_another(self, node: _Node, now_ms: float, owner: object) -> Connection | NodeState:
+        """Each user waits for at most one connection that is made for it, so that a crowd does not wait for a few."""
+        found = _least_busy(node.connections)
+        if found.in_flight == 0:
             return found
-        self._start_connecting(node, now_ms)
-        return NodeState.FAILED if node.task is None else NodeState.CONNECTING
+        most = min(self._max_per_node, self.users)
+        if owner not in node.connecting and len(node.connections) + len(node.connecting) < most:
+            self._start_connecting(node, now_ms, owner)
+        return NodeState.CONNECTING if now_ms < node.connecting.get(owner, 0.0) else found
 
     def wake_at_ms(self, now_ms: float) -> float | None:
         """When a failed address may be tried again, or a busy connection is better than waiting for another one."""
         due_ms = [node.connectable_at_ms(self._attempt) for node in self._nodes.values()]
-        due_ms += [node.patient_until_ms for node in self._nodes.values() if node.task is not None]
+        due_ms += [at_ms for node in self._nodes.values() for at_ms in node.connecting.values()]
         return min((at_ms for at_ms in due_ms if at_ms > now_ms), default=None)
 
     def retry_refused(self) -> None:
@@ -155,12 +153,14 @@ class Connections:
 
     # ---- connecting -----------------------------------------------------------------------------------------
 
-    def _start_connecting(self, node: _Node, now_ms: float) -> None:
-        if node.task is None and now_ms >= node.connectable_at_ms(self._attempt) and not self._closed:
-            node.patient_until_ms = now_ms + _PATIENCE_MS
-            node.task = asyncio.get_running_loop().create_task(self._connect(node))
+    def _start_connecting(self, node: _Node, now_ms: float, owner: object) -> None:
+        if now_ms >= node.connectable_at_ms(self._attempt) and not self._closed:
+            node.connecting[owner] = now_ms + _PATIENCE_MS
+            task = asyncio.get_running_loop().create_task(self._connect(node, owner))
+            node.tasks.add(task)
+            task.add_done_callback(node.tasks.discard)
 
-    async def _connect(self, node: _Node) -> None:
+    async def _connect(self, node: _Node, owner: object) -> None:
         host, port = node.address
         connection: Connection | None = None
         try:
@@ -180,7 +180,7 @@ class Connections:
         except (OSError, ValueError, OverflowError) as error:  # the latter two: a host or port that cannot be one
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
             self._note(f"cannot connect to {node}: {reason}")
-        node.task = None
+        del node.connecting[owner]
         if connection is None or connection.lost:
             node.retry_at_ms = self._clock_ms() + node.backoff.failed()
         else:
@@ -224,7 +224,7 @@ class Connections:
                 if waiting is not None:
                     return f"{node} has not answered {waiting} yet"
         for node in nodes:
-            if node.task is not None and not node.connections:
+            if node.connecting and not node.connections:
                 return f"still connecting to {node}"
         return None
 
@@ -233,7 +233,7 @@ class Connections:
     async def close(self) -> None:
         """Close all of them, at once; what is waited for is only that nothing goes on any more."""
         self._closed = True
-        tasks = [node.task for node in self._nodes.values() if node.task is not None]
+        tasks = [task for node in self._nodes.values() for task in node.tasks]
         for task in tasks:
             task.cancel()
         for node in self._nodes.values():

@@ -111,7 +111,7 @@ class MetadataRefresher:
         if now_ms < self._due_at_ms:
             self._wake_at(self._due_at_ms, now_ms)
             return
-        connection = self._connections.to_any(now_ms)
+        connection = self._connections.to_any(now_ms, self)
         if isinstance(connection, Connection):
             self._send(connection, m.Metadata(topics))
         else:  # one that is being connected to comes back here by itself
