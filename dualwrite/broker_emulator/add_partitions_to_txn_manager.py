@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster import TRANSACTION_STATE_TOPIC, NodeGoneError
+from dualwrite.broker_emulator.cluster import NodeGoneError
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.topic_partition import TopicPartition
-from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster import Cluster
@@ -108,8 +107,7 @@ class AddPartitionsToTxnManager:
         points = self._cluster.pause_points
         if points.active:
             await self._reach(PausePoint.BEFORE_VERIFICATION, transactional_id, producer_id, producer_epoch)
-        state_partition = partition_for(transactional_id, self._cluster.config.transaction_state_log_num_partitions)
-        node = self._cluster.leader(TRANSACTION_STATE_TOPIC, state_partition)
+        node = self._cluster.transaction_coordinator(transactional_id)
         answers: Mapping[TopicPartition, ErrorCode]
         if node is None:
             answers = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)

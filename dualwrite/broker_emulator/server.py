@@ -125,7 +125,9 @@ class Connection(asyncio.Protocol):
             return
         self._last_active_s = self._loop.time()
         if self._work is None and not self._unread and not self._buffer:
-            self._buffer += data[self._serve_frames(data) :]  # mostly one frame, and then nothing is copied
+            served = self._serve_frames(data)  # mostly all of it: one frame, which then is not copied
+            if served < len(data):
+                self._buffer += data[served:]
             return
         self._buffer += data
         if self._work is None and not self._unread:
@@ -150,7 +152,7 @@ class Connection(asyncio.Protocol):
         """Serve whole frames until there is none, or one has to wait; how many bytes they were."""
         start = 0
         try:
-            while self._work is None and not self._silent and not self._unread:
+            while start < len(buffer) and self._work is None and not self._silent and not self._unread:
                 end = self._frame_end(buffer, start)
                 if end is None or not self._is_open:
                     break

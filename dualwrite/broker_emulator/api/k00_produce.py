@@ -116,7 +116,7 @@ async def handle(call: Call) -> Any:
     unverified = _unverified(call, writes)
     verified = await _verify(call, unverified) if unverified else _NOTHING_TO_VERIFY
     results = [_append(call, write, verified) for write in writes]
-    if call.request.acks == _ALL_REPLICAS and any(map(_is_behind, writes, results)):
+    if call.request.acks == _ALL_REPLICAS and any(map(_is_behind, writes)):
         results = await _replicated(call, writes, results)
     return _response(call, writes, results)
 
@@ -232,16 +232,9 @@ def _append(call: Call, write: _Write, verified: _Verified) -> AppendResult:
     )
 
 
-def _end_offset(write: _Write, result: AppendResult) -> int:
-    """The offset behind what was appended; -1 where nothing was."""
-    if result.error is not ErrorCode.none or write.header is None:
-        return -1
-    return result.base_offset + write.header.last_offset_delta + 1
-
-
-def _is_behind(write: _Write, result: AppendResult) -> bool:
-    """Whether what was appended is not replicated yet."""
-    return write.partition is not None and write.partition.log.high_watermark < _end_offset(write, result)
+def _is_behind(write: _Write) -> bool:
+    """Whether what was appended may not be replicated yet."""
+    return write.partition is not None and not write.partition.log.is_replicated
 
 
 async def _replicated(call: Call, writes: list[_Write], results: list[AppendResult]) -> list[AppendResult]:
@@ -250,9 +243,9 @@ async def _replicated(call: Call, writes: list[_Write], results: list[AppendResu
     answers = []
     for write, result in zip(writes, results, strict=True):
         error = ErrorCode.none
-        if write.partition is not None and result.error is ErrorCode.none:
+        if write.partition is not None and write.header is not None and result.error is ErrorCode.none:
             left_s = deadline_s - asyncio.get_running_loop().time()
-            end_offset = _end_offset(write, result)
+            end_offset = result.base_offset + write.header.last_offset_delta + 1
             error = await wait_until_replicated(write.partition, end_offset, write.leader_epoch, left_s)
         answers.append(result if error is ErrorCode.none else AppendResult(error))
     return answers

@@ -44,8 +44,10 @@ class Segments:
     def append(self, batches: Sequence[StoredBatch]) -> None:
         """Append all batches to one segment, or none. Raises StorageError."""
         active = self.active
-        size = len(batches[0].data) if len(batches) == 1 else sum(len(batch.data) for batch in batches)
-        if active.size_bytes + size > self.segment_bytes and active.size_bytes:
+        size = active.size_bytes
+        for data, _, _ in batches:
+            size += len(data)
+        if size > self.segment_bytes and active.size_bytes:
             active = self.roll()
         active.append(batches)
 

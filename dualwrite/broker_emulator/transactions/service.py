@@ -195,7 +195,7 @@ class TransactionCoordinator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _owner_of(self, transactional_id: str) -> _OwnedPartition | None:
-        return self._partitions.get(self.partition_for(transactional_id))
+        return self._partitions.get(partition_for(transactional_id, self._partition_count))
 
     def _absence_of(self, transactional_id: str) -> ErrorCode:
         """Why this node cannot answer for an id that it does not own."""
