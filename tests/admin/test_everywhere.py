@@ -163,6 +163,28 @@ def test_hanging_transactions_are_found_and_aborted(site: Site, admin: Transacti
     site.end(honest, opened, commit=True)
 
 
+@pytest.mark.parametrize("name", ["kafka_3_9", "apache_kafka_3_9"])
+def test_what_a_zombie_wrote_after_the_abort_hangs(name: str, request: pytest.FixtureRequest) -> None:
+    """How it came to be with transaction.version 0 and 1: the epoch is the same after the end (KAFKA-9144, KIP-890)."""
+    site: Site = request.getfixturevalue(name)
+    topic, transactional_id = site.new_topic(), site.new_id()
+    identity = site.open(transactional_id, topic)
+    site.end(transactional_id, identity, commit=False)
+    site.write_unannounced(transactional_id, identity, topic, sequence=1, timestamp_ms=LONG_AGO_MS)
+    with TransactionAdmin(bootstrap_servers=site.bootstrap_servers) as admin:
+        (found,) = admin.find_hanging(topic)
+        assert (found.transactional_id, found.start_offset) == (transactional_id, 2)
+        assert found.coordinator_epoch is not None
+        admin.abort_transaction(
+            found.topic_partition,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            coordinator_epoch=found.coordinator_epoch,
+        )
+        assert admin.find_hanging(topic) == ()
+    assert site.wire.list_offsets(topic, isolation=READ_COMMITTED) == 4
+
+
 def test_what_cannot_be_aborted(site: Site, admin: TransactionAdmin) -> None:
     topic, name = site.new_topic(), site.new_id()
     site.wire.init_ok(name)
