@@ -4,6 +4,7 @@ A caller acts on the class, not on the text:
 
 * `RetriableError`: nothing is decided; the same call may be repeated.
 * `AbortableError`: this transaction cannot be committed; `abort_transaction()` and start again.
+* `AuthenticationError`, `AuthorizationError`: put right what the sentence names, and repeat the same call.
 * `FencedError`: another producer with this transactional id has taken over; this one is finished.
 * `FatalError`: this producer cannot go on; close it.
 * `PreparedTransactionLost`: the broker aborted what had been prepared; the application's data and Kafka disagree.
