@@ -309,8 +309,11 @@ class TransactionManager:
 
     def interrupt(self, error: KafkaError) -> None:
         """Nobody is to wait for what is pending; it goes on, and the same call joins it."""
-        if self._pending is not None and not self._pending.done:
-            self._pending.interrupt(error)
+        pending = self._pending
+        if pending is not None and not pending.done:
+            told = error.reworded(f"{error}. Nothing is decided: {self.standing}; put that right and repeat {pending.name}")
+            told.__cause__ = error.__cause__
+            pending.interrupt(told)
 
     def heard(self, operation: Operation) -> None:
         """The caller has the outcome of `operation`."""
