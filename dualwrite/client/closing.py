@@ -34,7 +34,7 @@ def what_is_left(
     if bounded_ms is not None:
         completed_by += f", but no longer than {bounded_ms} ms after its first record (transaction.timeout.ms)"
     named = f"transactional id {config.transactional_id!r}"
-    if state is ProducerState.PREPARED_TRANSACTION:
+    if state is ProducerState.PREPARED_TRANSACTION and not prepared.is_empty:
         return LeftBehind(
             logging.WARNING,
             f"closed while transaction {prepared} of {named} is prepared: it stays in doubt until {completed_by}",

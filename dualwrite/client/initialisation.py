@@ -19,8 +19,10 @@ from dualwrite.client.recovery import (
     Described,
     DescribedState,
     Recovery,
+    Relation,
     find,
     may_take_over,
+    relation_of,
 )
 from dualwrite.client.tiers import First, Plan, not_accepted, plan, plan_after_keep, tier_between_transactions
 from dualwrite.config import MAX_TRANSACTION_TIMEOUT_MS
@@ -90,6 +92,11 @@ class Initialisation:
     def describes(self) -> bool:
         """Whether the broker can be asked what became of a transaction (KIP-664)."""
         return Api.DESCRIBE_TRANSACTIONS in self._features.versions
+
+    @property
+    def asks_for_two_phase_commit(self) -> bool:
+        """Whether the broker may refuse two-phase commit itself."""
+        return self._two_phase_commit and self.tier in (None, *_TWO_PHASE)
 
     # ---- requests -------------------------------------------------------------------------------------------
 
@@ -202,11 +209,15 @@ class Initialisation:
 
     def lost(self, stored: PreparedTxnState, described: Described) -> PreparedTransactionLost:
         """The error that says so."""
+        if relation_of(stored, described.pair) is Relation.BEFORE:
+            cause = "which is earlier: Kafka has lost data, or the stored state belongs to another cluster"
+        else:
+            cause = "so it was aborted, by the broker's timeout or by an operator"
         return PreparedTransactionLost(
             f"the prepared transaction {stored} of transactional id {self._transactional_id!r} was not committed: "
-            f"Kafka says {described.state.value} at {described.pair or 'no producer id'}, so it was aborted, by the "
-            "broker's timeout or by an operator. What the application decided with it and Kafka disagree. "
-            "Nothing was changed by this producer, and each recovery with keep_prepared_txn=True says so again; "
+            f"Kafka says {described.state.value} at {described.pair or 'no producer id'}, {cause}. What the "
+            "application decided with it and Kafka disagree. Nothing was changed by this producer, and each recovery "
+            "with keep_prepared_txn=True says so again; "
             "repair the data, then go on with init_transactions()",
             transactional_id=self._transactional_id,
             prepared_state=str(stored),

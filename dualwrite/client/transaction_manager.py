@@ -885,7 +885,7 @@ class TransactionManager:
         right = missing_right(api, error_code, resource)
         if right is not None:
             meaning = f"the right that is missing is {right}"
-        if api is Api.INIT_PRODUCER_ID and error_code == 53 and self.two_phase_commit:
+        if api is Api.INIT_PRODUCER_ID and error_code == 53 and self._initialisation.asks_for_two_phase_commit:
             meaning = (
                 f"either two-phase commit is off at the broker (transaction.two.phase.commit.enable=true turns it on), "
                 f"or a right is missing: {right}, and TWO_PHASE_COMMIT on it. {ACCEPT_SETTING}=true does without it, "

@@ -10,7 +10,13 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.errors import FencedError, IllegalStateError, PreparedTransactionLost, UnsupportedByBrokerError
+from dualwrite.errors import (
+    FencedError,
+    IllegalStateError,
+    KafkaTimeoutError,
+    PreparedTransactionLost,
+    UnsupportedByBrokerError,
+)
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, ProducerState, TopicPartition
@@ -500,6 +506,16 @@ def test_an_expired_id_has_nothing_to_tell(world: World) -> None:
     assert world.committed() == ["v", "after"]
 
 
+@by_stored_pair
+def test_a_stored_pair_that_is_later_than_all_that_kafka_knows(world: World) -> None:
+    state = world.prepared()
+    later = PreparedTxnState.of(producer_id=state.producer_id, producer_epoch=state.producer_epoch + 3)
+    with pytest.raises(PreparedTransactionLost, match="Kafka has lost data, or the stored state belongs to another"):
+        world.recovering().complete_transaction(later)
+    world.recovering().complete_transaction(state)
+    assert world.committed() == ["v"]
+
+
 # ---- transaction.version changes ----------------------------------------------------------------------------------
 
 
@@ -578,6 +594,19 @@ def test_a_downgrade_below_what_was_accepted_stops_the_next_transaction() -> Non
         with pytest.raises(UnsupportedByBrokerError, match=r"transaction\.version=1 now.*accept\.bounded\.guarantee"):
             producer.begin_transaction()
         assert world.committed() == ["v"]
+
+
+def test_a_downgrade_to_where_nothing_can_be_recorded_any_more() -> None:
+    """At level 0 the log has no place for what version 2 records; the id answers 51 until its coordinator moves."""
+    with world_of(Tier.BOUNDED, BrokerConfig(profile=Profile.KAFKA_4_3)) as world:
+        producer = world.ready()
+        state = world.prepare(producer)
+        world.emulator.set_transaction_version(0)
+        with pytest.raises(UnsupportedByBrokerError, match="UNSUPPORTED_VERSION"):
+            producer.complete_transaction(state)
+        with pytest.raises(KafkaTimeoutError, match="CONCURRENT_TRANSACTIONS"):
+            world.recovering(max_block_ms=300).complete_transaction(state)
+        assert world.described() == ("Ongoing", state.producer_id, state.producer_epoch)
 
 
 # ---- the last epoch -----------------------------------------------------------------------------------------------

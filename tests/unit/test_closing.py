@@ -23,8 +23,16 @@ def config(**settings: Any) -> ProducerConfig:
 
 @pytest.mark.parametrize("state", list(S))
 def test_nothing_is_said_where_nothing_is_left(state: ProducerState) -> None:
-    left = what_is_left(state, NOTHING, config(), pending=False)
-    assert (left is None) == (state is not S.PREPARED_TRANSACTION)
+    """A transaction without records, too, can be prepared; then there is nothing to complete."""
+    assert what_is_left(state, NOTHING, config(), pending=False) is None
+
+
+def test_the_bound_of_a_prepared_transaction_is_said() -> None:
+    for bounded_ms, words in ((None, "are called for that id"), (5000, "no longer than 5000 ms")):
+        left = what_is_left(S.PREPARED_TRANSACTION, PREPARED, config(), pending=False, bounded_ms=bounded_ms)
+        assert left is not None
+        assert left.sentence.endswith(words) is (bounded_ms is None)
+        assert words in left.sentence
 
 
 @pytest.mark.parametrize(
