@@ -311,7 +311,9 @@ class TransactionManager:
         """Nobody is to wait for what is pending; it goes on, and the same call joins it."""
         pending = self._pending
         if pending is not None and not pending.done:
-            told = error.reworded(f"{error}. Nothing is decided: {self.standing}; put that right and repeat {pending.name}")
+            told = error.reworded(
+                f"{error}. Nothing is decided: {self.standing}; put that right and repeat {pending.name}"
+            )
             told.__cause__ = error.__cause__
             pending.interrupt(told)
 
