@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log import disk_log
 from dualwrite.broker_emulator.log.log_config import LogConfig
+from dualwrite.broker_emulator.log.open_files import OpenFiles
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from tests.emulator.log.disk import open_log
 from tests.emulator.log.test_log_model import PRODUCERS, STEPS, History, check_replay, consume
 
 RESTARTS = st.tuples(st.just("restart"), st.sampled_from([0, 1]), st.just(0))
+DELETIONS = st.tuples(st.just("delete"), st.integers(0, 10), st.just(0))
 NO_HOLDS = st.one_of(
     st.tuples(st.just("send"), st.sampled_from(PRODUCERS), st.integers(1, 3)),
     st.tuples(st.just("end"), st.sampled_from(PRODUCERS), st.sampled_from([False, False, True])),
     st.tuples(st.just("retry"), st.sampled_from(PRODUCERS), st.just(0)),
     st.tuples(st.just("plain"), st.just(0), st.integers(1, 3)),
 )
+
+
+@contextmanager
+def closing_all(files: OpenFiles) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        files.close_all()
 
 
 def restarted(folder: Path, log: PartitionLog, *, cleanly: bool, segment_bytes: int, fsync: Fsync) -> PartitionLog:
@@ -85,6 +98,44 @@ def test_a_log_on_disk_is_the_log_in_memory(
         check_replay(disk)
         for producer_id in PRODUCERS:
             disk.step("retry", producer_id, 0)
+
+
+@given(
+    steps=st.lists(NO_HOLDS | NO_HOLDS | RESTARTS | DELETIONS, min_size=5, max_size=60),
+    segment_bytes=st.sampled_from([100, 400, 1 << 20]),
+    checkpoint_bytes=st.sampled_from([200, 1 << 20]),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_is_deleted_stays_deleted_and_nothing_else_is(
+    steps: list[tuple[str, int, int]], segment_bytes: int, checkpoint_bytes: int
+) -> None:
+    """And leader epochs, one for each start, end where the next one begins."""
+    start, epoch_starts, files = 0, [0], OpenFiles()
+    with (
+        closing_all(files),
+        tempfile.TemporaryDirectory() as name,
+        patch.object(disk_log, "CHECKPOINT_INTERVAL_BYTES", checkpoint_bytes),
+    ):
+        folder = Path(name) / "orders-0"
+        history = History(2, "own", open_log(folder, segment_bytes=segment_bytes, files=files))
+        for step in [*steps, *(("end", producer_id, 1) for producer_id in PRODUCERS), ("restart", 0, 0)]:
+            if step[0] == "restart":
+                cleanly = bool(step[1])
+                if cleanly:
+                    history.log.close()
+                files.close_all()
+                history.log = open_log(folder, segment_bytes=segment_bytes, files=files, stopped_cleanly=cleanly)
+                history.log.begin_leader_epoch(len(epoch_starts))
+                epoch_starts.append(history.log.log_end_offset)
+            elif step[0] == "delete":
+                start = max(start, history.end_offset * step[1] // 10)
+                assert history.log.delete_records(start) is ErrorCode.none
+            else:
+                history.step(*step)
+            assert (history.log.log_start_offset, history.log.log_end_offset) == (start, history.end_offset)
+        assert consume(history.log, start, 400) == history.committed_from(start)
+        for epoch, end in enumerate([*epoch_starts[1:], history.end_offset]):
+            assert history.log.end_of_epoch(epoch).end_offset == max(end, start)
 
 
 @given(
