@@ -300,6 +300,7 @@ class ProducerModel(RuleBasedStateMachine):
         self.database = PreparedTxnState()
         self.decided: Transaction | None = None  # the database holds its prepared state
         self.requests = 0
+        self.may_be_fenced = False
 
     @initialize(two_phase=st.booleans(), version=st.sampled_from([0, 2]))
     def start(self, two_phase: bool, version: int) -> None:
@@ -650,6 +651,7 @@ class ProducerModel(RuleBasedStateMachine):
     @rule(index=st.integers(0, 20))
     def a_request_arrives_late(self, index: int) -> None:
         zombie = self.zombies.pop(index % len(self.zombies))
+        self.may_be_fenced |= isinstance(zombie.request, m.InitProducerId)
         self.broker.apply(zombie.node, zombie.request)
 
     @precondition(lambda self: any(flight.applied for flight in self.flights))
@@ -681,16 +683,32 @@ class ProducerModel(RuleBasedStateMachine):
     @rule(really=RARELY)
     def the_broker_aborts_what_takes_too_long(self, really: bool) -> None:
         if really:
+            self.may_be_fenced = True
             self.broker.abort()
 
     @precondition(lambda self: not self.two_phase)
     @rule(really=RARELY)
     def another_producer_takes_over(self, really: bool) -> None:
-        if not really:
-            return
+        if really:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        self.may_be_fenced = True
         if self.broker.state == "Ongoing":
             self.broker.abort()
         self.broker._bump("Empty")
+
+    @precondition(lambda self: not self.two_phase and any(isinstance(f.request, m.EndTxn) for f in self.flights))
+    @rule(takeover=st.booleans())
+    def the_answer_to_an_end_is_lost(self, takeover: bool) -> None:
+        flight = next(flight for flight in self.flights if isinstance(flight.request, m.EndTxn))
+        if not flight.applied:
+            self._apply(flight)
+        if takeover:
+            self._take_over()
+        for lost in self._drop([flight.node], keep=False):
+            lost.hear(None)
+        self._after_anything()
 
     # ---- what always holds ------------------------------------------------------------------------------------------
 
@@ -735,7 +753,24 @@ class ProducerModel(RuleBasedStateMachine):
                 self.recover()
                 self._calm()
             assert all(record in self.broker.committed for record in self._decided_values)
+        self._one_more()
         self.nothing_is_doubled_and_every_transaction_is_whole()
+
+    def _one_more(self) -> None:
+        """Whatever has happened, the next transaction is committed, unless this producer was fenced."""
+        if self.manager.state is S.FATAL_ERROR:
+            assert self.may_be_fenced, self.manager.error
+            return
+        if self.manager.state is S.PREPARED_TRANSACTION:
+            return
+        if self.manager.state in (S.IN_TRANSACTION, S.ABORTABLE_ERROR):
+            self._call("abort", self.manager.abort_transaction)
+            self._calm()
+        if self.manager.state is S.READY:
+            self.begin([0, 1, 0])
+            self.commit()
+            self._calm()
+            assert self.may_be_fenced or self.transactions[-1].told == "committed", self.transactions[-1].told
 
     @property
     def _decided_values(self) -> list[tuple[int, int]]:
