@@ -88,7 +88,7 @@ _V2_ROWS: Final[dict[DescribedState, tuple[Finding, ...]]] = {
         _F.NO_TRACE, _F.COMMITTED, _F.COMMITTED, _F.COMMITTED, _F.NO_TRACE, _F.VANISHED, _F.NO_TRACE,
     ),
     DescribedState.PREPARE_ABORT: (
-        _F.NO_TRACE, _F.ABORTED, _F.ABORTED, _F.NO_TRACE, _F.NO_TRACE, _F.VANISHED, _F.NO_TRACE,
+        _F.NO_TRACE, _F.ABORTED, _F.ABORTED, _F.ABORTED, _F.NO_TRACE, _F.VANISHED, _F.NO_TRACE,
     ),
     DescribedState.COMPLETE_ABORT: (
         _F.NO_TRACE, _F.ABORTED, _F.ABORTED, _F.ABORTED, _F.NO_TRACE, _F.VANISHED, _F.NO_TRACE,
