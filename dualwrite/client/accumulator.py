@@ -423,7 +423,9 @@ class Accumulator:
             self.metrics.failed_records += batch.record_count
         batch.end(error)
 
-    def expire(self, now_ms: float, obstacle: Callable[[float], str], consequence: str = "") -> list[Batch]:
+    def expire(
+        self, now_ms: float, obstacle: Callable[[float], str], consequence: Callable[[], str] = str
+    ) -> list[Batch]:
         """Give up what waits longer than `delivery.timeout.ms`; those batches, ended.
 
         `obstacle` says what has been in their way since a time, `consequence` how the sentence goes on.
@@ -438,7 +440,7 @@ class Accumulator:
                 DeliveryError(
                     f"{batch.record_count} record(s) for {batch.topic}-{batch.partition} were not acknowledged within "
                     f"delivery.timeout.ms={self._delivery_timeout_ms:.0f} ({obstacle(batch.created_ms)})"
-                    f"{consequence}"
+                    f"{consequence()}"
                 ),
             )
         return expired

@@ -169,13 +169,15 @@ class Sender:
         )
 
     def _give_up(self, now_ms: float) -> None:
-        consequence = self._identity.consequence(Event.ABORTABLE_FAILURE)
-        expired = self._accumulator.expire(now_ms, self.obstacle, consequence)
+        expired = self._accumulator.expire(now_ms, self.obstacle, self._consequence_of_expiry)
         for batch in expired:
             assert batch.error is not None
             self._identity.fail_abortable(batch.error)
         if self._identity.drops_unsent:
             self._accumulator.drop_waiting(_not_sent(self._identity.error))
+
+    def _consequence_of_expiry(self) -> str:
+        return self._identity.consequence(Event.ABORTABLE_FAILURE)
 
     def _poll_identity(self, now_ms: float) -> None:
         if self._outgoing is None:
