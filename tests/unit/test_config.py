@@ -36,6 +36,7 @@ def test_bootstrap_servers() -> None:
         ({"compresion_type": "gzip"}, r"did you mean compression_type\?"),
         ({1: 2}, "the name of a setting is a text, not 1"),
         ({"linger_ms": "soon"}, "linger_ms: 'soon' is not a whole number"),
+        ({"connections.max.per.node": 0}, "connections.max.per.node: 0 is not a whole number from 1"),
         ({"bootstrap.servers": 5}, r"5 is not host:port\[,host:port\]"),
         ({"bootstrap.servers": "a:²"}, "is not host:port"),
         ({"bootstrap.servers": "nohost"}, "is not host:port"),
