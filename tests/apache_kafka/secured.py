@@ -44,6 +44,7 @@ def secured_kafka(certificates: Certificates) -> ApacheKafka:
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(certificates.authority),
             "listener.name.mutual.ssl.client.auth": "required",
+            "connection.failed.authentication.delay.ms": "0",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/",
             "super.users": f"User:ANONYMOUS;User:{WORKER};User:{ODDLY_NAMED};User:client",
