@@ -431,8 +431,9 @@ class KafkaPythonMember:
     def _poll(self) -> None:
         while not self._stopping.is_set():
             with suppress(kafka_errors.KafkaConnectionError):  # nobody listens: it is polled, and commits, again
-                for records in self._consumer.poll(200).values():
-                    self.values += [record.value.decode() for record in records]
+                polled = self._consumer.poll(200).values()  # of all partitions, as a commit is for all of them
+                self.values += [record.value.decode() for records in polled for record in records]
+                if polled:
                     self._consumer.commit()
             self.partitions = set(self._consumer.assignment())
         self._consumer.close()
