@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 import warnings
@@ -336,3 +337,15 @@ def test_lost_connections_are_not_noticed(run: Run, emulator: Emulator, read_com
 
     run(main())
     assert read_committed() == [b"a", b"b"]
+
+
+def test_both_producers_have_the_same_calls_with_the_same_arguments() -> None:
+    def calls(face: type) -> dict[str, list[tuple[str, Any]]]:
+        methods = inspect.getmembers(face, callable)
+        public = {name: method for name, method in methods if not name.startswith("_")}
+        return {
+            name: [(each.name, each.default) for each in inspect.signature(method).parameters.values()]
+            for name, method in public.items()
+        }
+
+    assert calls(Producer) == calls(AsyncProducer)
