@@ -86,13 +86,15 @@ class KafkaPython:
     def __init__(self, emulator: Emulator, **settings: Any) -> None:
         self.partition = kafka.TopicPartition("events", 0)
         self.consumer = kafka.KafkaConsumer(
-            "events",
             bootstrap_servers=emulator.bootstrap_servers,
             group_id="grüppe",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             **settings,
         )
+        # its assignor gives nothing of a topic whose metadata has not come yet, and does not try again
+        until(lambda: bool(self.consumer.partitions_for_topic("events")))
+        self.consumer.subscribe(["events"])
 
     def read(self, count: int) -> None:
         read: list[Any] = []
