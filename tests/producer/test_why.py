@@ -95,6 +95,7 @@ def test_a_listener_that_is_not_kafka(listener: socket.socket, answer: bytes, wo
 
 
 def test_a_request_that_is_not_answered(make_producer: MakeProducer, emulator: Emulator) -> None:
+    make_producer("first").init_transactions()  # the emulator loads its messages when they are first asked for
     emulator.faults.add(Fault(api="InitProducerId", action=DropRequest(), count=ALWAYS))
     producer = make_producer(max_block_ms=500)
     with pytest.raises(KafkaTimeoutError, match="has not answered InitProducerId yet"):

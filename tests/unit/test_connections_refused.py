@@ -44,7 +44,7 @@ class Fixture:
         self.changes += 1
 
     async def ask(self) -> NodeState | object:
-        found = self.connections.to_any(self.now_ms)
+        found = self.connections.to_any(self.now_ms, self)
         before = self.changes
         if found is NodeState.CONNECTING:
             while self.changes == before:  # noqa: ASYNC110 - a few turns of the loop
