@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualwrite.client.key_columns import OF_ALL_KEYS
 from dualwrite.client.arrow_records import (
     Ints,
     Limits,
@@ -23,6 +22,7 @@ from dualwrite.client.arrow_records import (
 )
 from dualwrite.client.encoded_batch import HEADER_BYTES, EncodedBatch
 from dualwrite.client.engine import Engine
+from dualwrite.client.key_columns import OF_ALL_KEYS
 from dualwrite.client.operations import Operation
 from dualwrite.errors import InvalidRecordError
 
