@@ -193,6 +193,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
 
         Raises `AbortableError` (abort it instead), `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it).
+        `CommitOutcomeUnknown` (a `FatalError`) says that a commit was sent, not answered, and cannot be asked for.
         """
         await self._run(self._engine.commit_transaction)
 

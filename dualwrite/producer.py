@@ -129,6 +129,7 @@ class Producer(ProducerBase[RecordFuture]):
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
 
         Raises `AbortableError` (abort it instead), `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it).
+        `CommitOutcomeUnknown` (a `FatalError`) says that a commit was sent, not answered, and cannot be asked for.
         """
         self._run(self._engine.commit_transaction)
 
