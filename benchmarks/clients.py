@@ -1,150 +1,391 @@
-"""The same work for each client library: `python -m benchmarks.clients CLIENT WORKLOAD ...` prints one rate."""
+"""The same transactions by each client library: `python -m benchmarks.clients CLIENT ...` prints one JSON object.
+
+Runs in a process of its own, so that the interpreter's lock and the CPU time are those of one library. Every library
+has its own defaults; the event loop is uvloop for all that have one.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
+import statistics
+import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass
+
+_WARM_UP_S = 0.3
+_WARM_UP_TRANSACTIONS = 3
+_TIMEOUT_S = 30.0
 
 
-class TransactionalClient(Protocol):
-    """The part of a transactional producer that the workloads use."""
+@dataclass(frozen=True)
+class Job:
+    """Transactions of `records` records with values of `record_bytes` bytes, by `producers` at the same time."""
 
-    def begin(self) -> None: ...
-    def send(self, topic: str, value: bytes) -> None: ...
-    def commit(self) -> None: ...
-    def close(self) -> None: ...
+    bootstrap_servers: str
+    topic: str
+    producers: int = 1
+    records: int = 1
+    record_bytes: int = 100
+    duration_s: float = 1.0
 
-
-class Dualwrite:
-    def __init__(self, bootstrap_servers: str, transactional_id: str, **settings: object) -> None:
-        from dualwrite.producer import Producer
-
-        self._producer = Producer(bootstrap_servers=bootstrap_servers, transactional_id=transactional_id, **settings)
-        self._producer.init_transactions()
-        self.begin = self._producer.begin_transaction
-        self.send: Callable[[str, bytes], object] = self._producer.send
-        self.commit = self._producer.commit_transaction
-        self.close = self._producer.close
+    @property
+    def values(self) -> list[bytes]:
+        """Of one transaction."""
+        return [b"x" * self.record_bytes] * self.records
 
 
-class DualwritePrepared(Dualwrite):
-    """With two-phase commit: each transaction is prepared, then completed by the state it gave."""
+@dataclass(frozen=True)
+class Done:
+    """What one process did with a job."""
 
-    def __init__(self, bootstrap_servers: str, transactional_id: str) -> None:
-        super().__init__(bootstrap_servers, transactional_id, transaction_two_phase_commit_enable=True)
-        self.commit = self._prepare_and_complete
-
-    def _prepare_and_complete(self) -> None:
-        self._producer.complete_transaction(self._producer.prepare_transaction())
-
-
-class Confluent:
-    def __init__(self, bootstrap_servers: str, transactional_id: str) -> None:
-        import confluent_kafka
-
-        self._producer = confluent_kafka.Producer(
-            {"bootstrap.servers": bootstrap_servers, "transactional.id": transactional_id, "linger.ms": 0}
-        )
-        self._producer.init_transactions(30)
-        self.begin = self._producer.begin_transaction
-        self.commit = self._producer.commit_transaction
-
-    def send(self, topic: str, value: bytes) -> None:
-        while True:
-            try:
-                self._producer.produce(topic, value)
-                return
-            except BufferError:
-                self._producer.poll(0.01)
-
-    def close(self) -> None:
-        self._producer.flush()
+    transactions_per_s: float
+    records_per_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu_s_per_million: float
+    """CPU seconds of this process, all its threads, per million records."""
 
 
-class KafkaPython:
-    def __init__(self, bootstrap_servers: str, transactional_id: str) -> None:
-        import kafka
-
-        self._producer = kafka.KafkaProducer(
-            bootstrap_servers=bootstrap_servers, transactional_id=transactional_id, linger_ms=0
-        )
-        self._producer.init_transactions()
-        self.begin = self._producer.begin_transaction
-        self.send: Callable[[str, bytes], object] = self._producer.send
-        self.commit = self._producer.commit_transaction
-        self.close = self._producer.close
+Transact = Callable[[], object]
+TransactAsync = Callable[[], Awaitable[object]]
+SyncClient = Callable[[Job, str], AbstractContextManager[Transact]]
+AsyncClient = Callable[[Job, str], AbstractAsyncContextManager[TransactAsync]]
 
 
-CLIENTS: dict[str, Callable[[str, str], TransactionalClient]] = {
-    "dualwrite": Dualwrite,
-    "dualwrite 2PC": DualwritePrepared,
-    "confluent-kafka": Confluent,
-    "kafka-python": KafkaPython,
-}
+# ---- ours -------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def client(name: str, bootstrap_servers: str) -> Iterator[TransactionalClient]:
-    made = CLIENTS[name](bootstrap_servers, f"bench-{uuid.uuid4().hex[:8]}")
-    try:
-        yield made
-    finally:
-        made.close()
+def dualwrite_send(job: Job, transactional_id: str) -> Iterator[Transact]:
+    from dualwrite import Producer
+
+    values, topic = job.values, job.topic
+    with Producer(bootstrap_servers=job.bootstrap_servers, transactional_id=transactional_id) as producer:
+        producer.init_transactions()
+
+        def transact() -> None:
+            producer.begin_transaction()
+            for value in values:
+                producer.send(topic, value)
+            producer.commit_transaction()
+
+        yield transact
 
 
-def one_record_transactions(producer: TransactionalClient, topic: str, duration_s: float) -> float:
-    """Transactions per second with one record of 100 bytes each, one after the other."""
-    value = b"x" * 100
+@contextmanager
+def dualwrite_prepared(job: Job, transactional_id: str) -> Iterator[Transact]:
+    """Each transaction is prepared, then completed by the state that gave, as a dual write does it."""
+    from dualwrite import Producer
+
+    values, topic = job.values, job.topic
+    with Producer(
+        bootstrap_servers=job.bootstrap_servers,
+        transactional_id=transactional_id,
+        transaction_two_phase_commit_enable=True,
+        accept_bounded_guarantee=True,
+    ) as producer:
+        producer.init_transactions()
+
+        def transact() -> None:
+            producer.begin_transaction()
+            for value in values:
+                producer.send(topic, value)
+            producer.complete_transaction(producer.prepare_transaction())
+
+        yield transact
+
+
+def _iterable(job: Job) -> object:
+    return job.values
+
+
+def _arrow(job: Job) -> object:
+    import pyarrow
+
+    return pyarrow.RecordBatch.from_pydict({"value": pyarrow.array(job.values, pyarrow.binary())})
+
+
+def dualwrite_batch(records_of: Callable[[Job], object]) -> SyncClient:
+    @contextmanager
+    def opened(job: Job, transactional_id: str) -> Iterator[Transact]:
+        from dualwrite import Producer
+
+        records, topic = records_of(job), job.topic
+        with Producer(bootstrap_servers=job.bootstrap_servers, transactional_id=transactional_id) as producer:
+            producer.init_transactions()
+
+            def transact() -> None:
+                producer.begin_transaction()
+                producer.send_batch(topic, records)
+                producer.commit_transaction()
+
+            yield transact
+
+    return opened
+
+
+@asynccontextmanager
+async def dualwrite_async_send(job: Job, transactional_id: str) -> AsyncIterator[TransactAsync]:
+    from dualwrite import AsyncProducer
+
+    values, topic = job.values, job.topic
+    async with AsyncProducer(bootstrap_servers=job.bootstrap_servers, transactional_id=transactional_id) as producer:
+        await producer.init_transactions()
+
+        async def transact() -> None:
+            await producer.begin_transaction()
+            for value in values:
+                await producer.send(topic, value)
+            await producer.commit_transaction()
+
+        yield transact
+
+
+def dualwrite_async_batch(records_of: Callable[[Job], object]) -> AsyncClient:
+    @asynccontextmanager
+    async def opened(job: Job, transactional_id: str) -> AsyncIterator[TransactAsync]:
+        from dualwrite import AsyncProducer
+
+        records, topic, servers = records_of(job), job.topic, job.bootstrap_servers
+        async with AsyncProducer(bootstrap_servers=servers, transactional_id=transactional_id) as producer:
+            await producer.init_transactions()
+
+            async def transact() -> None:
+                await producer.begin_transaction()
+                await producer.send_batch(topic, records)
+                await producer.commit_transaction()
+
+            yield transact
+
+    return opened
+
+
+# ---- others -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def confluent_kafka(job: Job, transactional_id: str) -> Iterator[Transact]:
+    import confluent_kafka as library
+
+    values, topic = job.values, job.topic
+    producer = library.Producer({"bootstrap.servers": job.bootstrap_servers, "transactional.id": transactional_id})
+    producer.init_transactions(_TIMEOUT_S)
+    produce, poll = producer.produce, producer.poll
 
     def transact() -> None:
-        producer.begin()
-        producer.send(topic, value)
-        producer.commit()
+        producer.begin_transaction()
+        for value in values:
+            while True:
+                try:
+                    produce(topic, value)
+                    break
+                except BufferError:
+                    poll(0.01)
+        producer.commit_transaction()
 
-    for _ in range(20):
-        transact()
-    count = 0
-    start_s = time.perf_counter()
-    while time.perf_counter() - start_s < duration_s:
-        transact()
-        count += 1
-    return count / (time.perf_counter() - start_s)
+    yield transact
+    producer.flush(_TIMEOUT_S)
 
 
-def records_in_large_transactions(producer: TransactionalClient, topic: str, duration_s: float) -> float:
-    """Records per second in transactions of 10,000 records of 100 bytes."""
-    value = b"x" * 100
-    count = 0
-    start_s = time.perf_counter()
-    while time.perf_counter() - start_s < duration_s:
-        producer.begin()
-        for _ in range(10_000):
+@contextmanager
+def confluent_kafka_batch(job: Job, transactional_id: str) -> Iterator[Transact]:
+    import confluent_kafka as library
+
+    messages, topic = [{"value": value} for value in job.values], job.topic
+    producer = library.Producer({"bootstrap.servers": job.bootstrap_servers, "transactional.id": transactional_id})
+    producer.init_transactions(_TIMEOUT_S)
+
+    def transact() -> None:
+        producer.begin_transaction()
+        if producer.produce_batch(topic, messages) != len(messages):
+            raise RuntimeError("the client's queue is full")
+        producer.commit_transaction()
+
+    yield transact
+    producer.flush(_TIMEOUT_S)
+
+
+@contextmanager
+def kafka_python(job: Job, transactional_id: str) -> Iterator[Transact]:
+    import kafka
+
+    values, topic = job.values, job.topic
+    producer = kafka.KafkaProducer(bootstrap_servers=job.bootstrap_servers, transactional_id=transactional_id)
+    producer.init_transactions()
+
+    def transact() -> None:
+        producer.begin_transaction()
+        for value in values:
             producer.send(topic, value)
-        producer.commit()
-        count += 10_000
-    return count / (time.perf_counter() - start_s)
+        producer.commit_transaction()
+
+    yield transact
+    producer.close()
 
 
-WORKLOADS: dict[str, Callable[[TransactionalClient, str, float], float]] = {
-    "one-record transactions/s": one_record_transactions,
-    "records/s in transactions of 10,000": records_in_large_transactions,
+@asynccontextmanager
+async def aiokafka(job: Job, transactional_id: str) -> AsyncIterator[TransactAsync]:
+    import aiokafka as library
+
+    values, topic = job.values, job.topic
+    producer = library.AIOKafkaProducer(bootstrap_servers=job.bootstrap_servers, transactional_id=transactional_id)
+    await producer.start()
+
+    async def transact() -> None:
+        await producer.begin_transaction()
+        for value in values:
+            await producer.send(topic, value)
+        await producer.commit_transaction()
+
+    yield transact
+    await producer.stop()
+
+
+SYNC_CLIENTS: dict[str, SyncClient] = {
+    "Producer": dualwrite_send,
+    "Producer, prepared": dualwrite_prepared,
+    "Producer, send_batch": dualwrite_batch(_iterable),
+    "Producer, send_batch of Arrow": dualwrite_batch(_arrow),
+    "confluent-kafka": confluent_kafka,
+    "confluent-kafka, produce_batch": confluent_kafka_batch,
+    "kafka-python": kafka_python,
+}
+ASYNC_CLIENTS: dict[str, AsyncClient] = {
+    "AsyncProducer": dualwrite_async_send,
+    "AsyncProducer, send_batch": dualwrite_async_batch(_iterable),
+    "AsyncProducer, send_batch of Arrow": dualwrite_async_batch(_arrow),
+    "aiokafka": aiokafka,
 }
 
 
+# ---- measuring --------------------------------------------------------------------------------------------------
+
+
+class Stopwatch:
+    """How long each transaction took, and when to begin and end."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.latencies_ms: list[float] = []
+
+    def start(self) -> None:
+        self._cpu_s = time.process_time()
+        self._started_s = time.perf_counter()
+        self.end_s = self._started_s + self._job.duration_s
+
+    def done(self) -> Done:
+        elapsed_s = time.perf_counter() - self._started_s
+        cpu_s = time.process_time() - self._cpu_s
+        transactions = len(self.latencies_ms)
+        records = transactions * self._job.records
+        if transactions == 1:
+            self.latencies_ms *= 2  # centiles are between at least two
+        centiles = statistics.quantiles(self.latencies_ms, n=100, method="inclusive")
+        return Done(transactions / elapsed_s, records / elapsed_s, centiles[49], centiles[98], cpu_s / records * 1e6)
+
+
+def _names(job: Job) -> Iterator[str]:
+    run = uuid.uuid4().hex[:8]
+    return (f"bench-{run}-{index}" for index in range(job.producers))
+
+
+def measure_threads(client: SyncClient, job: Job) -> Done:
+    """A thread for each producer."""
+    stopwatch = Stopwatch(job)
+    ready = threading.Barrier(job.producers, stopwatch.start)
+    failures: list[BaseException] = []
+
+    def run(transact: Transact) -> None:
+        try:
+            warm_until_s, warmed = time.perf_counter() + _WARM_UP_S, 0
+            while warmed < _WARM_UP_TRANSACTIONS or time.perf_counter() < warm_until_s:
+                transact()
+                warmed += 1
+            ready.wait()
+            began_s = time.perf_counter()
+            while began_s < stopwatch.end_s:
+                transact()
+                now_s = time.perf_counter()
+                stopwatch.latencies_ms.append((now_s - began_s) * 1000)
+                began_s = now_s
+        except BaseException as error:
+            failures.append(error)
+            ready.abort()
+
+    with ExitStack() as producers:
+        opened = [producers.enter_context(client(job, name)) for name in _names(job)]
+        threads = [threading.Thread(target=run, args=(transact,)) for transact in opened]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        return stopwatch.done()
+
+
+async def measure_tasks(client: AsyncClient, job: Job) -> Done:
+    """A task for each producer."""
+    stopwatch = Stopwatch(job)
+    ready = asyncio.Barrier(job.producers)
+
+    async def run(transact: TransactAsync) -> None:
+        warm_until_s, warmed = time.perf_counter() + _WARM_UP_S, 0
+        while warmed < _WARM_UP_TRANSACTIONS or time.perf_counter() < warm_until_s:
+            await transact()
+            warmed += 1
+        if await ready.wait() == 0:
+            stopwatch.start()
+        await ready.wait()
+        began_s = time.perf_counter()
+        while began_s < stopwatch.end_s:
+            await transact()
+            now_s = time.perf_counter()
+            stopwatch.latencies_ms.append((now_s - began_s) * 1000)
+            began_s = now_s
+
+    async with AsyncExitStack() as producers:
+        opened = [await producers.enter_async_context(client(job, name)) for name in _names(job)]
+        async with asyncio.TaskGroup() as tasks:
+            for transact in opened:
+                tasks.create_task(run(transact))
+        return stopwatch.done()
+
+
+def measure(client: str, job: Job) -> Done:
+    """Have `client` do `job` in this process."""
+    if client in SYNC_CLIENTS:
+        return measure_threads(SYNC_CLIENTS[client], job)
+    import uvloop
+
+    return uvloop.run(measure_tasks(ASYNC_CLIENTS[client], job))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("client", choices=CLIENTS)
-    parser.add_argument("workload", choices=WORKLOADS)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.clients")
+    parser.add_argument("client", choices=[*SYNC_CLIENTS, *ASYNC_CLIENTS])
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--duration-s", type=float, default=2.0)
-    arguments = parser.parse_args()
-    with client(arguments.client, arguments.bootstrap_servers) as producer:
-        print(WORKLOADS[arguments.workload](producer, arguments.topic, arguments.duration_s))
+    parser.add_argument("--producers", type=int, default=1)
+    parser.add_argument("--records", type=int, default=1)
+    parser.add_argument("--record-bytes", type=int, default=100)
+    parser.add_argument("--duration-s", type=float, default=1.0)
+    chosen = vars(parser.parse_args())
+    client = chosen.pop("client")
+    json.dump(measure(client, Job(**chosen)).__dict__, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.__main__ import emulator
+from benchmarks.broker_peers import emulator
 
 COUNTS = (1, 100, 1_000)
 FACES = ("Producer", "AsyncProducer")
@@ -118,9 +118,17 @@ async def async_cost(bootstrap_servers: str, count: int) -> Cost:
 
 def measure(face: str, count: int) -> Cost:
     """In a process of its own."""
-    with emulator([TOPIC]) as bootstrap_servers:
+    with emulator("--topic", f"{TOPIC}:1") as broker:
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.many_producers", "--measure", face, str(count), bootstrap_servers],
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.many_producers",
+                "--measure",
+                face,
+                str(count),
+                broker.bootstrap_servers,
+            ],
             capture_output=True,
             text=True,
             check=False,

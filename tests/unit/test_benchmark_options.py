@@ -1,4 +1,4 @@
-"""`python -m benchmarks` refuses what cannot be measured, and shows where it is without a terminal."""
+"""`python -m benchmarks.producer` refuses what cannot be measured, and shows where it is without a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ import io
 import pytest
 from rich.console import Console
 
-from benchmarks.__main__ import _parser, show_progress
+from benchmarks.clients import Done
+from benchmarks.producer import (
+    BARS,
+    MANY_PRODUCERS,
+    ONE_PRODUCER,
+    WORKLOADS,
+    options,
+    plan_of,
+    run,
+    show_progress,
+    verdict,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,13 +38,50 @@ def test_what_cannot_be_measured_is_refused(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(SystemExit):
-        _parser().parse_args(arguments)
+        options().parse_args(arguments)
     assert said in capsys.readouterr().err
 
 
 def test_a_line_per_measurement_without_a_terminal() -> None:
     output = io.StringIO()
-    with show_progress(Console(file=output), "one record", total=2) as measured:
-        measured("dualwrite", 1234.5)
-        measured("other", 10)
-    assert output.getvalue() == "one record: 1 of 2, dualwrite: 1,234\none record: 2 of 2, other: 10\n"
+    with show_progress(Console(file=output), total=2) as measured:
+        measured("one")
+        measured("another")
+    assert output.getvalue() == "1 of 2: one\n2 of 2: another\n"
+
+
+def test_clients_and_workloads_can_be_chosen() -> None:
+    plan = plan_of([ONE_PRODUCER.name, MANY_PRODUCERS.name], ["aiokafka"])
+    assert plan == {ONE_PRODUCER: ["aiokafka"], MANY_PRODUCERS: ["aiokafka"]}
+    assert list(plan_of(None, None)) == list(WORKLOADS.values())
+
+
+def done(rate: float, p99_ms: float = 1.0) -> Done:
+    return Done(rate, rate, p99_ms / 2, p99_ms, 1.0)
+
+
+def test_a_verdict_goes_by_the_median_of_the_ratios_of_the_rounds() -> None:
+    bar = BARS[0]
+    ours, theirs = [done(30), done(50), done(10)], [done(10), done(10), done(10)]
+    measured = {("emulator", bar.workload.name): {bar.client: ours, "confluent-kafka": theirs}}
+    assert verdict(bar, "emulator", measured).startswith("reached: 3.00 x  emulator: ")
+    measured = {("emulator", bar.workload.name): {bar.client: theirs, "confluent-kafka": ours}}
+    assert verdict(bar, "emulator", measured).startswith("MISSED: 0.33 x  emulator: ")
+    assert verdict(bar, "emulator", {}).startswith("not measured")
+
+
+def test_a_verdict_about_latency_needs_no_other_client() -> None:
+    bar = next(bar for bar in BARS if bar.p99_ms is not None)
+    for p99_ms, said in ((2.9, "reached: 2.90 ms"), (3.1, "MISSED: 3.10 ms")):
+        measured = {("emulator", bar.workload.name): {bar.client: [done(1, p99_ms)]}}
+        assert verdict(bar, "emulator", measured).startswith(said)
+
+
+def test_one_round_of_our_producers_on_the_emulator(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--rounds", "1", "--duration-s", "0.1", "--client", "Producer", "--client", "AsyncProducer"]
+    chosen = options().parse_args(arguments)
+    run(["emulator"], plan_of([ONE_PRODUCER.name], chosen.client), chosen)
+    output = capsys.readouterr().out
+    assert "1 of 2: emulator, 1 x 100 B, 1 producer, Producer: " in output
+    assert "not measured  emulator: 1 x 100 B, 1 producer, AsyncProducer: at least 2 x confluent-kafka" in output
+    assert " ms  emulator: 1 x 100 B, 1 producer, AsyncProducer: p99 below 3 ms" in output
