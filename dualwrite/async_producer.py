@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping
 from types import TracebackType
@@ -141,6 +142,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             raise IllegalStateError("an AsyncProducer is created in a coroutine, because it lives in its event loop")
         self._loop = loop
         super().__init__(parsed, loop, loop.call_soon)
+        self._sends_values_as_they_are = self._engine.sends_values_as_they_are
         self._closed = False
 
     # ---- transactions ---------------------------------------------------------------------------------------
@@ -233,7 +235,24 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         Waits only for metadata of a new topic and for `buffer.memory`, up to `max.block.ms`. When that is cancelled,
         the record is not sent.
         """
-        self._check_here()
+        if self._generation != process_generation() or _running_loop() is not self._loop:
+            self._check_here()
+        # what most records are, as in `Producer.send()`
+        if (
+            type(value) is bytes
+            and key is None
+            and headers is None
+            and partition is None
+            and timestamp_ms is None
+            and on_delivery is None
+            and self._sends_values_as_they_are
+            and type(topic) is str
+        ):
+            time_ms = time.time_ns() // 1_000_000
+            filled = self._engine.try_fill(topic, value, time_ms)
+            if filled is not None:
+                batch, index = filled
+                return AsyncRecordFuture(batch, index, time_ms, self._engine)
         handed = self._hand_over(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         if isinstance(handed, HeldBack):
             return await self._send_when_possible(handed)
