@@ -117,6 +117,35 @@ class DualWrite:
             raise
 
 
+async def settle(write: DualWrite) -> bool:
+    """The block is over: everything is in the database, nothing more is taken. Whether there are records to send."""
+    database, records = write._database, write._records
+    database.assert_intact()
+    await database.flush()
+    database.assert_intact()
+    records.close()  # what a hook inside COMMIT sent would come after the state was written
+    return bool(records)
+
+
+async def commit_database_alone(write: DualWrite) -> None:
+    """No records: an ordinary database transaction, of which Kafka and the row hear nothing."""
+    try:
+        await write._database.commit()
+    except BaseException:
+        await roll_back_database(write)
+        if write._database.commit_was_sent:
+            write._outcome = None  # no row tells what became of it
+        raise
+    write._outcome = Outcome.COMMITTED
+
+
+async def roll_back_database(write: DualWrite) -> None:
+    """The database is not changed, and nothing more is taken."""
+    write._records.close()
+    await write._database.rollback()
+    write._outcome = Outcome.ROLLED_BACK
+
+
 class DualWrites:
     """Carries out dual writes under one transactional id, one at a time.
 
@@ -199,23 +228,51 @@ class DualWrites:
 
     async def commit(self, write: DualWrite) -> None:
         """Commit both sides, or roll back both and raise why."""
-        database, records = write._database, write._records
         try:
-            database.assert_intact()
-            await database.flush()
-            database.assert_intact()
-            records.close()  # what a hook inside COMMIT sent would come after the state was written
-            if records:
+            carries_records = await settle(write)
+            if carries_records:
                 await self._prepare(write)
         except BaseException as error:
             await self.roll_back(write)
             if isinstance(error, AbortableError) and self._slot.state is SlotState.FENCED:
                 raise self._fenced() from error  # the broker refuses a zombie's records with an abortable code first
             raise
-        if records:
+        if carries_records:
             await self._decide(write)
         else:
-            await self._commit_database_alone(write)
+            await commit_database_alone(write)
+
+    async def commit_or_let_go(self, write: DualWrite) -> DualWriteError | None:
+        """`commit` of a settled write with records, for whoever can turn to another id.
+
+        Returns why, where this id cannot carry the write and nothing else is changed: nothing was decided, the row
+        does not name the write, so nobody can commit what Kafka may hold of it, and its database transaction was left
+        alone. Whether that still stands, the lock of the next id's row finds out.
+        """
+        try:
+            await self._prepare(write)
+        except (AbortableError, FencedError, PreparedTransactionLost) as error:
+            if not await self._let_go(write, error):
+                await self.roll_back(write)
+                raise
+            return error
+        except BaseException:
+            await self.roll_back(write)
+            raise
+        await self._decide(write)
+        return None
+
+    async def _let_go(self, write: DualWrite, error: DualWriteError) -> bool:
+        """End Kafka's side alone. Whether the id is lost to this write, and the row certainly does not name it."""
+        if not write._prepared_state.is_empty:
+            return False  # the state may have been written to the row: only rolling back takes that away
+        if self._slot.state is SlotState.OPEN:
+            await self._finish_kafka(write._locked_row, Outcome.ROLLED_BACK)
+        if isinstance(error, AbortableError) and self._slot.state is not SlotState.FENCED:
+            return False  # what is wrong is wrong with the records
+        write._transactional_id = None
+        write._locked_row = PreparedTxnState()
+        return True
 
     async def _prepare(self, write: DualWrite) -> None:
         """Everything up to the decision."""
@@ -308,22 +365,9 @@ class DualWrites:
             raise error
         _log.warning("the dual write %s is committed, although its commit raised", write.prepared_state, exc_info=error)
 
-    async def _commit_database_alone(self, write: DualWrite) -> None:
-        """No records: an ordinary database transaction, of which Kafka and the row hear nothing."""
-        try:
-            await write._database.commit()
-        except BaseException:
-            await self.roll_back(write)
-            if write._database.commit_was_sent:
-                write._outcome = None  # no row tells what became of it
-            raise
-        write._outcome = Outcome.COMMITTED
-
     async def roll_back(self, write: DualWrite) -> None:
         """Neither side is changed."""
-        write._records.close()
-        await write._database.rollback()
-        write._outcome = Outcome.ROLLED_BACK
+        await roll_back_database(write)
         if write.transactional_id is not None and self._slot.state in (SlotState.OPEN, SlotState.DECIDING):
             await self._finish_kafka(write._locked_row, Outcome.ROLLED_BACK)
 
