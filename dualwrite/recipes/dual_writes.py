@@ -416,8 +416,11 @@ class DualWrites:
 
     # -- recovery, and a commit whose answer was lost ----------------------------------------------------------
 
-    async def recover(self) -> Resolution:
-        """Complete what was left open under the id, by the row. To be called `exclusively`."""
+    async def recover(self, examine: Callable[[PreparedTxnState], None] | None = None) -> Resolution:
+        """Complete what was left open under the id, by the row. To be called `exclusively`.
+
+        `examine` sees the row under its lock, before the owner of the id is fenced; by raising it leaves all as it is.
+        """
         if self._slot.state is SlotState.UNRESOLVED:
             return await self._resolve()
         if self._slot.state is SlotState.READY:
@@ -425,8 +428,10 @@ class DualWrites:
         await self._ensure_row()
         database = await self._database.begin()
         try:
-            await database.lock(self.transactional_id, timeout_ms=self._lock_timeout_ms)
+            row = await database.lock(self.transactional_id, timeout_ms=self._lock_timeout_ms)
             self._reach(PausePoint.AFTER_LOCK)
+            if examine is not None:
+                examine(row)
             return (await self._take_over(database))[1]
         finally:
             await database.rollback()
