@@ -209,6 +209,10 @@ class RowLockTimeoutError(RecipeError):
     """The state row stayed locked by another database transaction; nothing was decided."""
 
 
+class PoolTimeoutError(RecipeError):
+    """No transactional id of the pool became free in time; both sides were rolled back, and nothing was sent."""
+
+
 class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
     """A commit was sent, no answer came, and whether it took effect cannot be found out now.
 
