@@ -15,10 +15,12 @@ from typing import Final, NamedTuple
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.error_texts import error_meaning, error_name, missing_right
+from dualwrite.client.coordinators import Coordinators
 from dualwrite.client.identity import Outgoing
 from dualwrite.client.initialisation import Initialisation, Step, described
 from dualwrite.client.operations import Operation
+from dualwrite.client.pending_call import PendingCall
+from dualwrite.client.producer_state import COMPLETE_TRANSACTION, StateMachine
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.recovery import (
     REFUSALS,
@@ -30,18 +32,20 @@ from dualwrite.client.recovery import (
     find,
 )
 from dualwrite.client.registration import Registration
-from dualwrite.client.state_log import log_change
-from dualwrite.client.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
-from dualwrite.client.tiers import ACCEPT_SETTING
+from dualwrite.client.states import CALLS, EVENTS, Call, Event, ProducerState
+from dualwrite.client.transaction_errors import (
+    RETRIED,
+    commit_outcome_unknown,
+    decisive_code,
+    end_not_told,
+    overtaken,
+    refusal_sentence,
+)
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
-    WHAT_TO_DO,
     Api,
-    CommitOutcomeUnknown,
     ErrorClass,
     FatalError,
-    FencedCommitOutcomeUnknown,
-    FencedError,
     IllegalStateError,
     InvalidTxnStateError,
     KafkaError,
@@ -51,8 +55,6 @@ from dualwrite.errors import (
 from dualwrite.guarantee import Guarantee, Tier
 from dualwrite.prepared_state import PreparedTxnState
 
-COMPLETE_TRANSACTION: Final = "complete_transaction()"
-
 # Calls that decide nothing, so that abort_transaction() may take the place of one that timed out.
 _REPLACED_BY_ABORT: Final = frozenset({Call.PREPARE_TRANSACTION.value, Call.SEND_OFFSETS.value})
 
@@ -60,11 +62,8 @@ _REPLACED_BY_ABORT: Final = frozenset({Call.PREPARE_TRANSACTION.value, Call.SEND
 _PRODUCING: Final = (ProducerState.IN_TRANSACTION, ProducerState.COMMITTING_TRANSACTION)
 _ENDING: Final = (ProducerState.COMMITTING_TRANSACTION, ProducerState.ABORTING_TRANSACTION)
 _RESTING: Final = (ProducerState.READY, ProducerState.PREPARED_TRANSACTION, ProducerState.INITIALIZING)
-_NO_OPS: Final = (Call.COMPLETE_BY_COMMIT, Call.COMPLETE_BY_ABORT)
 _FINISHED: Final = (ProducerState.FATAL_ERROR, ProducerState.CLOSED)
 _DROPPING: Final = (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION, *_FINISHED)
-
-_RETRIED: Final = frozenset({ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP})
 
 _ENDS_THE_PRODUCER: Final = frozenset({ErrorClass.FENCED, ErrorClass.UNSUPPORTED, ErrorClass.FATAL})
 
@@ -83,7 +82,7 @@ class _Offsets(NamedTuple):
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
 
 
-class TransactionManager:
+class TransactionManager(StateMachine):
     """One transactional id, one producer."""
 
     def __init__(
@@ -96,11 +95,8 @@ class TransactionManager:
         features_max_age_ms: float = 300_000,
         backoff: Backoff,
     ) -> None:
-        self.transactional_id: Final = transactional_id
+        super().__init__(transactional_id)
         self.two_phase_commit: Final = two_phase_commit
-        self.state = ProducerState.UNINITIALIZED
-        self.producer_id = -1
-        self.producer_epoch = -1
         self.prepared_txn_state = PreparedTxnState()
         self.has_records = False
         self._initialisation = Initialisation(
@@ -111,8 +107,6 @@ class TransactionManager:
         )
         self._registration = Registration()
         self._guarantee: Guarantee | None = None
-        # after init_transactions(keep_prepared_txn=True) found nothing, completing is a no-op (KIP-939)
-        self._nothing_to_complete = False
         self._sent_to_kafka = False
         self._failed = False
         # An EndTxn that commits was sent and may have taken effect: until an answer says how it ended, no error may
@@ -123,11 +117,9 @@ class TransactionManager:
         self._step_in_flight: Step | None = None
         self._features_max_age_ms = features_max_age_ms
         self._features_due_ms = 0.0
-        self._pending: Operation | None = None
-        self._error: KafkaError | None = None
+        self._pending = PendingCall()
         self._offsets: _Offsets | None = None
-        self._coordinator: int | None = None
-        self._group_coordinator: tuple[str, int] | None = None
+        self._coordinators = Coordinators(transactional_id)
         self._in_flight: m.Request | None = None
         self._backoff = backoff
         self._retry_at_ms = 0.0
@@ -156,7 +148,7 @@ class TransactionManager:
 
     def check_send(self) -> None:
         """Raises unless a record may be sent now."""
-        if self.state is not ProducerState.IN_TRANSACTION or self._pending is not None:
+        if self.state is not ProducerState.IN_TRANSACTION or self._pending.exists:
             self._refuse_other_than_pending(Call.SEND)
             self._enter(Call.SEND)
 
@@ -194,12 +186,11 @@ class TransactionManager:
 
     def abort_transaction(self) -> Operation:
         """Drop what is unsent and abort."""
-        pending = self._pending
+        pending = self._pending.operation
         if pending is not None and pending.name in _REPLACED_BY_ABORT:
             self._enter(Call.ABORT_TRANSACTION)
             self._offsets = None
-            self._finish(IllegalStateError(f"{pending.name} was replaced by abort_transaction()"))
-            self._pending = None
+            self._pending.finish(IllegalStateError(f"{pending.name} was replaced by abort_transaction()"))
             return self._start(Call.ABORT_TRANSACTION.value, None)
         if self._is_found:
             return self._recover(Recovery.TAKE_OVER, Call.ABORT_TRANSACTION.value, None)
@@ -244,24 +235,25 @@ class TransactionManager:
         self._forget_transaction()
         self._adopt(-1, -1)
         self._nothing_to_complete = False
-        self._finish(error)
+        self._pending.finish(error)
 
     def operation_before_close(self) -> Operation | None:
         """An open transaction is aborted, one that is being ended is waited for; a prepared one is left alone."""
-        pending = self._pending
+        pending = self._pending.operation
         if self.state is ProducerState.ABORTABLE_ERROR or (
             self.state is ProducerState.IN_TRANSACTION and (pending is None or pending.name in _REPLACED_BY_ABORT)
         ):
-            self._pending = pending if pending is not None and not pending.done else None
+            if self._pending.unfinished is None:
+                self._pending.forget()
             return self.abort_transaction()
-        return pending if pending is not None and not pending.done else None
+        return self._pending.unfinished
 
     def close(self, error: KafkaError) -> None:
         """No more calls; whoever waits hears `error`."""
         self._change(CALLS[self.state, Call.CLOSE], Call.CLOSE)
-        if self._pending is not None and not self._pending.done:
-            self._pending.end(self._or_outcome_unknown(error))
-        self._pending = None
+        if self._pending.unfinished is not None:
+            self._pending.finish(self._or_outcome_unknown(error))
+        self._pending.forget()
 
     def _end(self, call: Call, name: str, argument: PreparedTxnState | None) -> Operation:
         joined = self._join(name, argument)
@@ -270,95 +262,30 @@ class TransactionManager:
         self._enter(call)
         operation = self._start(name, argument)
         if self.state is ProducerState.READY:
-            self._finish(None)
+            self._pending.finish(None)
         return operation
 
     # ---- what is pending ------------------------------------------------------------------------------------
 
     def _start(self, name: str, argument: object) -> Operation:
-        self._pending = Operation(name, argument)
         self._backoff.succeeded()
         self._retry_at_ms = 0.0
-        return self._pending
+        return self._pending.start(name, argument)
 
     def _join(self, name: str, argument: object) -> Operation | None:
-        """The same call again waits for the same outcome; another one must not be guessed around it."""
-        pending = self._pending
-        if pending is None:
-            return None
-        if not pending.is_same_call(name, argument):
-            raise self._other_call_pending(name, pending)
-        if pending.done:
-            self._pending = None
-        return pending
+        return self._pending.join(name, argument, self.standing) if self._pending.exists else None
 
     def _refuse_other_than_pending(self, call: Call) -> None:
-        if self._pending is not None:
-            raise self._other_call_pending(call.value, self._pending)
-
-    def _other_call_pending(self, name: str, pending: Operation) -> IllegalStateError:
-        return IllegalStateError(
-            f"{name} is not allowed: the outcome of {pending.name} is not known yet, and {self.standing}; "
-            "repeat that call with the same argument"
-        )
-
-    def _finish(self, error: KafkaError | IllegalStateError | None) -> None:
-        """End what is pending. It stays here until a caller has heard it: who waits may be interrupted just now."""
-        if self._pending is not None and not self._pending.done:
-            self._pending.end(error)
+        if self._pending.exists:
+            self._pending.refuse_another(call.value, self.standing)
 
     def interrupt(self, error: KafkaError) -> None:
         """Nobody is to wait for what is pending; it goes on, and the same call joins it."""
-        pending = self._pending
-        if pending is not None and not pending.done:
-            told = error.reworded(
-                f"{error}. Nothing is decided: {self.standing}; put that right and repeat {pending.name}"
-            )
-            told.__cause__ = error.__cause__
-            pending.interrupt(told)
+        self._pending.interrupt(error, self.standing)
 
     def heard(self, operation: Operation) -> None:
         """The caller has the outcome of `operation`."""
-        if self._pending is operation and operation.done:
-            self._pending = None
-
-    # ---- state changes: the tables and nothing else ---------------------------------------------------------
-
-    def _enter(self, call: Call) -> None:
-        state = CALLS.get((self.state, call))
-        if state is None:
-            raise self._not_allowed(call)
-        if call in _NO_OPS and state is ProducerState.READY and not self._nothing_to_complete:
-            raise InvalidTxnStateError(
-                f"nothing is prepared, so {COMPLETE_TRANSACTION} has nothing to complete: {self.standing}; "
-                f"{WHAT_NEXT[self.state]}"
-            )
-        self._change(state, call)
-
-    def _not_allowed(self, call: Call) -> Exception:
-        if self._error is not None and self.state in (ProducerState.ABORTABLE_ERROR, ProducerState.FATAL_ERROR):
-            return self._the_error_again(call)
-        sentence = f"{call.value} is not allowed while {self.standing}; {WHAT_NEXT[self.state]}"
-        if call in (Call.COMPLETE_BY_COMMIT, Call.COMPLETE_BY_ABORT):
-            return InvalidTxnStateError(sentence)
-        return IllegalStateError(sentence)
-
-    def _the_error_again(self, call: Call) -> Exception:
-        if call is Call.INIT_TRANSACTIONS and self.state is ProducerState.ABORTABLE_ERROR:
-            return IllegalStateError(
-                f"{call.value} is not allowed any more while {self.standing}; {WHAT_NEXT[self.state]}"
-            )
-        assert self._error is not None
-        again = self._error.reworded(f"{call.value}: {self.standing}; {WHAT_NEXT[self.state]}. Cause: {self._error}")
-        again.__cause__ = self._error
-        return again
-
-    def _happen(self, event: Event, error: KafkaError | None = None) -> None:
-        self._change(EVENTS[self.state, event], event, error)
-
-    def _change(self, state: ProducerState, cause: Call | Event, error: KafkaError | None = None) -> None:
-        before, self.state = self.state, state
-        log_change(self.transactional_id, before, state, cause, (self.producer_id, self.producer_epoch), error)
+        self._pending.heard(operation)
 
     def _ended(self) -> None:
         if not self._initialisation.is_v2 and self._sent_to_kafka and self.state is ProducerState.ABORTING_TRANSACTION:
@@ -367,7 +294,7 @@ class TransactionManager:
         self._happen(Event.ENDED)
         self._forget_transaction()
         self._follow_version()
-        self._finish(None)
+        self._pending.finish(None)
 
     def _forget_transaction(self) -> None:
         self.prepared_txn_state = PreparedTxnState()
@@ -393,7 +320,7 @@ class TransactionManager:
         self._offsets = None
         self.prepared_txn_state = PreparedTxnState()
         self._error = self._error or error
-        self._finish(error)
+        self._pending.finish(error)
 
     def fail_fatal(self, error: KafkaError) -> None:
         """The producer is finished."""
@@ -403,38 +330,14 @@ class TransactionManager:
         self._happen(Event.FATAL_FAILURE, error)
         self._offsets = None
         self._error = error
-        self._finish(error)
+        self._pending.finish(error)
 
     def _or_outcome_unknown(self, error: KafkaError) -> KafkaError:
         """The end of the producer, unless it leaves open whether a commit took effect: then that, because of it."""
         on_its_way = isinstance(self._in_flight, m.EndTxn) and self._in_flight.committed
         if not (on_its_way or self._commit_unanswered):
             return error
-        kind = FencedCommitOutcomeUnknown if isinstance(error, FencedError) else CommitOutcomeUnknown
-        unknown = kind(
-            f"a commit of transactional id {self.transactional_id!r} was sent and not answered, and cannot be asked "
-            f"for again, so its outcome is unknown: {error}",
-            transactional_id=self.transactional_id,
-            prepared_state=str(self.prepared_txn_state),
-            error_code=error.error_code,
-        )
-        unknown.__cause__ = error
-        return unknown
-
-    @property
-    def error(self) -> KafkaError | None:
-        """Why the transaction or the producer failed, while it is failed."""
-        return self._error
-
-    @property
-    def standing(self) -> str:
-        """Whose state this is and which, as a part of a sentence."""
-        return f"the producer of transactional id {self.transactional_id!r} is {self.state.value}"
-
-    def consequence(self, event: Event) -> str:
-        """What a batch's fate means for the producer, as the end of a sentence."""
-        after = EVENTS.get((self.state, event), ProducerState.FATAL_ERROR)
-        return f"; transactional id {self.transactional_id!r} is now {after.value}: {WHAT_NEXT[after]}"
+        return commit_outcome_unknown(error, self.transactional_id, self.prepared_txn_state)
 
     # ---- requests -------------------------------------------------------------------------------------------
 
@@ -507,9 +410,8 @@ class TransactionManager:
 
         EndTxn for a transaction without partitions would be refused (KAFKA-18401).
         """
-        pending = self._pending
         if self.state is ProducerState.IN_TRANSACTION:
-            if pending is not None and not pending.done and pending.name == Call.PREPARE_TRANSACTION.value:
+            if self._pending.is_waiting_for(Call.PREPARE_TRANSACTION.value):
                 self._prepared()
         elif self._ends and not self._sent_to_kafka and not self._bumps_by_abort:
             self._ended()
@@ -528,7 +430,7 @@ class TransactionManager:
             # The pair was given out, but nothing was sent under it. It must not name the next transaction too: a
             # database that stored it would commit that one after a crash.
             self._initialisation.spend_pair()
-        self._finish(None)
+        self._pending.finish(None)
 
     @property
     def _pair(self) -> PreparedTxnState:
@@ -540,7 +442,7 @@ class TransactionManager:
 
     def _next_request(self, delivered: bool, now_ms: float) -> Outgoing | None:
         if self._refused_with is not None:
-            return self._to_coordinator(m.DescribeTransaction(self.transactional_id))
+            return self._coordinators.to_transaction(m.DescribeTransaction(self.transactional_id))
         if self._initialisation.steps and self._steps_are_due:
             return self._step_request(self._initialisation.steps[0])
         if self._registration.has_wanted and self.state in _PRODUCING:
@@ -548,9 +450,12 @@ class TransactionManager:
         if self._offsets is not None:
             return self._offsets_request(self._offsets)
         if self._ends and delivered:
-            return self._to_coordinator(self._end_txn(committed=self.state is ProducerState.COMMITTING_TRANSACTION))
-        if self.state is ProducerState.READY and now_ms >= self._features_due_ms and self._coordinator is not None:
-            return Outgoing(m.ApiVersions(), self._coordinator)
+            return self._coordinators.to_transaction(
+                self._end_txn(committed=self.state is ProducerState.COMMITTING_TRANSACTION)
+            )
+        coordinator = self._coordinators.of_transaction
+        if self.state is ProducerState.READY and now_ms >= self._features_due_ms and coordinator is not None:
+            return Outgoing(m.ApiVersions(), coordinator)
         return None
 
     @property
@@ -561,7 +466,7 @@ class TransactionManager:
         return self.has_records and self.state in _PRODUCING and self.prepared_txn_state.is_empty
 
     def _step_request(self, step: Step) -> Outgoing:
-        outgoing = self._to_coordinator(self._initialisation.request(step, self._pair))
+        outgoing = self._coordinators.to_transaction(self._initialisation.request(step, self._pair))
         if not isinstance(outgoing.request, m.FindCoordinator):
             self._step_in_flight = step
         return outgoing
@@ -569,14 +474,9 @@ class TransactionManager:
     def _add_partitions_request(self) -> Outgoing:
         self._sent_to_kafka = True
         wanted = self._registration.wanted
-        return self._to_coordinator(
+        return self._coordinators.to_transaction(
             m.AddPartitionsToTxn(self.transactional_id, self.producer_id, self.producer_epoch, wanted)
         )
-
-    def _to_coordinator(self, request: m.Request) -> Outgoing:
-        if self._coordinator is None:
-            return Outgoing(m.FindCoordinator(m.CoordinatorType.TRANSACTION, self.transactional_id), m.ANY_NODE)
-        return Outgoing(request, self._coordinator)
 
     def _end_txn(self, *, committed: bool) -> m.EndTxn:
         return m.EndTxn(
@@ -585,16 +485,17 @@ class TransactionManager:
 
     def _offsets_request(self, offsets: _Offsets) -> Outgoing:
         group_id = offsets.group.group_id
-        if self._group_coordinator is None or self._group_coordinator[0] != group_id:
-            return Outgoing(m.FindCoordinator(m.CoordinatorType.GROUP, group_id), m.ANY_NODE)
+        coordinator = self._coordinators.of_group(group_id)
+        if coordinator is None:
+            return self._coordinators.find_group(group_id)
         self._sent_to_kafka = True
         pair = self.producer_id, self.producer_epoch
         if not (self._initialisation.is_v2 or self._registration.has_group(group_id)):
-            return self._to_coordinator(m.AddOffsetsToTxn(self.transactional_id, *pair, group_id))
+            return self._coordinators.to_transaction(m.AddOffsetsToTxn(self.transactional_id, *pair, group_id))
         request = m.TxnOffsetCommit(
             self.transactional_id, *pair, offsets.group, offsets.offsets, self.transaction_version
         )
-        return Outgoing(request, self._group_coordinator[1])
+        return Outgoing(request, coordinator)
 
     # ---- answers --------------------------------------------------------------------------------------------
 
@@ -638,7 +539,7 @@ class TransactionManager:
             self._commit_unanswered = True
         if isinstance(request, m.ApiVersions) and step is None:
             self._features_due_ms = now_ms + self._features_max_age_ms  # a look in passing, which nobody waits for
-            self._forget_coordinator(Api.API_VERSIONS)
+            self._coordinators.forget(Api.API_VERSIONS)
             return
         self._failed_with(m.API_OF[type(request)], NETWORK_EXCEPTION, now_ms)
 
@@ -650,10 +551,8 @@ class TransactionManager:
     def _on_coordinator(self, request: m.FindCoordinator, answer: m.FindCoordinatorAnswer, now_ms: float) -> None:
         if answer.error_code:
             self._failed_with(Api.FIND_COORDINATOR, answer.error_code, now_ms, resource=request.key)
-        elif request.key_type is m.CoordinatorType.TRANSACTION:
-            self._coordinator = answer.node_id
         else:
-            self._group_coordinator = (request.key, answer.node_id)
+            self._coordinators.learn(request, answer)
 
     def _on_features(self, step: Step | None, answer: m.BrokerFeatures, now_ms: float) -> None:
         self._features_due_ms = now_ms + self._features_max_age_ms
@@ -711,14 +610,14 @@ class TransactionManager:
         self._happen(Event.INITIALIZED)
         self._forget_transaction()
         self._guarantee = self._initialisation.guarantee
-        self._finish(None)
+        self._pending.finish(None)
 
     def _found(self, prepared: PreparedTxnState) -> None:
         self._happen(Event.FOUND_PREPARED)
         self.prepared_txn_state = prepared
         self.has_records = self._sent_to_kafka = True
         self._guarantee = self._initialisation.guarantee
-        self._finish(None)
+        self._pending.finish(None)
 
     def _on_described(self, step: Step | None, answer: m.TransactionDescribed, now_ms: float) -> None:
         if answer.error_code not in (0, TRANSACTIONAL_ID_NOT_FOUND):
@@ -730,7 +629,9 @@ class TransactionManager:
             self._on_first_look(now)
         elif step is Step.LOOK_AGAIN:
             if not self._initialisation.take_second_look(now):
-                self.fail_fatal(self._overtaken(now))
+                found = self._initialisation.found
+                is_committed = found is not None and found.is_committed
+                self.fail_fatal(overtaken(self.transactional_id, now, stored_is_committed=is_committed))
         else:
             self._on_cause_described(now, now_ms)
 
@@ -744,20 +645,11 @@ class TransactionManager:
 
     def _on_not_described(self, error_code: int, now_ms: float) -> None:
         refused_with = self._refused_with
-        if refused_with is None or error_class(Api.DESCRIBE_TRANSACTIONS, error_code) in _RETRIED:
+        if refused_with is None or error_class(Api.DESCRIBE_TRANSACTIONS, error_code) in RETRIED:
             self._failed_with(Api.DESCRIBE_TRANSACTIONS, error_code, now_ms)
             return
         self._refused_with = None  # nobody can tell what became of it: the refusal itself is what is known
         self._failed_with(Api.END_TXN, refused_with, now_ms)
-
-    def _overtaken(self, now: Described) -> FencedError:
-        found = self._initialisation.found
-        done = " (what was stored is committed)" if found is not None and found.is_committed else ""
-        return FencedError(
-            f"transactional id {self.transactional_id!r} has a transaction open at {now.pair} that was not there when "
-            f"init_transactions() looked{done}: another producer has taken the id over, and nothing of it was touched; "
-            f"{WHAT_TO_DO[ErrorClass.FENCED]}"
-        )
 
     def _on_cause_described(self, now: Described, now_ms: float) -> None:
         """A commit of what was prepared was refused; `now` may tell why."""
@@ -771,17 +663,11 @@ class TransactionManager:
             self._happen(Event.LOST)
             self._lose(prepared, now)
         else:
-            sentence = self._sentence(Api.END_TXN, refused_with, self.transactional_id, ErrorClass.FENCED)
-            self.fail_fatal(
-                FencedError(
-                    f"{sentence}. The id is in state {now.state.value} at {now.pair or 'no producer id'}, which does "
-                    f"not tell how the prepared transaction {prepared} ended",
-                    error_code=refused_with,
-                )
-            )
+            refusal = self._sentence(Api.END_TXN, refused_with, None, ErrorClass.FENCED)
+            self.fail_fatal(end_not_told(refusal, refused_with, prepared, now))
 
     def _on_partitions_added(self, answer: m.PartitionsAdded, now_ms: float) -> None:
-        error_code = _worst(Api.ADD_PARTITIONS_TO_TXN, tuple(answer.error_codes.values()))
+        error_code = decisive_code(Api.ADD_PARTITIONS_TO_TXN, tuple(answer.error_codes.values()))
         if error_code:
             refused = [f"{name}-{index}" for (name, index), code in answer.error_codes.items() if code == error_code]
             self._failed_with(Api.ADD_PARTITIONS_TO_TXN, error_code, now_ms, resource=", ".join(refused))
@@ -846,7 +732,7 @@ class TransactionManager:
         self.producer_epoch = producer_epoch
 
     def _on_offsets(self, answer: m.TxnOffsetCommitAnswer, now_ms: float) -> None:
-        error_code = _worst(Api.TXN_OFFSET_COMMIT, answer.error_codes)
+        error_code = decisive_code(Api.TXN_OFFSET_COMMIT, answer.error_codes)
         if self._offsets is None:
             return  # the transaction failed or is being aborted; its offsets do not matter any more
         if error_code:
@@ -854,60 +740,39 @@ class TransactionManager:
             return
         self._backoff.succeeded()
         self._offsets = None
-        self._finish(None)
+        self._pending.finish(None)
 
     def _failed_with(self, api: Api, error_code: int, now_ms: float, *, resource: str | None = None) -> None:
         """`resource` is what the request was about, where that is not the transactional id."""
         what = error_class(api, error_code)
-        if what in _RETRIED:
+        if what in RETRIED:
             self._retry_at_ms = now_ms + self._backoff.failed(error_code)
             if api is Api.INIT_PRODUCER_ID:
                 self._initialisation.failed_to_take_over()
             if what is ErrorClass.RETRIABLE_AFTER_LOOKUP:
-                self._forget_coordinator(api)
+                self._coordinators.forget(api)
             return
         # What was prepared may be decided already: no answer is a reason to abort it, and close() must not (KIP-939).
         may_abort = self.state in _PRODUCING and self.prepared_txn_state.is_empty
-        about = resource or self.transactional_id
         if what is ErrorClass.ABORTABLE and may_abort and not self._commit_unanswered:
-            self.fail_abortable(exception_for(api, error_code, self._sentence(api, error_code, about, what)))
+            self.fail_abortable(exception_for(api, error_code, self._sentence(api, error_code, resource, what)))
         elif what is ErrorClass.REFUSED and self.state is ProducerState.INITIALIZING:
-            error = exception_for(api, error_code, self._sentence(api, error_code, about, what))
+            error = exception_for(api, error_code, self._sentence(api, error_code, resource, what))
             self._happen(Event.INIT_REFUSED)
-            self._finish(error)
+            self._pending.finish(error)
         elif what in _ENDS_THE_PRODUCER:
-            self.fail_fatal(exception_for(api, error_code, self._sentence(api, error_code, about, what)))
+            self.fail_fatal(exception_for(api, error_code, self._sentence(api, error_code, resource, what)))
         else:
-            sentence = self._sentence(api, error_code, about, ErrorClass.FATAL)
+            sentence = self._sentence(api, error_code, resource, ErrorClass.FATAL)
             self.fail_fatal(FatalError(sentence, error_code=error_code))
 
-    def _sentence(self, api: Api, error_code: int, resource: str, what: ErrorClass) -> str:
-        """`what`: how this producer takes it, which may be worse than the code sounds."""
-        meaning = error_meaning(api, error_code) or what.value
-        right = missing_right(api, error_code, resource)
-        if right is not None:
-            meaning = f"the right that is missing is {right}"
-        if api is Api.INIT_PRODUCER_ID and error_code == 53 and self._initialisation.asks_for_two_phase_commit:
-            meaning = (
-                f"either two-phase commit is off at the broker (transaction.two.phase.commit.enable=true turns it on), "
-                f"or a right is missing: {right}, and TWO_PHASE_COMMIT on it. {ACCEPT_SETTING}=true does without it, "
-                "with prepared transactions that the broker aborts after transaction.timeout.ms"
-            )
-        return (
-            f"{api.kafka_name} for transactional id {self.transactional_id!r} was answered with "
-            f"{error_name(error_code)} while the producer was {self.state.value}: {meaning}; {WHAT_TO_DO[what]}"
+    def _sentence(self, api: Api, error_code: int, resource: str | None, what: ErrorClass) -> str:
+        return refusal_sentence(
+            api,
+            error_code,
+            transactional_id=self.transactional_id,
+            resource=resource,
+            state=self.state,
+            taken_as=what,
+            asks_for_two_phase_commit=self._initialisation.asks_for_two_phase_commit,
         )
-
-    def _forget_coordinator(self, api: Api) -> None:
-        if api is Api.TXN_OFFSET_COMMIT:
-            self._group_coordinator = None
-        else:
-            self._coordinator = None
-
-
-def _worst(api: Api, error_codes: tuple[int, ...]) -> int:
-    """The code that decides for all: the request is sent again as a whole, so one that forbids it wins."""
-    codes = [code for code in error_codes if code]
-    final = [code for code in codes if error_class(api, code) not in _RETRIED]
-    lookup = [code for code in codes if error_class(api, code) is ErrorClass.RETRIABLE_AFTER_LOOKUP]
-    return next(iter([*final, *lookup, *codes]), 0)
