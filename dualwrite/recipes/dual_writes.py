@@ -40,6 +40,7 @@ from dualwrite.recipes.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.record_buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.slot import Slot, SlotState
 from dualwrite.recipes.store import Database, DatabaseTransaction
+from dualwrite.recipes.uninterrupted import Uninterrupted, as_called
 
 _log = logging.getLogger(__name__)
 
@@ -61,9 +62,12 @@ class Resolution:
 class DualWrite:
     """One dual write: a database transaction, and the records that become visible with it."""
 
-    def __init__(self, database: DatabaseTransaction, records: RecordBuffer) -> None:
+    def __init__(
+        self, database: DatabaseTransaction, records: RecordBuffer, uninterrupted: Uninterrupted = as_called
+    ) -> None:
         self._database = database
         self._records = records
+        self._uninterrupted = uninterrupted
         self._transactional_id: str | None = None
         self._locked_row = PreparedTxnState()
         self._prepared_state = PreparedTxnState()
@@ -86,6 +90,26 @@ class DualWrite:
         Whoever resolves it in this process, be it the next dual write under the id, sets it here.
         """
         return self._outcome
+
+    def tell(self, interruption: BaseException) -> None:
+        """Note what became of this dual write on what interrupted it, which says nothing of that by itself."""
+        if isinstance(interruption, Exception):
+            return
+        note = self._what_became_of_it()
+        if note not in getattr(interruption, "__notes__", ()):
+            interruption.add_note(note)
+
+    def _what_became_of_it(self) -> str:
+        if self._outcome is Outcome.ROLLED_BACK:
+            return "The dual write is rolled back: neither database nor Kafka is changed."
+        if self._outcome is Outcome.COMMITTED:
+            return f"The dual write {self._prepared_state} of {self._transactional_id!r} is committed all the same."
+        if self._prepared_state.is_empty:
+            return "The database commit was sent and not answered; without records no row tells what became of it."
+        return (
+            f"The database commit of dual write {self._prepared_state} of {self._transactional_id!r} was sent and not "
+            "answered: resolve(), or the next use of the id, finds out what became of it, and Kafka follows."
+        )
 
     def send(
         self,
@@ -132,9 +156,11 @@ async def commit_database_alone(write: DualWrite) -> None:
     try:
         await write._database.commit()
     except BaseException:
-        await roll_back_database(write)
-        if write._database.commit_was_sent:
-            write._outcome = None  # no row tells what became of it
+        try:
+            await roll_back_database(write)
+        finally:
+            if write._database.commit_was_sent:
+                write._outcome = None  # no row tells what became of it
         raise
     write._outcome = Outcome.COMMITTED
 
@@ -142,6 +168,10 @@ async def commit_database_alone(write: DualWrite) -> None:
 async def roll_back_database(write: DualWrite) -> None:
     """The database is not changed, and nothing more is taken."""
     write._records.close()
+    await write._uninterrupted(_roll_back_database(write))
+
+
+async def _roll_back_database(write: DualWrite) -> None:
     await write._database.rollback()
     write._outcome = Outcome.ROLLED_BACK
 
@@ -162,6 +192,7 @@ class DualWrites:
         lock_timeout_ms: int | None,
         resolve_timeout_ms: int,
         pause: PauseHook | None,
+        uninterrupted: Uninterrupted = as_called,
     ) -> None:
         self.transactional_id: Final = transactional_id
         self._database = database
@@ -170,6 +201,7 @@ class DualWrites:
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
         self._pause = pause
+        self._uninterrupted = uninterrupted
         self._slot = Slot(transactional_id)
         self._row_exists = False
         self._unresolved: DualWrite | None = None
@@ -250,12 +282,12 @@ class DualWrites:
         alone. Whether that still stands, the lock of the next id's row finds out.
         """
         try:
-            await self._prepare(write)
-        except (AbortableError, FencedError, PreparedTransactionLost) as error:
-            if not await self._let_go(write, error):
-                await self.roll_back(write)
-                raise
-            return error
+            try:
+                await self._prepare(write)
+            except (AbortableError, FencedError, PreparedTransactionLost) as error:
+                if not await self._uninterrupted(self._let_go(write, error)):
+                    raise
+                return error
         except BaseException:
             await self.roll_back(write)
             raise
@@ -311,7 +343,7 @@ class DualWrites:
             await self._kafka.complete(row)
             self._reach(PausePoint.AFTER_TAKEOVER)
         except BaseException:
-            await self._kafka.give_up()
+            await self._give_up()
             raise
         outcome = recovery_outcome(row, ongoing)
         if outcome is not Outcome.NOTHING:
@@ -354,7 +386,7 @@ class DualWrites:
             raise error
         self._unresolved = write
         self._slot.move(SlotState.UNRESOLVED)
-        await write._database.rollback()
+        await self._uninterrupted(write._database.rollback())
         if not isinstance(error, Exception):
             raise error  # interrupted: asking the database may take long, so leave it to resolve()
         try:
@@ -367,6 +399,9 @@ class DualWrites:
 
     async def roll_back(self, write: DualWrite) -> None:
         """Neither side is changed."""
+        await self._uninterrupted(self._roll_back(write))
+
+    async def _roll_back(self, write: DualWrite) -> None:
         await roll_back_database(write)
         if write.transactional_id is not None and self._slot.state in (SlotState.OPEN, SlotState.DECIDING):
             await self._finish_kafka(write._locked_row, Outcome.ROLLED_BACK)
@@ -389,7 +424,7 @@ class DualWrites:
             self._slot.move(SlotState.FENCED)
             if outcome is Outcome.COMMITTED:
                 self._in_doubt = state
-            await self._kafka.give_up()
+            await self._give_up()
         except PreparedTransactionLost:
             await self._leave_in_doubt(state)  # each take-over says so again, until somebody has seen to it
             raise
@@ -401,18 +436,27 @@ class DualWrites:
                 state if outcome is Outcome.COMMITTED else "the open transaction",
                 error,
             )
-            if outcome is Outcome.COMMITTED:
-                await self._leave_in_doubt(state)
-            else:
-                self._slot.move(SlotState.NEW)
-                await self._kafka.give_up()
+            await self._leave_unconfirmed(state, outcome)
+        except BaseException:  # interrupted
+            await self._leave_unconfirmed(state, outcome)
+            raise
         else:
             self._slot.move(SlotState.READY)
+
+    async def _leave_unconfirmed(self, state: PreparedTxnState, outcome: Outcome) -> None:
+        if outcome is Outcome.COMMITTED:
+            await self._leave_in_doubt(state)
+        else:
+            self._slot.move(SlotState.NEW)
+            await self._give_up()
+
+    async def _give_up(self) -> None:
+        await self._uninterrupted(self._kafka.give_up())
 
     async def _leave_in_doubt(self, state: PreparedTxnState) -> None:
         self._in_doubt = state
         self._slot.move(SlotState.IN_DOUBT)
-        await self._kafka.give_up()
+        await self._give_up()
 
     # -- recovery, and a commit whose answer was lost ----------------------------------------------------------
 
@@ -434,8 +478,7 @@ class DualWrites:
                 examine(row)
             return (await self._take_over(database))[1]
         finally:
-            await database.rollback()
-            await database.close()
+            await self._uninterrupted(_end(database))
 
     async def _resolve(self) -> Resolution:
         write = self._unresolved
@@ -446,14 +489,16 @@ class DualWrites:
         if outcome is Outcome.SUPERSEDED:
             self._unresolved = None
             self._slot.move(SlotState.FENCED)
-            await self._kafka.give_up()
+            await self._give_up()
             raise self._outcome_unknown(
                 write, "another process has since taken the transactional id over and replaced the state row"
             )
         _log.info("transactional id %s: lost commit of %s was %s", self.transactional_id, ours, outcome)
         write._outcome = outcome
-        await self._finish_kafka(ours, outcome)
-        self._unresolved = None
+        try:
+            await self._finish_kafka(ours, outcome)
+        finally:
+            self._unresolved = None
         return Resolution(self.transactional_id, ours, outcome)
 
     async def _ask_database(self, write: DualWrite) -> PreparedTxnState:
@@ -479,8 +524,7 @@ class DualWrites:
         try:
             return await database.lock(self.transactional_id, timeout_ms=timeout_ms)
         finally:
-            await database.rollback()
-            await database.close()
+            await self._uninterrupted(_end(database))
 
     def _outcome_unknown(self, write: DualWrite, why: str) -> OutcomeUnknown:
         return OutcomeUnknown(
@@ -512,11 +556,16 @@ class DualWrites:
                 self._unresolved.prepared_state if self._unresolved is not None else self._in_doubt,
             )
         self._slot.move(SlotState.CLOSED)
-        await self._kafka.give_up()
+        await self._give_up()
 
     def _reach(self, point: PausePoint) -> None:
         if self._pause is not None:
             self._pause(point)
+
+
+async def _end(database: DatabaseTransaction) -> None:
+    await database.rollback()
+    await database.close()
 
 
 def _first_line(error: Exception) -> str:
