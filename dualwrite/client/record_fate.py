@@ -28,6 +28,12 @@ class RecordFate:
         """Whether the fate is known."""
         return self._batch.done
 
+    def outcome(self) -> RecordMetadata:
+        """What `result()` gives, without waiting. Raises `KafkaTimeoutError` while the fate is not known."""
+        if not self.done():
+            raise self._no_answer(0)
+        return self._outcome()
+
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call `callback(this future)` once the fate is known; as `on_delivery` of `send()`."""
         self._engine.callbacks.add(self._batch, self._index, self._timestamp_ms, lambda *_: callback(self))

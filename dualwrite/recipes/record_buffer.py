@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from dualwrite.client.group_metadata import group_of, positions_of
 from dualwrite.client.record_checks import (
@@ -18,6 +18,7 @@ from dualwrite.client.record_checks import (
     checked_timestamp_ms,
     encoded,
 )
+from dualwrite.client.record_fate import RecordFate
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
 from dualwrite.client.serializing import Serializers
 from dualwrite.errors import IllegalStateError, TransactionTooLargeError
@@ -26,12 +27,6 @@ DEFAULT_MAX_BUFFERED_BYTES: Final = 33_554_432
 """As much as a producer buffers by default, so that one flush takes it."""
 
 _RECORD_OVERHEAD_BYTES: Final = 100
-
-
-class RecordFate(Protocol):
-    """What a producer gives for a record that it has taken over."""
-
-    def result(self, timeout_s: float | None = None) -> RecordMetadata: ...
 
 
 class BufferedRecord:
@@ -64,7 +59,7 @@ class BufferedRecord:
                 f"this record for {self.topic!r} has not been sent: a dual write sends when its block ends, "
                 "so its place in Kafka is known only after that"
             )
-        return self.fate.result(0)
+        return self.fate.outcome()
 
     @property
     def size_bytes(self) -> int:

@@ -74,7 +74,8 @@ class SqlAlchemyTransaction:
 class SqlAlchemyDatabase:
     """`Database` on an engine."""
 
-    errors: tuple[type[Exception], ...] = (SQLAlchemyError,)
+    # asyncpg's refused connections come through as the OSError that they are
+    errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
 
     def __init__(self, engine: sa.Engine, *, create_table: bool, carry: Carry = here) -> None:
         self._engine = engine

@@ -123,7 +123,7 @@ class _SqliteWriteLock(_UpdatedRow):
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
     def assert_transaction(self, connection: sa.Connection) -> None:
-        if not getattr(connection.connection.dbapi_connection, "in_transaction", True):
+        if not getattr(connection.connection.driver_connection, "in_transaction", True):
             raise IllegalStateError(_AUTOCOMMIT)
 
 

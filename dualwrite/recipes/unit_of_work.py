@@ -143,7 +143,7 @@ def _before_statement(
 ) -> None:
     work = connection.get_execution_options().get(_OPTION)
     if work is not None:
-        work._before_statement(statement, cursor)
+        work._before_statement(statement)
 
 
 def _after_statement(
@@ -151,15 +151,17 @@ def _after_statement(
 ) -> None:
     work = connection.get_execution_options().get(_OPTION)
     if work is not None:
-        work._after_statement(statement, cursor)
+        work._after_statement(statement)
 
 
-def _in_transaction(cursor: Any) -> bool | None:
+def _in_transaction(connection: sa.Connection) -> bool | None:
     """Whether the driver's connection is in a transaction, from its own memory; None where it does not tell."""
-    connection = getattr(cursor, "connection", None)
-    in_transaction: bool | None = getattr(connection, "in_transaction", None)  # sqlite3
-    if in_transaction is None and (info := getattr(connection, "info", None)) is not None:  # psycopg
-        return bool(info.transaction_status != _PSYCOPG_IDLE)
+    driver = connection.connection.driver_connection
+    if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg
+        return bool(status != _PSYCOPG_IDLE)
+    if (asks := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
+        return bool(asks())
+    in_transaction = getattr(driver, "in_transaction", None)  # sqlite3, aiosqlite
     return in_transaction if isinstance(in_transaction, bool) else None
 
 
@@ -168,7 +170,7 @@ def _commits_by_itself(connection: sa.Connection) -> bool:
     if dbapi_connection is None or not connection.dialect.detect_autocommit_setting(dbapi_connection):
         return False
     # sqlite3 without transactions of its own may be in one that a listener of SQLAlchemy's "begin" event has begun
-    return not getattr(dbapi_connection, "in_transaction", False)
+    return not getattr(connection.connection.driver_connection, "in_transaction", False)
 
 
 def _on_error(context: ExceptionContext) -> None:
@@ -320,13 +322,13 @@ class UnitOfWork:
         if not self.connection.in_nested_transaction():
             self.doom(error)
 
-    def _before_statement(self, statement: str, cursor: Any) -> None:
+    def _before_statement(self, statement: str) -> None:
         if _ENDS_TRANSACTION.match(statement):
             raise TransactionEndedInsideError(
                 f"{statement.strip()!r} was sent inside a dual write, whose transaction only the end of the block may "
                 "end; the statement was not executed, and neither database nor Kafka is changed"
             )
-        if self._driver_has_begun and _in_transaction(cursor) is False:
+        if self._driver_has_begun and _in_transaction(self.connection) is False:
             ended = TransactionEndedInsideError(
                 "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
                 "Kafka is not changed, and the database only by what a COMMIT has made permanent: leave the ending of "
@@ -335,9 +337,9 @@ class UnitOfWork:
             self.doom(ended)
             raise ended
 
-    def _after_statement(self, statement: str, cursor: Any) -> None:
+    def _after_statement(self, statement: str) -> None:
         if not self._driver_has_begun:
-            self._driver_has_begun = _in_transaction(cursor) is True
+            self._driver_has_begun = _in_transaction(self.connection) is True
         savepoint = _SAVEPOINT.match(statement)
         if savepoint is not None:
             self._follow_savepoint(savepoint["verb"].upper(), savepoint["name"])
