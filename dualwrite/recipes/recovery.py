@@ -1,0 +1,408 @@
+"""`RecoveryService`: completes what crashed processes left open, for many transactional ids, at any time.
+
+    service = RecoveryService(engine, bootstrap_servers="127.0.0.1:9092", prefix="orders-")
+    report = service.recover()            # or service.plan(), which changes nothing
+    if report.left:
+        ...
+
+What is done about an id and why it is safe: `dualwrite.recipes.recovery_plan`. How it is done: the steps of
+`DualWriter.recover()`, under the lock of the id's row.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription
+from dualwrite.client.recovery import Described, DescribedState
+from dualwrite.errors import (
+    ConfigError,
+    DualWriteError,
+    IncompleteAnswerError,
+    PreparedTransactionLost,
+    RowLockTimeoutError,
+)
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes import blocking
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.dual_writes import DualWrites
+from dualwrite.recipes.kafka_side import BlockingKafkaSide
+from dualwrite.recipes.recovery_plan import CHANGES, NEEDS_SOMEBODY, Action, Facts, Row, age_ms_of, decide
+from dualwrite.recipes.recovery_rows import stored_texts
+from dualwrite.recipes.settings import KafkaSettings
+from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
+
+__all__ = ["Action", "Found", "RecoveryReport", "RecoveryService"]
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_MIN_AGE_MS: Final = 60_000
+DEFAULT_LOCK_TIMEOUT_MS: Final = 100
+_OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_ADMIN_ONLY: Final = "default_api_timeout_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One transactional id that recovery met.
+
+    `changed`: what `action` names was carried out; False where it was only planned, does not change anything, or
+    failed, which `error` tells. `row` is what the database holds, None where there is no row. `state` and `pair` are
+    what the coordinator said, with `age_ms` for how long a transaction has been open, None where none is.
+    """
+
+    transactional_id: str
+    action: Action
+    changed: bool
+    row: str | None
+    state: str
+    pair: str
+    age_ms: int | None
+    topic_partitions: tuple[str, ...]
+    error: str | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether this is in doubt, or wrong, and not because of a living owner."""
+        return self.action in NEEDS_SOMEBODY or (self.action in CHANGES and not self.changed)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What one round met. `settled`: how many ids were looked at that had nothing open and nothing missing.
+
+    `unseen` says what could not be asked.
+    """
+
+    found: tuple[Found, ...]
+    settled: int
+    unseen: tuple[str, ...]
+    applied: bool
+
+    @property
+    def left(self) -> tuple[Found, ...]:
+        """What somebody has to see to, or a later round."""
+        return tuple(found for found in self.found if found.is_left)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is left and everything was seen."""
+        return not self.left and not self.unseen
+
+
+class _Left(Exception):  # noqa: N818 - it ends an examination, and is no error
+    """What an examination under the lock came to, where the id is not taken over."""
+
+    def __init__(self, found: Found) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+class RecoveryService:
+    """Finds rows and open transactions that do not match, and resolves each by its row, under its lock.
+
+    `prefix` (an empty one: all ids) and `transactional_ids` say which ids are looked at. A transaction is left to its
+    owner until it has been open for `min_age_ms`, by this machine's clock. A row that is not free within
+    `lock_timeout_ms` is in use. `acknowledge_lost` are ids whose loss somebody has seen to: they can be used again.
+    `force_terminate` are ids without a row whose open transaction is to be aborted: no database is asked about them.
+    `timeout_ms` bounds each request to Kafka. The other settings are those of the way to the cluster.
+
+    Any number of services, writers and other processes may be at it at the same time. An owner that lives and has
+    nothing open is not disturbed. Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        prefix: str | None = None,
+        transactional_ids: Iterable[str] = (),
+        min_age_ms: int = DEFAULT_MIN_AGE_MS,
+        lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
+        acknowledge_lost: Iterable[str] = (),
+        force_terminate: Iterable[str] = (),
+        timeout_ms: int = 60_000,
+        clock: Callable[[], float] = time.time,
+        **settings: Any,
+    ) -> None:
+        self._prefix = prefix
+        self._lost = frozenset(_several("acknowledge_lost", acknowledge_lost))
+        self._vouched = frozenset(_several("force_terminate", force_terminate))
+        self._ids = frozenset(_several("transactional_ids", transactional_ids)) | self._lost | self._vouched
+        if prefix is None and not self._ids:
+            raise ConfigError("which ids? give a prefix (an empty one means all of them) or transactional_ids")
+        if min_age_ms < 0:
+            raise ConfigError(f"min_age_ms is at least 0, not {min_age_ms}")
+        self._engine = engine
+        self._min_age_ms = min_age_ms
+        self._lock_timeout_ms = lock_timeout_ms
+        self._clock = clock
+        self._settings = _without(_ADMIN_ONLY, settings) | {
+            "accept_bounded_guarantee": True,  # what is found was left under it; nothing new is prepared here
+            "max_block_ms": timeout_ms,
+        }
+        KafkaSettings("checked-before-use", self._settings)
+        self._admin = TransactionAdmin(**settings, default_api_timeout_ms=timeout_ms)
+
+    def plan(self) -> RecoveryReport:
+        """What `recover()` would do now; changes nothing. Takes the locks of rows for a moment, as that does."""
+        return self._round(apply=False)
+
+    def recover(self) -> RecoveryReport:
+        """Resolve what can be resolved now.
+
+        An id that cannot be resolved is reported with its error and keeps none of the others from it. Raises where
+        nothing can be resolved: StateRowError for a table that is missing, the database's own errors, and Kafka's.
+        """
+        return self._round(apply=True)
+
+    def run(
+        self,
+        interval_s: float,
+        *,
+        stopped: threading.Event,
+        heard: Callable[[RecoveryReport], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Recover every `interval_s` seconds until `stopped` is set; a round that fails is told, and tried again."""
+        while not stopped.is_set():
+            try:
+                report = self.recover()
+            except (DualWriteError, SQLAlchemyError) as error:
+                failed(error)
+            else:
+                heard(report)
+            stopped.wait(interval_s)
+
+    def close(self) -> None:
+        """Let go of the connections to Kafka; idempotent."""
+        self._admin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- one round ------------------------------------------------------------------------------------------
+
+    def _round(self, *, apply: bool) -> RecoveryReport:
+        unseen: list[str] = []
+        version = _transaction_version(self._admin.describe_features())
+        texts = stored_texts(self._engine, prefix=self._prefix, transactional_ids=self._ids)
+        ids = sorted({*texts, *self._ids, *self._listed(unseen)})
+        found = []
+        descriptions = self._described(ids, unseen)
+        for each, description in descriptions.items():
+            met = self._one(_Seen(each, texts.get(each), description, version), apply=apply)
+            if met is not None and met.action is not Action.NOTHING:
+                found.append(met)
+        return RecoveryReport(tuple(found), len(descriptions) - len(found), tuple(unseen), apply)
+
+    def _listed(self, unseen: list[str]) -> list[str]:
+        """The ids of the prefix that have something open."""
+        if self._prefix is None:
+            return []
+        listed = _as_far_as_seen(lambda: self._admin.transactions_of_prefix(self._prefix or ""), unseen)
+        return [row.transactional_id for row in listed if row.state in _OPEN_STATES]
+
+    def _described(self, ids: list[str], unseen: list[str]) -> dict[str, TransactionDescription | None]:
+        if not ids:
+            return {}
+        described: dict[str, TransactionDescription | None] = _as_far_as_seen(
+            lambda: self._admin.describe_transactions(ids), unseen
+        )
+        return described
+
+    # ---- one id ---------------------------------------------------------------------------------------------
+
+    def _one(self, seen: _Seen, *, apply: bool) -> Found | None:
+        """What becomes of one id, with whatever befalls it; None where there is nothing to do."""
+        try:
+            # A first look, without a lock: whether there can be anything to do.
+            if self._decide(seen, Row.MISSING if seen.text is None else Row.FREE) is Action.NOTHING:
+                return None
+            return self._resolve(seen, apply=apply)
+        except _Left as left:
+            return left.found
+        except RowLockTimeoutError:
+            return self._found(seen, self._decide(seen, Row.HELD))
+        except PreparedTransactionLost as lost:
+            return self._found(seen, Action.LOST, error=first_line(lost))
+        except (DualWriteError, SQLAlchemyError, ValueError) as error:
+            return self._found(seen, Action.FAILED, error=first_line(error))
+
+    def _resolve(self, seen: _Seen, *, apply: bool) -> Found:
+        if seen.text is None:
+            vouched = seen.transactional_id in self._vouched
+            action = self._decide(seen, Row.VOUCHED if vouched else Row.MISSING)
+            if action is not Action.TERMINATE or not apply:
+                return self._found(seen, action)
+        return self._completed(seen, apply=apply)
+
+    def _completed(self, seen: _Seen, *, apply: bool) -> Found:
+        """By the steps of a dual write, under the lock of the row; one that is missing is made for that.
+
+        Raises _Left where the facts under the lock are against it.
+        """
+        unnamed = Row.FREE if seen.text is not None else Row.VOUCHED
+        writes = self._writes(seen.transactional_id)
+        now = seen
+
+        def examine(row: PreparedTxnState) -> None:
+            nonlocal now
+            now = self._look_again(seen, row)
+            action = self._decide(now, unnamed if row.is_empty else Row.FREE)
+            if action is Action.ACKNOWLEDGE and apply:
+                raise _Left(self._acknowledged(now))
+            if action not in CHANGES or not apply:
+                raise _Left(self._found(now, action))
+
+        try:
+            with writes.exclusively():
+                outcome = blocking.run(writes.recover(examine)).outcome
+        finally:
+            blocking.run(writes.close())
+        return self._found(now, _DONE[unnamed, outcome], changed=outcome is not Outcome.NOTHING)
+
+    def _look_again(self, seen: _Seen, row: PreparedTxnState) -> _Seen:
+        """The facts under the lock."""
+        description = self._admin.describe_transactions([seen.transactional_id])[seen.transactional_id]
+        return _Seen(seen.transactional_id, str(row), description, seen.transaction_version)
+
+    def _acknowledged(self, seen: _Seen) -> Found:
+        """What shows the loss is overwritten at the coordinator; the row stays as it was decided."""
+        self._admin.force_terminate_transaction(seen.transactional_id)
+        _log.warning(
+            "transactional id %s: the loss of %s was acknowledged; Kafka said %s at %s",
+            *(seen.transactional_id, seen.text, seen.state, seen.pair),
+        )
+        return self._found(seen, Action.ACKNOWLEDGE, changed=True)
+
+    def _writes(self, transactional_id: str) -> DualWrites:
+        return DualWrites(
+            transactional_id,
+            database=SqlAlchemyDatabase(self._engine, create_table=False),
+            kafka=BlockingKafkaSide(KafkaSettings(transactional_id, self._settings).producer),
+            sleep=blocking.sleep,
+            lock_timeout_ms=self._lock_timeout_ms,
+            resolve_timeout_ms=0,
+            pause=None,
+        )
+
+    def _decide(self, seen: _Seen, row: Row) -> Action:
+        return decide(
+            Facts(row, seen.stored, seen.described, self._age_ms(seen), seen.transaction_version),
+            min_age_ms=self._min_age_ms,
+            lost_is_acknowledged=seen.transactional_id in self._lost,
+        )
+
+    def _age_ms(self, seen: _Seen) -> int | None:
+        return age_ms_of(seen.state, seen.start_ms, int(self._clock() * 1000))
+
+    def _found(self, seen: _Seen, action: Action, *, changed: bool = False, error: str | None = None) -> Found:
+        return Found(
+            transactional_id=seen.transactional_id,
+            action=action,
+            changed=changed,
+            row=seen.text,
+            state=seen.state,
+            pair=str(seen.pair),
+            age_ms=self._age_ms(seen),
+            topic_partitions=seen.topic_partitions,
+            error=error,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One id as it was seen at one moment; `text` is what its row holds, None where there is none."""
+
+    transactional_id: str
+    text: str | None
+    description: TransactionDescription | None
+    transaction_version: int
+
+    @property
+    def stored(self) -> PreparedTxnState:
+        """Raises ValueError where the row holds something else than a prepared state."""
+        return PreparedTxnState(self.text)
+
+    @property
+    def described(self) -> Described:
+        """Raises ValueError for a state that this version of the package has not heard of."""
+        return Described(DescribedState(self.state), self.pair, -1 if self.start_ms is None else self.start_ms)
+
+    @property
+    def state(self) -> str:
+        return DescribedState.NOT_FOUND.value if self.description is None else self.description.state
+
+    @property
+    def start_ms(self) -> int | None:
+        return None if self.description is None else self.description.transaction_start_time_ms
+
+    @property
+    def pair(self) -> PreparedTxnState:
+        found = self.description
+        if found is None or found.producer_id < 0 or found.producer_epoch < 0:
+            return PreparedTxnState()
+        return PreparedTxnState.of(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
+
+    @property
+    def topic_partitions(self) -> tuple[str, ...]:
+        held = () if self.description is None else sorted(self.description.topic_partitions)
+        return tuple(f"{topic}-{partition}" for topic, partition in held)
+
+
+_DONE: Final = {
+    (Row.FREE, Outcome.COMMITTED): Action.COMMIT,
+    (Row.FREE, Outcome.ROLLED_BACK): Action.ABORT,
+    (Row.FREE, Outcome.NOTHING): Action.NOTHING,
+    (Row.VOUCHED, Outcome.COMMITTED): Action.COMMIT,
+    (Row.VOUCHED, Outcome.ROLLED_BACK): Action.TERMINATE,
+    (Row.VOUCHED, Outcome.NOTHING): Action.NOTHING,
+}
+"""What was carried out, by what the coordinator and the row told at last."""
+
+
+def _transaction_version(features: Mapping[int, BrokerFeatures]) -> int:
+    """The level of the cluster, by the broker that has heard of its features last."""
+    newest = max(features.values(), key=lambda each: each.finalized_features_epoch)
+    return newest.finalized_features.get("transaction.version", (0, 0))[1]
+
+
+def _as_far_as_seen(ask: Callable[[], Any], unseen: list[str]) -> Any:
+    try:
+        return ask()
+    except IncompleteAnswerError as error:
+        unseen.extend(dict.fromkeys(map(first_line, error.failures.values())))
+        return error.partial
+
+
+def _several(name: str, given: Iterable[str]) -> Collection[str]:
+    if isinstance(given, str):
+        raise ConfigError(f"{name} takes several transactional ids, not the text {given!r}")
+    return tuple(given)
+
+
+def _without(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    if name in settings:
+        raise ConfigError(f"{name} is called timeout_ms here")
+    return dict(settings)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without what it quotes."""
+    cause = getattr(error, "orig", None) or error  # SQLAlchemy's wraps what the driver said
+    return str(cause).strip().partition("\n")[0]

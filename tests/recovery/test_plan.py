@@ -1,0 +1,103 @@
+"""The table of recovery: every combination of facts, against the rules written out once more in another way."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from dualwrite.client.recovery import Described, DescribedState, Finding, find
+from dualwrite.prepared_state import MAX_PRODUCER_EPOCH, PreparedTxnState
+from dualwrite.recipes.recovery_plan import ACTIONS, CHANGES, Action, Age, Facts, Row, age_ms_of, decide
+
+MIN_AGE_MS = 1_000
+STORED = PreparedTxnState("7:10")
+PAIRS = [
+    PreparedTxnState(text)
+    for text in ("", "7:8", "7:9", "7:10", "7:11", "7:12", "7:13", "8:0", "8:10", f"7:{MAX_PRODUCER_EPOCH}")
+]
+STORED_STATES = [PreparedTxnState(), STORED, PreparedTxnState(f"7:{MAX_PRODUCER_EPOCH - 1}")]
+AGES_MS = [None, 0, MIN_AGE_MS - 1, MIN_AGE_MS, 10**9]
+VERSIONS = [0, 1, 2]  # tiers 4, 4, and 3 to 1
+
+EVERYTHING = [
+    Facts(row, stored, Described(state, pair, -1), age_ms, version)
+    for row, stored, state, pair, age_ms, version in itertools.product(
+        Row, STORED_STATES, DescribedState, PAIRS, AGES_MS, VERSIONS
+    )
+    if row in (Row.FREE, Row.HELD) or stored.is_empty
+]
+
+
+def expected(facts: Facts, acknowledged: bool) -> Action:
+    """The rules, as sentences of the documentation."""
+    is_open = facts.described.state is DescribedState.ONGOING
+    is_old = facts.age_ms is not None and facts.age_ms >= MIN_AGE_MS
+    finding = find(facts.stored, facts.described, facts.transaction_version)
+    if facts.row in (Row.MISSING, Row.VOUCHED):
+        if is_open:
+            if not is_old:
+                return Action.YOUNG
+            return Action.TERMINATE if facts.row is Row.VOUCHED else Action.NO_ROW
+    elif facts.row is Row.HELD:
+        if is_open or finding in (Finding.ABORTED, Finding.VANISHED):
+            return Action.IN_USE
+    elif finding is Finding.VANISHED:
+        return Action.FORGOTTEN
+    elif finding is Finding.ABORTED:
+        return Action.ACKNOWLEDGE if acknowledged else Action.LOST
+    elif is_open:
+        if not is_old:
+            return Action.YOUNG
+        return Action.COMMIT if facts.stored and facts.described.pair == facts.stored else Action.ABORT
+    if facts.described.state in (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT):
+        return Action.ENDING
+    return Action.NOTHING
+
+
+def test_every_combination_of_facts() -> None:
+    seen = set()
+    for facts, acknowledged in itertools.product(EVERYTHING, (False, True)):
+        action = decide(facts, min_age_ms=MIN_AGE_MS, lost_is_acknowledged=acknowledged)
+        assert action is expected(facts, acknowledged), facts
+        seen.add(action)
+    assert seen == set(Action) - {Action.FAILED}
+
+
+def test_the_table_is_whole() -> None:
+    assert set(ACTIONS) == set(itertools.product(Row, Age, Finding))
+
+
+def test_what_is_in_use_or_young_or_has_no_row_is_never_changed() -> None:
+    for (row, age, _), action in ACTIONS.items():
+        if row in (Row.HELD, Row.MISSING) or age is Age.YOUNG:
+            assert action not in CHANGES
+
+
+def test_only_the_row_makes_a_commit() -> None:
+    for facts in EVERYTHING:
+        if decide(facts, min_age_ms=0) is Action.COMMIT:
+            assert facts.stored == facts.described.pair
+            assert facts.stored
+            assert facts.row is Row.FREE
+
+
+def test_what_nobody_has_open_is_never_aborted() -> None:
+    for facts in EVERYTHING:
+        if facts.described.state is not DescribedState.ONGOING:
+            assert decide(facts, min_age_ms=0) not in (Action.COMMIT, Action.ABORT, Action.TERMINATE)
+
+
+@pytest.mark.parametrize(
+    ("state", "start_ms", "expected_ms"),
+    [
+        ("Ongoing", 400, 600),
+        ("Ongoing", 1_500, 0),  # clocks differ
+        ("Ongoing", None, None),
+        ("Empty", 400, None),
+        ("CompleteCommit", 400, None),
+        ("unheard of", 400, None),
+    ],
+)
+def test_an_age_is_that_of_what_is_open(state: str, start_ms: int | None, expected_ms: int | None) -> None:
+    assert age_ms_of(state, start_ms, 1_000) == expected_ms

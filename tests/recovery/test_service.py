@@ -1,0 +1,224 @@
+"""`RecoveryService` on both databases: what it resolves, what it leaves alone, and that it may be repeated."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import ConfigError, StateRowError
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.recovery import Action, RecoveryReport, RecoveryService
+from dualwrite.recipes.state_table import SqlAlchemyStateStore, kafka_transaction_state
+from tests.crash.scenario import AtPoint, Predecessor, Scenario
+from tests.recovery.world import left_open, service
+from tests.support.databases import Database, state_row
+
+
+@pytest.fixture
+def scenario(database: Database, emulator: Emulator) -> Scenario:
+    return Scenario(database, emulator)
+
+
+EXPECTED = {Predecessor.COMMITTED: Action.COMMIT, Predecessor.ROLLED_BACK: Action.ABORT}
+
+
+@pytest.mark.parametrize("predecessor", Predecessor)
+def test_what_a_crash_left_is_planned_then_resolved_then_gone(scenario: Scenario, predecessor: Predecessor) -> None:
+    scenario.leave_behind(predecessor)
+    before = scenario.emulator.transactions()
+    with service(scenario) as recovery:
+        planned = recovery.plan()
+        assert scenario.emulator.transactions() == before
+        done = recovery.recover()
+        again = recovery.recover()
+    (plan,), (found,) = planned.found, done.found
+    assert (plan.action, plan.changed, plan.is_left) == (EXPECTED[predecessor], False, True)
+    assert (found.action, found.changed, found.is_left) == (EXPECTED[predecessor], True, False)
+    assert found.topic_partitions == (f"{scenario.topic}-0",)
+    assert (found.row == found.pair) is (predecessor is Predecessor.COMMITTED)
+    assert (planned.is_clean, done.is_clean, again.is_clean) == (False, True, True)
+    assert (again.found, again.settled) == ((), 1)
+    scenario.assert_both_sides_agree()
+
+
+def test_what_was_opened_and_never_prepared_is_aborted(scenario: Scenario) -> None:
+    left_open(scenario.emulator, scenario.transactional_id, scenario.topic)
+    SqlAlchemyStateStore(scenario.database.engine).ensure_row(scenario.transactional_id)
+    with service(scenario) as recovery:
+        (found,) = recovery.recover().found
+    assert (found.action, found.changed, found.row) == (Action.ABORT, True, "")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_young_transaction_is_left_to_its_owner(scenario: Scenario) -> None:
+    scenario.leave_behind(Predecessor.COMMITTED)
+    with service(scenario, min_age_ms=3_600_000) as recovery:
+        report = recovery.recover()
+    (found,) = report.found
+    assert (found.action, found.changed, report.is_clean) == (Action.YOUNG, False, True)
+    assert found.age_ms is not None
+
+
+def test_a_living_owner_in_its_block_is_not_disturbed(scenario: Scenario) -> None:
+    reports: list[RecoveryReport] = []
+
+    def meanwhile() -> None:
+        with service(scenario) as recovery:
+            reports.append(recovery.recover())
+
+    with scenario.writer(AtPoint(PausePoint.AFTER_PREPARE, meanwhile)) as writer:
+        assert scenario.write(writer, 1).error is None
+        assert scenario.write(writer, 2).error is None
+    (found,) = reports[0].found
+    assert (found.action, found.changed, reports[0].is_clean) == (Action.IN_USE, False, True)
+    scenario.assert_both_sides_agree()
+
+
+def test_an_idle_living_owner_is_not_fenced(scenario: Scenario) -> None:
+    with scenario.writer() as writer, service(scenario) as recovery:
+        assert scenario.write(writer, 1).error is None
+        assert recovery.recover().found == ()
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_an_id_without_a_row_is_reported_and_touched_only_when_named(scenario: Scenario) -> None:
+    left_open(scenario.emulator, scenario.transactional_id, scenario.topic)
+    with service(scenario) as recovery:
+        report = recovery.recover()
+    (found,) = report.found
+    assert (found.action, found.changed, found.row, report.is_clean) == (Action.NO_ROW, False, None, False)
+    assert state_row(scenario.database, scenario.transactional_id) is None
+    with service(scenario, force_terminate=[scenario.transactional_id]) as recovery:
+        (plan,) = recovery.plan().found
+        assert (plan.action, plan.changed) == (Action.TERMINATE, False)
+        assert state_row(scenario.database, scenario.transactional_id) is None
+        (done,) = recovery.recover().found
+        assert (done.action, done.changed) == (Action.TERMINATE, True)
+        assert recovery.recover().is_clean
+    scenario.assert_nothing_open()
+
+
+def test_naming_an_id_does_not_overrule_its_row(scenario: Scenario) -> None:
+    scenario.leave_behind(Predecessor.COMMITTED)
+    with service(scenario, force_terminate=[scenario.transactional_id]) as recovery:
+        (found,) = recovery.recover().found
+    assert (found.action, found.changed) == (Action.COMMIT, True)
+    scenario.assert_both_sides_agree()
+
+
+def test_many_by_their_prefix_and_no_others(database: Database, emulator: Emulator) -> None:
+    ours = [Scenario(database, emulator, transactional_id=f"a_%{number}") for number in range(3)]
+    other = Scenario(database, emulator, transactional_id="A_%9")
+    between = Scenario(database, emulator, transactional_id="abc-1")
+    ours[0].leave_behind(Predecessor.ROLLED_BACK)
+    ours[1].leave_behind(Predecessor.ROLLED_BACK)
+    other.leave_behind(Predecessor.ROLLED_BACK)
+    between.leave_behind(Predecessor.ROLLED_BACK)
+    left_open(emulator, "a_%2", ours[2].topic)
+    with service(ours[0], prefix="a_%", transactional_ids=[]) as recovery:
+        report = recovery.recover()
+    assert [(found.transactional_id, found.action) for found in report.found] == [
+        ("a_%0", Action.ABORT),
+        ("a_%1", Action.ABORT),
+        ("a_%2", Action.NO_ROW),
+    ]
+    for untouched in (other, between):
+        with pytest.raises(AssertionError):
+            untouched.assert_nothing_open()
+
+
+def test_two_at_once_resolve_everything_exactly_once(database: Database, emulator: Emulator) -> None:
+    scenarios = [Scenario(database, emulator, transactional_id=f"many-{number}") for number in range(6)]
+    for number, scenario in enumerate(scenarios):
+        if number % 2:
+            scenario.leave_behind(Predecessor.ROLLED_BACK)
+        else:
+            left_open(emulator, scenario.transactional_id, scenario.topic)
+            SqlAlchemyStateStore(database.engine).ensure_row(scenario.transactional_id)
+    start = threading.Barrier(2)
+
+    def recover(_: int) -> RecoveryReport:
+        engine = sa.create_engine(database.url, poolclass=sa.NullPool)
+        with RecoveryService(
+            engine, bootstrap_servers=emulator.bootstrap_servers, prefix="many-", min_age_ms=0
+        ) as recovery:
+            start.wait(timeout=30)
+            return recovery.recover()
+
+    with ThreadPoolExecutor(2) as threads:
+        reports = list(threads.map(recover, range(2)))
+    resolved = [found.transactional_id for report in reports for found in report.found if found.changed]
+    with service(scenarios[0], prefix="many-") as recovery:
+        resolved += [found.transactional_id for found in recovery.recover().found]
+    assert sorted(resolved) == [scenario.transactional_id for scenario in scenarios]
+    assert not any(found.error for report in reports for found in report.found)
+    for scenario in scenarios:
+        scenario.assert_nothing_open()
+
+
+def test_a_row_that_makes_no_sense_is_reported_and_keeps_nothing_from_the_others(
+    database: Database, emulator: Emulator
+) -> None:
+    broken = Scenario(database, emulator, transactional_id="some-1")
+    fine = Scenario(database, emulator, transactional_id="some-2")
+    fine.leave_behind(Predecessor.COMMITTED)
+    with database.engine.begin() as connection:
+        connection.execute(
+            kafka_transaction_state.insert().values(transactional_id="some-1", prepared_transaction_state="what?")
+        )
+    with service(broken, prefix="some-") as recovery:
+        report = recovery.recover()
+    assert [(found.action, found.changed) for found in report.found] == [(Action.FAILED, False), (Action.COMMIT, True)]
+    assert "'what?' is not a prepared transaction state" in str(report.found[0].error)
+    assert report.left == report.found[:1]
+    fine.assert_both_sides_agree()
+
+
+def test_a_database_without_the_table_decides_nothing(database: Database, emulator: Emulator) -> None:
+    with RecoveryService(database.engine, bootstrap_servers=emulator.bootstrap_servers, prefix="") as recovery:
+        with pytest.raises(StateRowError, match="kafka_transaction_state does not exist"):
+            recovery.recover()
+
+
+def test_rounds_until_it_is_stopped(scenario: Scenario) -> None:
+    scenario.leave_behind(Predecessor.COMMITTED)
+    stopped = threading.Event()
+    heard: list[RecoveryReport] = []
+    failed: list[Exception] = []
+
+    def hear(report: RecoveryReport) -> None:
+        heard.append(report)
+        kafka_transaction_state.drop(scenario.database.engine)
+
+    def fail(error: Exception) -> None:
+        failed.append(error)
+        stopped.set()
+
+    with service(scenario) as recovery:
+        recovery.run(0.001, stopped=stopped, heard=hear, failed=fail)
+    assert [found.action for found in heard[0].found] == [Action.COMMIT]
+    assert [type(error) for error in failed] == [StateRowError]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"transactional_ids": []}, "give a prefix"),
+        ({"transactional_ids": "orders-1"}, "takes several transactional ids"),
+        ({"min_age_ms": -1}, "min_age_ms is at least 0"),
+        ({"default_api_timeout_ms": 1}, "is called timeout_ms here"),
+        ({"linger_mss": 1}, "linger_ms"),
+    ],
+)
+def test_settings_that_make_no_sense(tmp_path: Any, settings: dict[str, Any], said: str) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'db'}")
+    make: Callable[..., RecoveryService] = RecoveryService
+    with pytest.raises(ConfigError, match=said):
+        make(engine, bootstrap_servers="127.0.0.1:1", **{"transactional_ids": ["a"]} | settings)
