@@ -1,0 +1,240 @@
+"""`AsyncDualWriter`: write a database and Kafka in one decision, with SQLAlchemy's AsyncEngine.
+
+    async with AsyncDualWriter(engine, bootstrap_servers="127.0.0.1:9092", transactional_id="orders-1") as writer:
+        async with writer.transaction() as tx:
+            tx.session.add(Order(...))
+            tx.send("orders", key=..., value=...)
+
+The steps, and why they are safe, are those of `DualWriter`: `dualwrite.recipes.dual_writes`. What talks to the database
+is the same code too, carried out in SQLAlchemy's greenlets.
+
+Cancellation, at any await inside: before the database's COMMIT was sent, both sides are rolled back. After it was sent,
+and not answered, the write is UNRESOLVED, and `resolve()` or the next use asks the row. After it was answered the write
+is committed, and in doubt until the next use commits Kafka. CancelledError is raised in each case, with a note saying
+which; and not before the connection is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session
+from sqlalchemy.util import greenlet_spawn
+
+from dualwrite.errors import ConfigError, IllegalStateError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.awaiting_kafka_side import AwaitingKafkaSide
+from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution
+from dualwrite.recipes.pause_points import PauseHook
+from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.settings import KafkaSettings
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
+from dualwrite.recipes.uninterrupted import in_a_task
+from dualwrite.recipes.unit_of_work import UnitOfWork, watch
+
+__all__ = ["AsyncDualTransaction", "AsyncDualWriter", "Resolution"]
+
+ResultT = TypeVar("ResultT")
+
+AsyncBind = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection
+
+
+def in_a_greenlet(function: Callable[[], ResultT]) -> Awaitable[ResultT]:
+    """Carry out a function that talks to the database as if it blocked; the loop goes on meanwhile."""
+    return greenlet_spawn(function)
+
+
+def _connectable(bind: AsyncBind) -> AsyncSession | AsyncConnection:
+    bound = bind() if isinstance(bind, async_scoped_session) else bind
+    if not isinstance(bound, AsyncSession | AsyncConnection):
+        raise IllegalStateError(
+            f"a dual write runs on an AsyncSession or an AsyncConnection, not on {bind!r}; nothing was written"
+        )
+    return bound
+
+
+def _of_the_greenlets(bound: AsyncSession | AsyncConnection) -> Session | sa.Connection:
+    """What the awaited one stands for."""
+    if isinstance(bound, AsyncSession):
+        return bound.sync_session
+    if bound.sync_connection is None:
+        raise IllegalStateError(
+            "this AsyncConnection is not started, so nothing was written: use it in `async with engine.connect()`"
+        )
+    return bound.sync_connection
+
+
+class AsyncDualTransaction(DualWrite):
+    """One dual write; what `AsyncDualWriter.transaction()` yields. Sending is a plain call: records are kept."""
+
+    def __init__(
+        self,
+        work: UnitOfWork,
+        database: SqlAlchemyDatabase,
+        records: RecordBuffer,
+        *,
+        session: AsyncSession | None,
+        connection: AsyncConnection,
+    ) -> None:
+        super().__init__(database.transaction(work), records, in_a_task)
+        self._session = session
+        self._connection = connection
+
+    @property
+    def session(self) -> AsyncSession:
+        """The AsyncSession of this dual write. Raises IllegalStateError where it runs on a bare AsyncConnection."""
+        if self._session is None:
+            raise IllegalStateError("this dual write runs on an AsyncConnection; use tx.connection")
+        return self._session
+
+    @property
+    def connection(self) -> AsyncConnection:
+        """The connection whose transaction is the decision; within `session.begin_nested()` it is in the savepoint."""
+        return self._connection
+
+
+class AsyncDualWriter:
+    """`DualWriter` for coroutines: the same names, settings, rules and errors; what waits is awaited.
+
+    `engine` is an AsyncEngine (tested with psycopg, asyncpg and aiosqlite), and `session_factory` makes AsyncSessions,
+    an `async_sessionmaker` for instance. Without one the objects of a Session stay readable after the block
+    (`expire_on_commit=False`).
+
+    One dual write at a time, whatever the task; another one meanwhile raises IllegalStateError. Belongs to the loop in
+    which it is first used. How a cancellation ends, anywhere: see the module.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        transactional_id: str,
+        session_factory: Callable[[], AsyncSession] | None = None,
+        lock_timeout_ms: int | None = 60_000,
+        resolve_timeout_ms: int = 30_000,
+        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
+        create_table: bool = True,
+        pause: PauseHook | None = None,
+        **producer_settings: Any,
+    ) -> None:
+        if not isinstance(engine, AsyncEngine):
+            raise ConfigError(
+                f"engine takes a sqlalchemy.ext.asyncio.AsyncEngine, made by create_async_engine(url), not {engine!r}"
+            )
+        watch(engine.sync_engine)
+        self._engine = engine
+        settings = KafkaSettings(transactional_id, producer_settings)
+        self._serializers = settings.serializers
+        self._session_factory = session_factory or (lambda: AsyncSession(engine, expire_on_commit=False))
+        self._max_buffered_bytes = max_buffered_bytes
+        self._database = SqlAlchemyDatabase(engine.sync_engine, create_table=create_table, carry=in_a_greenlet)
+        self._writes = DualWrites(
+            settings.transactional_id,
+            database=self._database,
+            kafka=AwaitingKafkaSide(settings.producer),
+            sleep=asyncio.sleep,
+            lock_timeout_ms=lock_timeout_ms,
+            resolve_timeout_ms=resolve_timeout_ms,
+            pause=pause,
+            uninterrupted=in_a_task,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def transactional_id(self) -> str:
+        """Under which this writer sends."""
+        return self._writes.transactional_id
+
+    @property
+    def state(self) -> SlotState:
+        """What this writer knows about its transactional id."""
+        return self._writes.state
+
+    @property
+    def in_doubt(self) -> PreparedTxnState:
+        """The dual write that the database committed and whose Kafka commit is not confirmed yet; else empty.
+
+        As `DualWriter.in_doubt`.
+        """
+        return self._writes.in_doubt
+
+    @asynccontextmanager
+    async def transaction(self, bind: AsyncBind | None = None) -> AsyncIterator[AsyncDualTransaction]:
+        """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
+
+        `bind` is an AsyncSession or a started AsyncConnection of the caller's, on the writer's engine. What holds of
+        it, of records, savepoints and errors is what `DualWriter.transaction` says. A cancellation, by
+        `asyncio.timeout` for instance, is an exception of the block; one that comes while the block ends is raised,
+        with a note that tells what became of the dual write.
+        """
+        with self._writes.exclusively():
+            await self._writes.get_ready()
+            async with self._begun(bind) as tx:
+                try:
+                    yield tx
+                except BaseException:
+                    await self._writes.roll_back(tx)
+                    raise
+                await self._writes.commit(tx)
+
+    @asynccontextmanager
+    async def _begun(self, bind: AsyncBind | None) -> AsyncIterator[AsyncDualTransaction]:
+        """A dual write that somebody else ends; what interrupts it hears how, and what it opened is given back."""
+        tx = await self._begin(bind)
+        try:
+            try:
+                yield tx
+            finally:
+                tx._records.close()
+                await in_a_task(tx._database.close())
+        except BaseException as error:
+            tx.tell(error)
+            raise
+
+    async def _begin(self, bind: AsyncBind | None) -> AsyncDualTransaction:
+        bound = _connectable(self._session_factory() if bind is None else bind)
+        awaited = _of_the_greenlets(bound)
+        records = RecordBuffer(self._max_buffered_bytes, self._serializers)
+        try:
+            session = bound if isinstance(bound, AsyncSession) else None
+            connection = bound if isinstance(bound, AsyncConnection) else await bound.connection()
+            engine, owned = self._engine.sync_engine, bind is None
+            work = await in_a_greenlet(lambda: UnitOfWork(awaited, engine, records, owned=owned))
+        except BaseException:
+            if bind is None:
+                await in_a_task(bound.close())
+            raise
+        return AsyncDualTransaction(work, self._database, records, session=session, connection=connection)
+
+    async def recover(self) -> Resolution:
+        """Complete what a crash left open under this transactional id, by the row; harmless at any time.
+
+        As `DualWriter.recover`. When it is cancelled, nothing is lost: the next one does what is left.
+        """
+        with self._writes.exclusively():
+            return await self._writes.recover()
+
+    async def resolve(self) -> Resolution:
+        """Find out what became of a commit that raised OutcomeUnknown, or that was cancelled, and let Kafka follow.
+
+        As `DualWriter.resolve`.
+        """
+        return await self.recover()
+
+    async def close(self) -> None:
+        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
+        await self._writes.close()
