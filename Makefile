@@ -19,6 +19,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.dual_write $(DUAL_WRITE_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.broker $(BROKER_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.broker_scale $(SCALE_BENCH_ARGS)
 

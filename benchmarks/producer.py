@@ -276,11 +276,11 @@ def options() -> argparse.ArgumentParser:
         "Apache Kafka, each in turn and in a process of its own: what each does per second, and the ratios.",
     )
     parser.add_argument(
-        "--rounds", type=_rounds, default=3, metavar="N", help="how often each is measured (default: %(default)s)"
+        "--rounds", type=rounds_of, default=3, metavar="N", help="how often each is measured (default: %(default)s)"
     )
     parser.add_argument(
         "--duration-s",
-        type=_duration_s,
+        type=duration_of,
         default=1.0,
         metavar="SECONDS",
         help="how long a measurement takes (default: %(default)s)",
@@ -296,13 +296,13 @@ def options() -> argparse.ArgumentParser:
     return parser
 
 
-def _rounds(text: str) -> int:
+def rounds_of(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
     return int(text)
 
 
-def _duration_s(text: str) -> float:
+def duration_of(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:

@@ -1,0 +1,281 @@
+"""`python -m benchmarks.dual_write`: dual writes beside what they consist of and what they replace, with ratios.
+
+One Postgres and one broker emulator serve the whole run. Each round has every way do its work, one after the other and
+in a process of its own, so that a ratio is that of two neighbours. A read_committed consumer notes when each record
+can be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import broker_peers
+from benchmarks.clients import Done
+from benchmarks.dual_write_ways import DATABASE, DUAL, KAFKA, OUTBOX, SEQUENCE, WAYS, Written, create_tables
+from benchmarks.producer import duration_of, new_topic, rounds_of, show_progress
+from dualwrite.testing.postgres import PostgresServer
+
+WORKERS = (1, 8, 32)
+MAX_SEQUENCE_RATIO = 1.15
+MIN_OUTBOX_RATIO = 0.8
+_READ_TIMEOUT_S = 30.0
+_WARM_UP_S = 0.3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One way in one round. `readable_ms` is from the database's commit to the reading, by record; empty without."""
+
+    done: Done
+    readable_ms: list[float]
+
+    @property
+    def readable_p50_ms(self) -> float:
+        return statistics.median(self.readable_ms)
+
+    @property
+    def readable_p99_ms(self) -> float:
+        return statistics.quantiles([*self.readable_ms] * 2, n=100, method="inclusive")[98]
+
+
+Rounds = Mapping[str, Sequence[Measured]]
+"""By way, round by round."""
+
+
+# ---- what has to be reached -------------------------------------------------------------------------------------
+
+
+def verdict_sum(rounds: Rounds) -> str:
+    """A dual write beside what its two commits take where each is done alone, over and over."""
+    ratio = statistics.median(
+        dual.done.p50_ms / (database.done.p50_ms + kafka.done.p50_ms)
+        for dual, database, kafka in zip(rounds[DUAL], rounds[DATABASE], rounds[KAFKA], strict=True)
+    )
+    wanted = f"p50 of a dual write at most {MAX_SEQUENCE_RATIO:g} x (database alone + Kafka transaction alone)"
+    return f"{'reached' if ratio <= MAX_SEQUENCE_RATIO else 'MISSED'}: {ratio:.2f} x  {wanted}"
+
+
+def verdict_sequence(rounds: Rounds) -> str:
+    """A dual write beside the same two commits done in turns, where each finds the caches as the other left them."""
+    ratio = statistics.median(
+        dual.done.p50_ms / sequence.done.p50_ms for dual, sequence in zip(rounds[DUAL], rounds[SEQUENCE], strict=True)
+    )
+    wanted = f"p50 of a dual write at most {MAX_SEQUENCE_RATIO:g} x (database, then a Kafka transaction)"
+    return f"{'reached' if ratio <= MAX_SEQUENCE_RATIO else 'MISSED'}: {ratio:.2f} x  {wanted}"
+
+
+def verdict_rate(workers: int, rounds: Rounds) -> str:
+    """The rate of commits beside the outbox's."""
+    ratio = statistics.median(
+        dual.done.transactions_per_s / outbox.done.transactions_per_s
+        for dual, outbox in zip(rounds[DUAL], rounds[OUTBOX], strict=True)
+    )
+    wanted = f"{workers} workers: dual writes per second at least {MIN_OUTBOX_RATIO:g} x the outbox's"
+    return f"{'reached' if ratio >= MIN_OUTBOX_RATIO else 'MISSED'}: {ratio:.2f} x  {wanted}"
+
+
+def verdict_readable(workers: int, rounds: Rounds) -> str:
+    """How long a committed record cannot be read yet, beside the outbox's."""
+    dual, outbox = (statistics.median(each.readable_p50_ms for each in rounds[way]) for way in (DUAL, OUTBOX))
+    wanted = f"{workers} workers: from commit until readable, below the outbox's {outbox:.2f} ms"
+    return f"{'reached' if dual < outbox else 'MISSED'}: {dual:.2f} ms  {wanted}"
+
+
+def verdicts(results: Mapping[int, Rounds]) -> Iterator[str]:
+    """Of every bar that was measured."""
+    for workers, rounds in results.items():
+        if workers == 1 and all(rounds.get(way) for way in (DUAL, DATABASE, KAFKA)):
+            yield verdict_sum(rounds)
+        if workers == 1 and all(rounds.get(way) for way in (DUAL, SEQUENCE)):
+            yield verdict_sequence(rounds)
+        if workers > 1 and all(rounds.get(way) for way in (DUAL, OUTBOX)):
+            yield verdict_rate(workers, rounds)
+            yield verdict_readable(workers, rounds)
+
+
+def table(workers: int, rounds: Rounds) -> Table:
+    """A line per way: medians of the rounds."""
+    made = Table(title=f"{workers} worker{'s' if workers > 1 else ''}, a row and a record of 100 bytes each")
+    made.add_column("way")
+    for column in ("per second", "min", "max", "p50 ms", "p99 ms", "readable p50 ms", "readable p99 ms"):
+        made.add_column(column, justify="right")
+    for way, measured in rounds.items():
+        rates = [each.done.transactions_per_s for each in measured]
+        readable = ["-", "-"]
+        if all(each.readable_ms for each in measured):
+            centiles = zip(*((each.readable_p50_ms, each.readable_p99_ms) for each in measured), strict=True)
+            readable = [f"{statistics.median(of_rounds):.2f}" for of_rounds in centiles]
+        made.add_row(
+            way,
+            *(f"{value:,.0f}" for value in (statistics.median(rates), min(rates), max(rates))),
+            f"{statistics.median(each.done.p50_ms for each in measured):.2f}",
+            f"{statistics.median(each.done.p99_ms for each in measured):.2f}",
+            *readable,
+        )
+    return made
+
+
+# ---- measuring --------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """A read_committed consumer in a thread that notes when it saw each key."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.seen_s: dict[str, float] = {}
+        self._ended = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": "bench-reader",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._ended.is_set():
+            message = self._consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self.seen_s[message.key().decode()] = time.perf_counter()
+
+    def wait_for(self, keys: set[str]) -> None:
+        """Until all of them were seen. `SystemExit` if they do not come."""
+        deadline_s = time.monotonic() + _READ_TIMEOUT_S
+        while not keys <= self.seen_s.keys():
+            if time.monotonic() > deadline_s:
+                raise SystemExit(f"{len(keys - self.seen_s.keys())} records did not come within {_READ_TIMEOUT_S} s")
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._consumer.close()
+
+
+@contextmanager
+def relay(database_url: str, bootstrap_servers: str, topic: str) -> Iterator[None]:
+    """The outbox's relay in a process of its own."""
+    options = ["--database-url", database_url, "--bootstrap-servers", bootstrap_servers, "--topic", topic]
+    command = [sys.executable, "-m", "benchmarks.outbox_relay", *options]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != "ready\n":
+            raise SystemExit(f"the relay ended with exit status {process.wait(10)}")
+        yield
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(10)
+
+
+def measure(way: str, workers: int, database_url: sa.URL, bootstrap_servers: str, duration_s: float) -> Measured:
+    """Have workers go one way in a process of their own. `SystemExit` with what it wrote when it fails."""
+    url = database_url.render_as_string(hide_password=False)
+    libpq_url = database_url.set(drivername="postgresql").render_as_string(hide_password=False)
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    create_tables(engine)
+    with new_topic(bootstrap_servers) as topic:
+        reader = Reader(bootstrap_servers, topic)
+        try:
+            with relay(libpq_url, bootstrap_servers, topic) if way == OUTBOX else nullcontext():
+                written = run_way(way, workers, url, bootstrap_servers, topic, duration_s)
+                reader.wait_for(set(written.committed_s))
+        finally:
+            reader.close()
+    return Measured(written.done, readable_ms(written, reader.seen_s))
+
+
+def run_way(
+    way: str, workers: int, database_url: str, bootstrap_servers: str, topic: str, duration_s: float
+) -> Written:
+    options = {
+        "database-url": database_url,
+        "bootstrap-servers": bootstrap_servers,
+        "topic": topic,
+        "workers": workers,
+        "duration-s": duration_s,
+    }
+    flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "benchmarks.dual_write_ways", way, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{way}, {workers} workers: exit status {done.returncode}\n{done.stderr}")
+    return Written.of_json(done.stdout)
+
+
+def readable_ms(written: Written, seen_s: Mapping[str, float]) -> list[float]:
+    """From commit until seen, of what was committed after the warm-up. Both are Linux's one monotonic clock."""
+    if not written.committed_s:
+        return []
+    began_s = min(written.committed_s.values()) + _WARM_UP_S
+    return [(seen_s[key] - at_s) * 1000 for key, at_s in written.committed_s.items() if at_s > began_s]
+
+
+def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace) -> None:
+    console = Console()
+    results: dict[int, dict[str, list[Measured]]] = {number: {way: [] for way in ways} for number in workers}
+    total = chosen.rounds * len(workers) * len(ways)
+    with (
+        PostgresServer.start() as postgres,
+        broker_peers.emulator() as broker,
+        show_progress(console, total) as progressed,
+    ):
+        for _ in range(chosen.rounds):
+            for number in workers:
+                for way in ways:
+                    measured = measure(way, number, postgres.url, broker.bootstrap_servers, chosen.duration_s)
+                    results[number][way].append(measured)
+                    progressed(f"{number} workers, {way}: {measured.done.transactions_per_s:,.0f}/s")
+    for number, rounds in results.items():
+        console.print(table(number, rounds))
+    for line in verdicts(results):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+# ---- options ----------------------------------------------------------------------------------------------------
+
+
+def options() -> argparse.ArgumentParser:
+    """What may be given on the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.dual_write",
+        description="Dual writes per second, beside the database alone, a Kafka transaction alone, commit-then-produce "
+        "and an outbox with a polling relay; and how long until a committed record can be read.",
+    )
+    parser.add_argument(
+        "--rounds", type=rounds_of, default=3, metavar="N", help="how often each (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--duration-s", type=duration_of, default=2.0, metavar="SECONDS", help="of a measurement (default: %(default)s)"
+    )
+    parser.add_argument("--workers", type=int, choices=WORKERS, action="append", help="only these; may be repeated")
+    parser.add_argument("--way", choices=WAYS, action="append", help="only this one; may be repeated")
+    return parser
+
+
+def main() -> None:
+    chosen = options().parse_args()
+    run(chosen.way or list(WAYS), chosen.workers or WORKERS, chosen)
+
+
+if __name__ == "__main__":
+    main()
