@@ -21,7 +21,8 @@ from sqlalchemy.sql.functions import FunctionElement
 from dualwrite.errors import ConfigError, StateRowError
 from dualwrite.recipes.leases import Lease, slot_of
 from dualwrite.recipes.sqlalchemy_transaction import Carry, here
-from dualwrite.recipes.state_table import MAX_TRANSACTIONAL_ID_LENGTH, kafka_transaction_state
+from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH
+from dualwrite.recipes.state_table import kafka_transaction_state
 
 ResultT = TypeVar("ResultT")
 

@@ -1,0 +1,25 @@
+"""When a block of a pool must have its slot: at its end, or before its first statement."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+_SEES_NOW = frozenset({"READ COMMITTED", "READ UNCOMMITTED"})
+
+
+def locks_whole_database(dialect: sa.Dialect) -> bool:
+    """Who writes excludes everybody else (SQLite), so that no lease can be taken in the middle of a block."""
+    return dialect.name == "sqlite"
+
+
+def keeps_a_snapshot(connection: sa.Connection) -> bool:
+    """Whether locking a row that was changed after the transaction began would fail, as from REPEATABLE READ on.
+
+    Not with MySQL's REPEATABLE READ, where a locking read sees the newest state. MariaDB refuses since 11.6
+    (innodb_snapshot_isolation).
+    """
+    level = connection.get_execution_options().get("isolation_level") or connection.default_isolation_level
+    if level in _SEES_NOW:
+        return False
+    is_mysql = connection.dialect.name == "mysql" and not getattr(connection.dialect, "is_mariadb", False)
+    return not (is_mysql and level == "REPEATABLE READ")

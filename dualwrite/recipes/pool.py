@@ -1,0 +1,243 @@
+"""`DualWriterPool`: dual writes by many threads and processes at once, each under a transactional id of its own.
+
+    pool = DualWriterPool(engine, prefix="orders", bootstrap_servers="127.0.0.1:9092")
+
+    def handle(order):  # in any thread
+        with pool.transaction() as tx:
+            tx.session.add(Order(...))
+            tx.send("orders", key=..., value=...)
+
+What happens when a block ends, and why it is safe: `dualwrite.recipes.dual_writes`; what the pool adds to it:
+`dualwrite.recipes.pooled_writes`, and docs/pool.md.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from dualwrite.errors import ConfigError
+from dualwrite.recipes import blocking
+from dualwrite.recipes.background_engine import background_engine
+from dualwrite.recipes.dual_writes import DualWrites, Resolution, roll_back_database
+from dualwrite.recipes.isolation import keeps_a_snapshot, locks_whole_database
+from dualwrite.recipes.kafka_side import BlockingKafkaSide
+from dualwrite.recipes.lease_table import SqlAlchemyLeases
+from dualwrite.recipes.leases import checked_prefix, transactional_id_of
+from dualwrite.recipes.pause_points import PauseHook
+from dualwrite.recipes.pool_runtime import ThreadRuntime
+from dualwrite.recipes.pool_status import PoolStatus
+from dualwrite.recipes.pooled_writes import PooledWrites
+from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.settings import KafkaSettings
+from dualwrite.recipes.sqlalchemy import DualTransaction
+from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
+from dualwrite.recipes.unit_of_work import Bind, UnitOfWork, watch
+
+__all__ = ["DualTransaction", "DualWriterPool", "PoolStatus", "Resolution"]
+
+_RECOVERY_LOCK_TIMEOUT_MS: Final = 1_000
+"""How long the background waits for a row that a dead process's connection may still hold, before it tries others."""
+
+
+class DualWriterPool:
+    """Atomic writes to one database and to Kafka by up to `max_writers` threads of this process at a time.
+
+    The transactional ids are `prefix-0`, `prefix-1`, and so on; the processes of an application, which share the
+    prefix, share them out by leases in the table `kafka_transaction_lease` (created when missing, as
+    `kafka_transaction_state` is, unless `create_table=False`). So any number of processes may come and go: the ids
+    of one that is gone are recovered in the background `lease_ms` after its last sign of life, and used again. A
+    block needs an id only when it ends, and only if it has records.
+
+    `acquire_timeout_ms` is how long a block waits for an id. The other settings are `DualWriter`'s.
+
+    May be used by several threads. After a fork the child has a pool of its own; blocks that were running stay with
+    the parent.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        prefix: str,
+        max_writers: int = 8,
+        acquire_timeout_ms: int = 30_000,
+        lease_ms: int = 15_000,
+        session_factory: Callable[[], Session] | None = None,
+        lock_timeout_ms: int | None = 60_000,
+        resolve_timeout_ms: int = 30_000,
+        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
+        create_table: bool = True,
+        pause: PauseHook | None = None,
+        **producer_settings: Any,
+    ) -> None:
+        if not isinstance(engine, sa.Engine):
+            raise ConfigError(f"engine takes a sqlalchemy.Engine, made by create_engine(url), not {engine!r}")
+        if "transactional_id" in producer_settings:
+            raise ConfigError("transactional_id is not a choice here: a pool makes its ids from the prefix")
+        self._prefix = checked_prefix(prefix)
+        self._max_writers = _at_least(1, "max_writers", max_writers)
+        self._acquire_timeout_ms = _at_least(0, "acquire_timeout_ms", acquire_timeout_ms)
+        self._lease_ms = _at_least(100, "lease_ms", lease_ms)
+        watch(engine)
+        self._engine = engine
+        self._producer_settings: Mapping[str, Any] = producer_settings
+        self._serializers = self._settings(transactional_id_of(prefix, 0)).serializers
+        self._session_factory = session_factory or (lambda: Session(engine))
+        self._lock_timeout_ms = lock_timeout_ms
+        self._resolve_timeout_ms = resolve_timeout_ms
+        self._max_buffered_bytes = max_buffered_bytes
+        self._create_table = create_table
+        self._pause = pause
+        self._of_parents: list[PooledWrites] = []
+        self._begin_life()
+        _pools.add(self)
+
+    def _begin_life(self) -> None:
+        """Slots, leases and background of this process."""
+        engine = background_engine(self._engine)
+        watch(engine)
+        self._background_engine = engine
+        self._database = SqlAlchemyDatabase(engine, create_table=self._create_table)
+        self._writes = PooledWrites(
+            self._prefix,
+            max_writers=self._max_writers,
+            acquire_timeout_ms=self._acquire_timeout_ms,
+            lease_ms=self._lease_ms,
+            leases=SqlAlchemyLeases(
+                engine,
+                prefix=self._prefix,
+                owner=f"{os.getpid()}-{uuid.uuid4().hex}",
+                lease_ms=self._lease_ms,
+                create_table=self._create_table,
+            ),
+            new_writes=self._new_writes,
+            new_recovery=self._new_recovery,
+            runtime=ThreadRuntime(),
+        )
+
+    def _new_writes(self, transactional_id: str) -> DualWrites:
+        return self._writes_under(transactional_id, self._lock_timeout_ms)
+
+    def _new_recovery(self, transactional_id: str) -> DualWrites:
+        return self._writes_under(transactional_id, _RECOVERY_LOCK_TIMEOUT_MS)
+
+    def _writes_under(self, transactional_id: str, lock_timeout_ms: int | None) -> DualWrites:
+        return DualWrites(
+            transactional_id,
+            database=self._database,
+            kafka=BlockingKafkaSide(self._settings(transactional_id).producer),
+            sleep=blocking.sleep,
+            lock_timeout_ms=lock_timeout_ms,
+            resolve_timeout_ms=self._resolve_timeout_ms,
+            pause=self._pause,
+        )
+
+    def _settings(self, transactional_id: str) -> KafkaSettings:
+        return KafkaSettings(transactional_id, self._producer_settings)
+
+    def _after_fork_in_child(self) -> None:
+        self._writes.leave_to_parent()
+        self._of_parents.append(self._writes)  # kept, so that nothing of it is ended by being collected
+        self._begin_life()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def prefix(self) -> str:
+        """What the transactional ids of this pool begin with; a dash and a number follow."""
+        return self._prefix
+
+    @property
+    def status(self) -> PoolStatus:
+        """What goes on now, and the sums since the pool was made. Cheap, and from any thread."""
+        return self._writes.status()
+
+    @contextmanager
+    def transaction(self, bind: Bind | None = None) -> Iterator[DualTransaction]:
+        """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
+
+        As `DualWriter.transaction`, in any thread. A transactional id is taken when the block ends and has records; on
+        SQLite, and where the database connection keeps a snapshot (REPEATABLE READ and above), before its first
+        statement. Whoever waits for one is served in the order of asking.
+
+        Raises in addition PoolTimeoutError where no id became free in time, and IllegalStateError after `close()`. A
+        dual write whose id was lost to another process before the decision goes on under another one, and raises
+        FencedError only where that happens again and again.
+        """
+        writes = self._writes
+        with writes.block() as block:
+            if locks_whole_database(self._engine.dialect):
+                blocking.run(writes.take_slot(block))
+            tx = self._begin(bind)
+            try:
+                try:
+                    if keeps_a_snapshot(tx._work.connection):
+                        blocking.run(writes.take_slot(block))
+                    yield tx
+                    writes.assert_of_this_process()
+                except BaseException:
+                    blocking.run(roll_back_database(tx))
+                    raise
+                blocking.run(writes.commit(block, tx))
+            except BaseException as error:
+                tx.tell(error)
+                raise
+            finally:
+                tx._records.close()
+                tx._work.close()
+
+    def _begin(self, bind: Bind | None) -> DualTransaction:
+        records = RecordBuffer(self._max_buffered_bytes, self._serializers)
+        bound = self._session_factory() if bind is None else bind
+        return DualTransaction(UnitOfWork(bound, self._engine, records, owned=bind is None), self._database, records)
+
+    def recover(self) -> list[Resolution]:
+        """Complete what was left open under the ids of this prefix that no living process has; harmless at any time.
+
+        What that was, and what became of it. The background does the same all the time. It learns that a process is
+        dead from its lease, so at most `lease_ms` after it died. Raises what the first that could not be resolved
+        now raised, after all others were seen to.
+        """
+        return blocking.run(self._writes.recover())
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Let no block begin, wait `timeout_s` seconds at the most for those that run, and give all ids back.
+
+        Idempotent. What is in doubt stays so, safely, and is recovered by the other processes, or the next one.
+        """
+        blocking.run(self._writes.close(timeout_s))
+        if self._background_engine is not self._engine:
+            self._background_engine.dispose()
+
+
+def _at_least(least: int, name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name} takes a whole number of at least {least}, not {value!r}")
+    return value
+
+
+_pools: weakref.WeakSet[DualWriterPool] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for pool in list(_pools):
+        pool._after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

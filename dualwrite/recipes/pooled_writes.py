@@ -1,0 +1,264 @@
+"""Dual writes under a pool of transactional ids, step by step; once for threads and for tasks.
+
+A block takes a slot at its end, when its records are about to be sent; where the isolation level asks for it, at its
+start. From then on it is the dual write of `dual_writes.py`, with its row lock and its epoch, which are what makes it
+safe. Leases (`leases.py`) only keep processes out of each other's way. Where one is broken, whoever lost the slot is
+fenced before it could decide, and its records, which are still here, go out under another slot.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from dualwrite.errors import IllegalStateError, PoolTimeoutError
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.dual_writes import (
+    DualWrite,
+    DualWrites,
+    Resolution,
+    commit_database_alone,
+    roll_back_database,
+    settle,
+)
+from dualwrite.recipes.leases import Lease, Leases, transactional_id_of
+from dualwrite.recipes.pool_runtime import Runtime
+from dualwrite.recipes.pool_status import Counts, PoolStatus
+from dualwrite.recipes.slot_keeper import SlotKeeper
+from dualwrite.recipes.slot_shelf import PooledSlot, SlotShelf
+
+_log = logging.getLogger(__name__)
+
+_MOST_SLOTS_TRIED: Final = 5
+"""By one dual write. Who loses that many in a row has a rival that no other slot would hide from."""
+
+
+@dataclass(slots=True)
+class Block:
+    """One block of the application, and the slot that it has, if any."""
+
+    slot: PooledSlot | None = None
+
+
+class PooledWrites:
+    """Carries out dual writes under the slots of one prefix, as many at a time as there may be."""
+
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        max_writers: int,
+        acquire_timeout_ms: int,
+        lease_ms: int,
+        leases: Leases,
+        new_writes: Callable[[str], DualWrites],
+        new_recovery: Callable[[str], DualWrites],
+        runtime: Runtime,
+    ) -> None:
+        self.prefix: Final = prefix
+        self._max_writers = max_writers
+        self._acquire_timeout_ms = acquire_timeout_ms
+        self._leases = leases
+        self._new_writes = new_writes
+        self._runtime = runtime
+        self._shelf = SlotShelf(max_writers)
+        self._counts = Counts()
+        self._last_block_bell = runtime.bell()
+        self._is_the_parents = False
+        self._keeper = SlotKeeper(
+            prefix,
+            shelf=self._shelf,
+            counts=self._counts,
+            leases=leases,
+            lease_ms=lease_ms,
+            new_recovery=new_recovery,
+            runtime=runtime,
+        )
+
+    def status(self) -> PoolStatus:
+        """What goes on now, and the sums since the pool was made."""
+        return self._counts.status(self._max_writers, self._shelf.places())
+
+    # ---- one block ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def block(self) -> Iterator[Block]:
+        """Around a block of the application. Raises IllegalStateError after `close`."""
+        self._shelf.enter()
+        block = Block()
+        try:
+            self._keeper.start()
+            yield block
+        finally:
+            if not self._is_the_parents:
+                if block.slot is not None:
+                    self._keeper.put_back(block.slot)
+                self._shelf.leave()
+                self._last_block_bell.ring()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: slots, leases and blocks are the parent's; its locks may be held by threads that are not
+        here."""
+        self._is_the_parents = True
+
+    def assert_of_this_process(self) -> None:
+        """Raise IllegalStateError in a forked child, for a block that its parent had begun."""
+        if self._is_the_parents:
+            raise IllegalStateError(
+                "this dual write belongs to the process that forked; nothing was written here: leave its block in the "
+                "parent, and begin blocks of the child's own"
+            )
+
+    async def take_slot(self, block: Block) -> None:
+        """Raises PoolTimeoutError, and what the database says when a slot is leased."""
+        if block.slot is None:
+            await self._wait_for_turn()
+            block.slot = await self._slot_for_turn()
+
+    async def commit(self, block: Block, write: DualWrite) -> None:
+        """Commit both sides, or roll back both and raise why."""
+        try:
+            carries_records = await settle(write)
+            if carries_records:
+                await self.take_slot(block)
+        except BaseException:
+            await roll_back_database(write)
+            raise
+        if carries_records:
+            await self._carry_out(block, write)
+        else:
+            await commit_database_alone(write)
+
+    async def _carry_out(self, block: Block, write: DualWrite) -> None:
+        tried = 0
+        while True:
+            slot = block.slot
+            assert slot is not None, "it was taken, or exchanged for another one"
+            with slot.writes.exclusively():
+                why_not = await slot.writes.commit_or_let_go(write)
+            if why_not is None:
+                return
+            tried += 1
+            try:
+                if tried == _MOST_SLOTS_TRIED:
+                    why_not.add_note(f"{tried} slots of pool {self.prefix!r} were tried, and nothing was written.")
+                    raise why_not
+                await self._exchange(block, slot, why_not)
+            except BaseException:
+                await roll_back_database(write)
+                raise
+
+    async def _exchange(self, block: Block, lost: PooledSlot, why: Exception) -> None:
+        """Another slot for a block that lost its own before the decision."""
+        _log.warning(
+            "transactional id %s cannot carry a dual write (%s); nothing was decided, and it goes on under another id",
+            lost.writes.transactional_id,
+            why,
+        )
+        self._counts.moved += 1
+        block.slot = None
+        self._keeper.put_back(lost, keep_turn=True)
+        try:
+            await self._keeper.renew()  # whoever took this one may have taken others that are idle here
+        except BaseException:
+            self._shelf.give_back_turn()
+            raise
+        block.slot = await self._slot_for_turn()
+
+    # ---- a slot ---------------------------------------------------------------------------------------------
+
+    async def _wait_for_turn(self) -> None:
+        bell = self._runtime.bell()
+        deadline_s = time.monotonic() + self._acquire_timeout_ms / 1000
+        turn = self._shelf.ask(bell.ring)
+        try:
+            while not turn.granted and (remaining_s := deadline_s - time.monotonic()) > 0:
+                await bell.wait(remaining_s)
+        except BaseException:
+            if not self._shelf.withdraw(turn):
+                self._shelf.give_back_turn()
+            raise
+        if not turn.granted and self._shelf.withdraw(turn):
+            self._counts.timeouts += 1
+            raise self._timeout()
+
+    def _timeout(self) -> PoolTimeoutError:
+        places = self._shelf.places()
+        aside = f", and {len(places.set_aside)} are being resolved" if places.set_aside else ""
+        background = self._counts.last_background_error
+        return PoolTimeoutError(
+            f"no transactional id of pool {self.prefix!r} became free within {self._acquire_timeout_ms} ms: "
+            f"{places.in_use} of {self._max_writers} carry a dual write{aside}; {places.waiting} more blocks wait; "
+            "nothing was written: try again later, raise max_writers or acquire_timeout_ms, or make blocks shorter"
+            + (f" (the background says: {background})" if background else "")
+        )
+
+    async def _slot_for_turn(self) -> PooledSlot:
+        try:
+            slot = self._shelf.take_idle()
+            if slot is None:
+                slot = await self._lease_one()
+                self._shelf.take_new(slot)
+        except BaseException:
+            self._shelf.give_back_turn()
+            raise
+        return slot
+
+    async def _lease_one(self) -> PooledSlot:
+        """A slot that is free, else a new one. Those of dead processes become free once they are recovered."""
+        while True:
+            leases = await self._leases.every_lease()
+            for lease in leases:
+                if lease.free and await self._leases.claim(lease):
+                    return await self._prepared(lease.slot)
+            new = _lowest_missing(leases)
+            if await self._leases.add(new):
+                return await self._prepared(new)
+
+    async def _prepared(self, number: int) -> PooledSlot:
+        writes = self._new_writes(transactional_id_of(self.prefix, number))
+        try:
+            await writes.get_ready()
+        except BaseException:
+            await self._leases.release(number)
+            raise
+        self._counts.leased += 1
+        return PooledSlot(number, writes)
+
+    # ---- the pool -------------------------------------------------------------------------------------------
+
+    async def recover(self) -> list[Resolution]:
+        """What was left open, by us or by processes whose leases are over, and what became of it."""
+        self._shelf.enter()
+        try:
+            self._keeper.start()
+            found = await self._keeper.recover()
+        finally:
+            self._shelf.leave()
+            self._last_block_bell.ring()
+        return [resolution for resolution in found if resolution.outcome is not Outcome.NOTHING]
+
+    async def close(self, timeout_s: float) -> None:
+        """Begin nothing more, wait for the blocks that run, give everything back."""
+        self._shelf.close()
+        deadline_s = time.monotonic() + timeout_s
+        while self._shelf.blocks and (remaining_s := deadline_s - time.monotonic()) > 0:
+            await self._last_block_bell.wait(remaining_s)
+        if self._shelf.blocks:
+            _log.warning(
+                "pool %s is closed while %d blocks run; they may end, and their slots are used again when the leases "
+                "have expired",
+                self.prefix,
+                self._shelf.blocks,
+            )
+        await self._keeper.stop()
+        await self._keeper.give_up_all()
+
+
+def _lowest_missing(leases: list[Lease]) -> int:
+    taken = {lease.slot for lease in leases}
+    return next(number for number in range(len(taken) + 1) if number not in taken)

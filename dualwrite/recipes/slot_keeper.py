@@ -1,0 +1,252 @@
+"""What goes on beside the dual writes of a pool: leases are renewed, and slots that something may be open in resolved.
+
+Those may be our own, put aside by a block that could not finish, or those of a process that is gone: their lease has
+expired, or somebody has deleted it. Each is resolved by the row under its lock before anybody uses it again. What
+fails is logged, counted, and tried again, a little later each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from dualwrite.recipes.dual_writes import DualWrites, Resolution
+from dualwrite.recipes.leases import Lease, Leases, transactional_id_of
+from dualwrite.recipes.pool_runtime import Background, Runtime
+from dualwrite.recipes.pool_status import Counts
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.slot_shelf import PooledSlot, SlotShelf
+
+_log = logging.getLogger(__name__)
+
+_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+_SECONDS_TO_STOP: Final = 5.0
+
+
+def _backoff_s(failures: int) -> float:
+    return _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1]
+
+
+class SlotKeeper:
+    """Looks after the slots of one pool."""
+
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        shelf: SlotShelf,
+        counts: Counts,
+        leases: Leases,
+        lease_ms: int,
+        new_recovery: Callable[[str], DualWrites],
+        runtime: Runtime,
+    ) -> None:
+        self._prefix = prefix
+        self._shelf = shelf
+        self._counts = counts
+        self._leases = leases
+        self._heartbeat_s = lease_ms / 3000
+        self._new_recovery = new_recovery
+        self._runtime = runtime
+        self._heartbeat_bell = runtime.bell()
+        self._resolver_bell = runtime.bell()
+        self._background: list[Background] = []
+        self._starting = threading.Lock()
+        self._stopped = False
+
+    # ---- loops ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Once; harmless when repeated."""
+        if self._background or self._stopped:
+            return
+        with self._starting:
+            if not self._background:
+                name = f"dualwrite-pool-{self._prefix}"
+                heartbeat = self._runtime.spawn(f"{name}-leases", self._renew_for_ever)
+                self._background = [heartbeat, self._runtime.spawn(f"{name}-resolver", self._resolve_for_ever)]
+
+    async def stop(self) -> None:
+        """No new attempt is begun; one that is being made is waited for, some seconds at the most."""
+        self._stopped = True
+        self._heartbeat_bell.ring()
+        self._resolver_bell.ring()
+        for background in self._background:
+            await background.join(_SECONDS_TO_STOP)
+
+    async def _renew_for_ever(self) -> None:
+        failures = 0
+        while not self._stopped:
+            await self._heartbeat_bell.wait(
+                min(_backoff_s(failures), self._heartbeat_s) if failures else self._heartbeat_s
+            )
+            try:
+                await self.renew()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                self._failed(error)
+
+    async def _resolve_for_ever(self) -> None:
+        failures = 0
+        sweep_at_s = time.monotonic()
+        while not self._stopped:
+            errors = (await self._resolve_set_aside(due_s=time.monotonic()))[1]
+            if time.monotonic() >= sweep_at_s:
+                errors += (sweep_errors := (await self._sweep())[1])
+                failures = failures + 1 if sweep_errors else 0
+                sweep_at_s = time.monotonic() + (_backoff_s(failures) if failures else self._heartbeat_s)
+                if not errors and not self._shelf.places().set_aside:
+                    self._counts.last_background_error = None
+            for error in errors:
+                self._failed(error)
+            await self._resolver_bell.wait(self._seconds_to(sweep_at_s))
+
+    def _seconds_to(self, sweep_at_s: float) -> float:
+        due_s = self._shelf.next_due_s
+        return max(0.0, (sweep_at_s if due_s is None else min(due_s, sweep_at_s)) - time.monotonic())
+
+    def _failed(self, error: Exception) -> None:
+        self._counts.background_failures += 1
+        self._counts.last_background_error = f"{type(error).__name__}: {error}"
+        _log.warning("pool %s: work in the background failed and is tried again", self._prefix, exc_info=error)
+
+    # ---- leases ---------------------------------------------------------------------------------------------
+
+    async def renew(self) -> None:
+        """Put the end of our leases off, and let go what others have taken."""
+        before = self._shelf.all_slots()
+        held = await self._leases.renew()
+        lost = [slot for slot in before if slot.number not in held and not slot.lease_lost]
+        for slot in lost:
+            _log.warning("the lease of transactional id %s is lost", slot.writes.transactional_id)
+        self._counts.lost += len(lost)
+        for slot in self._shelf.lose(lost):
+            await slot.writes.close()
+
+    # ---- slots ----------------------------------------------------------------------------------------------
+
+    def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
+        """The dual write under it is over: it goes where the state of its transactional id says that it belongs."""
+        if slot.writes.state is SlotState.READY and not slot.lease_lost and not self._shelf.is_closed:
+            self._shelf.put_idle(slot)
+        else:
+            self._shelf.put_aside(slot, keep_turn=keep_turn)
+            self._resolver_bell.ring()
+
+    async def recover(self) -> list[Resolution]:
+        """Resolve everything that is known to be left open, now. Raises what went wrong first, after the others."""
+        ours, our_errors = await self._resolve_set_aside(due_s=None)
+        theirs, their_errors = await self._sweep()
+        errors = our_errors + their_errors
+        if errors:
+            errors[0].add_note(
+                f"{len(errors)} slots of pool {self._prefix!r} could not be resolved now, {len(ours) + len(theirs)} "
+                "could; the background goes on trying"
+            )
+            raise errors[0]
+        return ours + theirs
+
+    async def _resolve_set_aside(self, *, due_s: float | None) -> tuple[list[Resolution], list[Exception]]:
+        found: list[Resolution] = []
+        errors: list[Exception] = []
+        for _ in self._shelf.places().set_aside:
+            slot = self._shelf.attend(due_s)
+            if slot is None:
+                break
+            try:
+                found += await self._resolve(slot)
+            except Exception as error:
+                errors.append(error)
+        return found, errors
+
+    async def _resolve(self, slot: PooledSlot) -> list[Resolution]:
+        """By whoever attends to the slot; afterwards it has its place again, or none."""
+        found: list[Resolution] = []
+        try:
+            if self._is_ours_to_resolve(slot):
+                with slot.writes.exclusively():
+                    found.append(await slot.writes.recover())
+                self._counts.recovered += 1
+        except BaseException:
+            if slot.writes.state is not SlotState.FENCED:
+                slot.failures += 1
+                slot.not_before_s = time.monotonic() + _backoff_s(slot.failures)
+                self._shelf.put_aside(slot)
+                raise
+        slot.failures = 0
+        if slot.writes.state is SlotState.READY and not slot.lease_lost and not self._shelf.is_closed:
+            self._shelf.put_idle(slot)
+        else:
+            await self._part_with(slot)
+        return found
+
+    @staticmethod
+    def _is_ours_to_resolve(slot: PooledSlot) -> bool:
+        """What became of an unanswered commit, we alone can tell its caller; the rest is for who has the lease."""
+        if slot.writes.state is SlotState.UNRESOLVED:
+            return True
+        return not slot.lease_lost and slot.writes.state not in (SlotState.READY, SlotState.FENCED, SlotState.CLOSED)
+
+    async def _part_with(self, slot: PooledSlot) -> None:
+        clean = slot.writes.state is SlotState.READY
+        await slot.writes.close()
+        self._shelf.forget(slot)
+        await self._end_lease(slot.number, clean=clean)
+
+    async def _end_lease(self, number: int, *, clean: bool) -> None:
+        try:
+            if clean:
+                await self._leases.release(number)
+            else:
+                await self._leases.abandon(number)
+        except Exception:
+            _log.warning("pool %s: a lease was not given back, and will expire", self._prefix, exc_info=True)
+
+    async def _sweep(self) -> tuple[list[Resolution], list[Exception]]:
+        """Recover the slots that dead processes left, so that the living can use them."""
+        found: list[Resolution] = []
+        errors: list[Exception] = []
+        try:
+            await self._leases.adopt()
+            expired = [lease for lease in await self._leases.every_lease() if lease.expired]
+        except Exception as error:
+            return [], [error]
+        for lease in expired:
+            if self._stopped:
+                break
+            try:
+                found += await self._recover_expired(lease)
+            except Exception as error:
+                errors.append(error)
+        return found, errors
+
+    async def _recover_expired(self, lease: Lease) -> list[Resolution]:
+        if any(slot.number == lease.slot for slot in self._shelf.all_slots()):
+            return []  # our own; the heartbeat is late
+        if not await self._leases.claim(lease):
+            return []
+        writes = self._new_recovery(transactional_id_of(self._prefix, lease.slot))
+        clean = False
+        try:
+            with writes.exclusively():
+                resolution = await writes.recover()
+            clean = True
+        finally:
+            await writes.close()
+            await self._end_lease(lease.slot, clean=clean)
+        self._counts.recovered += 1
+        return [resolution]
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    async def give_up_all(self) -> None:
+        """Part with everything that nobody uses now. What is in doubt stays so, safely, until it is recovered."""
+        for slot in self._shelf.take_all_idle():
+            await self._part_with(slot)
+        while (aside := self._shelf.attend(None)) is not None:
+            await self._part_with(aside)
