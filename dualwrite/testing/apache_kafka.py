@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import random
 import shutil
 import signal
@@ -32,42 +31,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
+from dualwrite.testing.maven import dependency, fetched, find_program
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 
 KAFKA_VERSION = "4.4.0"
 """The newest release whose jars resolve. Its rules are those the specification calls trunk."""
 
-CACHE_VARIABLE = "DUALWRITE_JARS_DIR"
-"""Environment variable: where downloaded jars are kept; default `$XDG_CACHE_HOME/dualwrite/jars`."""
-
 _HOST = "127.0.0.1"
 _CLUSTER_ID = "ZHVhbHdyaXRlLXRlc3RzMA"  # any 16 bytes in URL-safe base64; nothing else ever joins
 _FIRST_PORT, _LAST_PORT = 15000, 32000  # below the range from which systems take ports of outgoing connections
 _START_ATTEMPTS = 3  # a free port may be taken by somebody else before Kafka binds it
-_MAVEN_TIMEOUT_S = 300
 _STOP_TIMEOUT_S = 10
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 25
 _JVM_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 # kafka-tools-api is left out: only the command line tools need it, and 4.4.0 was published without it.
-_POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>dualwrite</groupId><artifactId>apache-kafka-for-tests</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version>
-      <exclusions>
-        <exclusion><groupId>org.apache.kafka</groupId><artifactId>kafka-tools-api</artifactId></exclusion>
-      </exclusions>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
+_LEFT_OUT = ("org.apache.kafka:kafka-tools-api",)
 
 _PROPERTIES: Mapping[str, str] = {
     "share.coordinator.state.topic.replication.factor": "1",
@@ -131,8 +111,8 @@ class ApacheKafka:
                 raise RuntimeError("this Apache Kafka runs already")
             self._cluster.start(deadline)
             return self
-        java = _find_program("java", "a Java 17 runtime")
-        jars = resolve_jars(self.version)
+        java = find_program("java", "a real Apache Kafka needs a Java 17 runtime")
+        jars = _jars(self.version)
         for attempt in range(1, _START_ATTEMPTS + 1):
             cluster = _Cluster(
                 [java, *self._jvm_options], jars, self._node_count, self._listeners, self._scram_users, self._overrides
@@ -197,57 +177,13 @@ class ApacheKafka:
         self.stop()
 
 
-def resolve_jars(version: str) -> Path:
-    """The directory with everything that Kafka `version` needs at run time; filled by `mvn` at the first call.
-
-    Raises ServerUnavailableError when Maven is missing or cannot fetch the jars.
-    """
-    target = _cache_directory() / f"kafka-{version}"
-    if target.is_dir():
-        return target
-    maven = _find_program("mvn", "Maven")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incomplete-") as work:
-        pom = Path(work, "pom.xml")
-        pom.write_text(_POM.format(version=version))
-        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={work}/jars"]
-        _run_maven([maven, "-B", "-q", "-Dstyle.color=never", "-f", str(pom), *goal])
-        with contextlib.suppress(FileExistsError):  # somebody else was faster; theirs is as good
-            _move_into_place(Path(work, "jars"), target)
-    return target
-
-
-def _move_into_place(source: Path, target: Path) -> None:
-    try:
-        source.rename(target)
-    except OSError as error:
-        if not target.is_dir():
-            raise
-        raise FileExistsError(target) from error
-
-
-def _run_maven(command: list[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise ServerUnavailableError(f"Maven did not fetch Kafka's jars within {_MAVEN_TIMEOUT_S} s") from error
-    if done.returncode != 0:
-        reasons = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line] or ["no reason given"]
-        raise ServerUnavailableError(f"Maven could not fetch Kafka's jars: {reasons[0]}")
-
-
-def _cache_directory() -> Path:
-    chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dualwrite" / "jars"
-
-
-def _find_program(name: str, meaning: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        raise ServerUnavailableError(f"a real Apache Kafka needs {meaning}, and there is no `{name}` on the PATH")
-    return path
+def _jars(version: str) -> Path:
+    """The directory with everything that Kafka `version` needs at run time."""
+    return fetched(
+        f"kafka-{version}",
+        dependency(f"org.apache.kafka:kafka_2.13:{version}", without=_LEFT_OUT),
+        dependency("org.slf4j:slf4j-simple:1.7.36"),
+    )
 
 
 def _switches(unstable_api_versions: bool, two_phase_commit: bool) -> dict[str, str]:

