@@ -8,7 +8,7 @@ from typing import Any, Final
 from dualwrite.client.serializing import Serializers
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
-from dualwrite.recipes.state_table import MAX_TRANSACTIONAL_ID_LENGTH
+from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH
 
 _SERIALIZERS: Final = ("key_serializer", "value_serializer")
 

@@ -1,21 +1,20 @@
 """The state table on any database that SQLAlchemy reaches, and how its row is locked there.
 
-The row of a transactional id holds the prepared state of the last dual write that the database committed with it
-(KIP-939's recipe). `schema.sql` is the same table for people who create tables by hand.
+`state_row.py` says what the row holds. `schema.sql` is the same table for people who create tables by hand.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
+from dualwrite.errors import IllegalStateError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-
-MAX_TRANSACTIONAL_ID_LENGTH = 255
-"""In characters; Kafka itself allows more, but some databases have no longer primary keys."""
+from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, STILL_HELD, lock_row
+from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH, not_as_locked, state_in, stayed_locked
 
 metadata = sa.MetaData()
 
@@ -74,36 +73,24 @@ class _UpdatedRow:
             raise IllegalStateError(_AUTOCOMMIT)
 
 
+_text = cache(sa.text)
+
+
 class _PostgresRowLock(_UpdatedRow):
-    """SKIP LOCKED first, because it neither waits nor fails the transaction; then wait with a time limit.
+    """By the statements of `postgres_row_lock.py`."""
 
-    A locked row names its locker in `xmax`. So the last statement of a dual write can prove that the transaction which
-    locked the row is still the one that runs, even where somebody sent ROLLBACK as a text or through a forked process.
-    After a savepoint that was not released the locker is a subtransaction, whose id only this backend holds a lock on.
-    """
-
-    still_held: sa.ColumnElement[bool] = sa.literal_column(
-        "CASE WHEN kafka_transaction_state.xmax = CAST(pg_current_xact_id() AS xid) THEN true ELSE EXISTS ("
-        "SELECT 1 FROM pg_locks WHERE pg_locks.locktype = 'transactionid' AND pg_locks.pid = pg_backend_pid()"
-        " AND pg_locks.granted AND pg_locks.transactionid = kafka_transaction_state.xmax) END",
-        sa.Boolean,
-    )
+    still_held: sa.ColumnElement[bool] = sa.literal_column(STILL_HELD, sa.Boolean)
 
     def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
-        free: str | None = connection.scalar(_SELECT.with_for_update(skip_locked=True), {"id": transactional_id})
-        if free is not None:
-            return free
-        if timeout_ms is None:
-            return _locked_text(connection, transactional_id)
-        before = connection.scalar(sa.text("SELECT current_setting('lock_timeout')"))
-        self._set_timeout(connection, f"{max(timeout_ms, 1)}ms")  # 0 would mean to wait for ever
-        waited_for = _locked_text(connection, transactional_id)
-        self._set_timeout(connection, str(before))
-        return waited_for
-
-    @staticmethod
-    def _set_timeout(connection: sa.Connection, value: str) -> None:
-        connection.execute(sa.text("SELECT set_config('lock_timeout', :value, true)"), {"value": value})
+        steps = lock_row(transactional_id, timeout_ms)
+        answer: str | None = None
+        while True:
+            try:
+                statement, parameters = steps.send(answer)
+            except StopIteration as locked:
+                text: str | None = locked.value
+                return text
+            answer = connection.scalar(_text(statement), parameters)
 
 
 class _SqliteWriteLock(_UpdatedRow):
@@ -133,8 +120,8 @@ _AUTOCOMMIT = (
 )
 _ROW_LOCKS: dict[str, type[_RowLock]] = {"postgresql": _PostgresRowLock, "sqlite": _SqliteWriteLock}
 
-# What databases say when a lock was not free in time: SQLSTATE 55P03 (PostgreSQL), and SQLite's sentence.
-_LOCK_TIMEOUT_SQLSTATES = frozenset({"55P03"})
+# What databases say when a lock was not free in time: PostgreSQL's SQLSTATE, and SQLite's sentence.
+_LOCK_TIMEOUT_SQLSTATES = frozenset({LOCK_NOT_AVAILABLE})
 _LOCK_TIMEOUT_SENTENCES = ("database is locked", "database table is locked")
 
 
@@ -184,34 +171,16 @@ class SqlAlchemyStateStore:
         except DBAPIError as error:
             if not _is_lock_timeout(error):
                 raise
-            raise RowLockTimeoutError(
-                f"the state row of transactional id {transactional_id!r} stayed locked for {timeout_ms} ms by another "
-                "database transaction; nothing was decided or written: try again when its owner has finished or died"
-            ) from error
+            raise stayed_locked(transactional_id, timeout_ms) from error
         self._row_lock.assert_transaction(transaction)
-        return self._parse(transactional_id, text)
+        return state_in(transactional_id, text)
 
     def read(self, transaction: sa.Connection, transactional_id: str) -> PreparedTxnState:
-        return self._parse(transactional_id, _locked_text(transaction, transactional_id))
+        return state_in(transactional_id, _locked_text(transaction, transactional_id))
 
     def write(
         self, transaction: sa.Connection, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState
     ) -> None:
         values = {"id": transactional_id, "previous": str(previous), "new": str(new)}
         if transaction.execute(self._write, values).rowcount != 1:
-            raise StateRowError(
-                f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r} under the "
-                "lock of this transaction, so the dual write was given up: something writes to this table, or sent "
-                "COMMIT or ROLLBACK past SQLAlchemy; a COMMIT has made the statements before it permanent, without "
-                "the records"
-            )
-
-    @staticmethod
-    def _parse(transactional_id: str, text: str | None) -> PreparedTxnState:
-        if text is None:
-            raise StateRowError(
-                f"kafka_transaction_state has no row for transactional id {transactional_id!r}; nothing was written: "
-                "it was deleted after this writer had created it, and must not be while the id is in use; or this "
-                "transaction reads a snapshot from before it was created: then begin a new one"
-            )
-        return PreparedTxnState(text)
+            raise not_as_locked(transactional_id, previous, past="SQLAlchemy")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,21 +16,11 @@ from sqlalchemy.orm import Session, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.record_buffer import RecordBuffer
+from dualwrite.recipes.transaction_control import ends_transaction, follow_savepoint
 
 _log = logging.getLogger(__name__)
 
 Bind = Session | scoped_session[Session] | sa.Connection
-
-# A statement, written out, that ends the whole transaction; ROLLBACK TO SAVEPOINT does not.
-_ENDS_TRANSACTION = re.compile(
-    r"\s*(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b", re.IGNORECASE
-)
-
-_SAVEPOINT = re.compile(
-    r"\s*(?P<verb>SAVEPOINT|RELEASE(?:\s+SAVEPOINT)?|ROLLBACK\s+(?:(?:WORK|TRANSACTION)\s+)?TO(?:\s+SAVEPOINT)?)"
-    r"\s+(?P<name>\"[^\"]+\"|[^\s;]+)",
-    re.IGNORECASE,
-)
 
 
 class _Binding(Protocol):
@@ -323,7 +312,7 @@ class UnitOfWork:
             self.doom(error)
 
     def _before_statement(self, statement: str) -> None:
-        if _ENDS_TRANSACTION.match(statement):
+        if ends_transaction(statement):
             raise TransactionEndedInsideError(
                 f"{statement.strip()!r} was sent inside a dual write, whose transaction only the end of the block may "
                 "end; the statement was not executed, and neither database nor Kafka is changed"
@@ -340,18 +329,8 @@ class UnitOfWork:
     def _after_statement(self, statement: str) -> None:
         if not self._driver_has_begun:
             self._driver_has_begun = _in_transaction(self.connection) is True
-        savepoint = _SAVEPOINT.match(statement)
-        if savepoint is not None:
-            self._follow_savepoint(savepoint["verb"].upper(), savepoint["name"])
-
-    def _follow_savepoint(self, verb: str, name: str) -> None:
-        """Read from the statements, because the event of a new savepoint comes before SQLAlchemy has named it."""
-        if verb == "SAVEPOINT":
-            self._records.savepoint(name)
-        elif verb.startswith("RELEASE"):
-            self._records.release_savepoint(name)
-        else:
-            self._records.roll_back_to_savepoint(name)
+        # From the statement, because the event of a new savepoint comes before SQLAlchemy has named it.
+        follow_savepoint(statement, self._records)
 
     def _refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
         if connection is not self.connection:

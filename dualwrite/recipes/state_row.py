@@ -1,0 +1,43 @@
+"""The state row of a transactional id, whatever database it is in: what fits into it, and what is said of a wrong one.
+
+The row holds the prepared state of the last dual write that the database committed under the id (KIP-939's recipe).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dualwrite.errors import RowLockTimeoutError, StateRowError
+from dualwrite.prepared_state import PreparedTxnState
+
+MAX_TRANSACTIONAL_ID_LENGTH: Final = 255
+"""In characters; Kafka itself allows more, but some databases have no longer primary keys."""
+
+
+def state_in(transactional_id: str, text: str | None) -> PreparedTxnState:
+    """What a locked row says. Raises StateRowError for None, which stands for no row."""
+    if text is None:
+        raise StateRowError(
+            f"kafka_transaction_state has no row for transactional id {transactional_id!r}; nothing was written: "
+            "it was deleted after this writer had created it, and must not be while the id is in use; or this "
+            "transaction reads a snapshot from before it was created: then begin a new one"
+        )
+    return PreparedTxnState(text)
+
+
+def stayed_locked(transactional_id: str, timeout_ms: int | None) -> RowLockTimeoutError:
+    """The lock was not free in time."""
+    return RowLockTimeoutError(
+        f"the state row of transactional id {transactional_id!r} stayed locked for {timeout_ms} ms by another "
+        "database transaction; nothing was decided or written: try again when its owner has finished or died"
+    )
+
+
+def not_as_locked(transactional_id: str, previous: PreparedTxnState, *, past: str) -> StateRowError:
+    """The row changed under the lock, or the lock is gone; `past` names the library that would have refused it."""
+    return StateRowError(
+        f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r} under the "
+        "lock of this transaction, so the dual write was given up: something writes to this table, or sent "
+        f"COMMIT or ROLLBACK past {past}; a COMMIT has made the statements before it permanent, without "
+        "the records"
+    )
