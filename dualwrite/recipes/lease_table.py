@@ -122,8 +122,8 @@ class SqlAlchemyLeases:
         mine = {"owner": self._owner, "expires_at_ms": self._end_of_lease()}
         return await self._won(lambda connection: self._update(connection, self._row(lease.slot), was, **mine) == 1)
 
-    async def renew(self) -> set[int]:
-        return await self._in_transaction(self._renew)
+    async def renew(self, slots: set[int]) -> set[int]:
+        return await self._in_transaction(lambda connection: self._renew(connection, slots)) if slots else set()
 
     async def release(self, slot: int) -> None:
         nobodys = {"owner": None, "expires_at_ms": 0}
@@ -149,8 +149,8 @@ class SqlAlchemyLeases:
     def _update(self, connection: sa.Connection, *where: sa.ColumnElement[bool], **values: Any) -> int:
         return connection.execute(sa.update(_T).where(*where).values(values)).rowcount
 
-    def _renew(self, connection: sa.Connection) -> set[int]:
-        ours = sa.and_(self._of_prefix(), _T.c.owner == self._owner)
+    def _renew(self, connection: sa.Connection, slots: set[int]) -> set[int]:
+        ours = sa.and_(self._of_prefix(), _T.c.owner == self._owner, _T.c.slot.in_(sorted(slots)))
         self._update(connection, ours, expires_at_ms=self._end_of_lease())
         return set(connection.scalars(sa.select(_T.c.slot).where(ours)))
 

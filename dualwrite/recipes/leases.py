@@ -43,8 +43,8 @@ class Leases(Protocol):
     async def claim(self, lease: Lease) -> bool:
         """Lease a slot that is free or expired. False where it is so no more."""
 
-    async def renew(self) -> set[int]:
-        """Put the end of all own leases off. Which slots are held still."""
+    async def renew(self, slots: set[int]) -> set[int]:
+        """Put the end of the leases of these slots off. Which of them are held still."""
 
     async def release(self, slot: int) -> None:
         """Give back a slot that has nothing open. Harmless where it is not held."""

@@ -118,10 +118,13 @@ class SlotKeeper:
     # ---- leases ---------------------------------------------------------------------------------------------
 
     async def renew(self) -> None:
-        """Put the end of our leases off, and let go what others have taken."""
-        before = self._shelf.all_slots()
-        held = await self._leases.renew()
-        lost = [slot for slot in before if slot.number not in held and not slot.lease_lost]
+        """Put the end of our leases off, and let go what others have taken.
+
+        Only of slots that have their place here: a lease whose taking failed halfway must expire.
+        """
+        before = [slot for slot in self._shelf.all_slots() if not slot.lease_lost]
+        held = await self._leases.renew({slot.number for slot in before})
+        lost = [slot for slot in before if slot.number not in held]
         for slot in lost:
             _log.warning("the lease of transactional id %s is lost", slot.writes.transactional_id)
         self._counts.lost += len(lost)
