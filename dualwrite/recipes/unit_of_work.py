@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -18,12 +18,15 @@ from dualwrite.errors import IllegalStateError, TransactionDoomedError, Transact
 from dualwrite.recipes.record_buffer import RecordBuffer
 from dualwrite.recipes.transaction_control import ends_transaction, follow_savepoint
 
+if TYPE_CHECKING:
+    from dualwrite.recipes.dual_writes import DualWrite
+
 _log = logging.getLogger(__name__)
 
 Bind = Session | scoped_session[Session] | sa.Connection
 
 
-class _Binding(Protocol):
+class Binding(Protocol):
     """What a Session and a Connection do differently."""
 
     session: Session | None
@@ -40,9 +43,12 @@ class _SessionBinding:
         self.session: Session | None = session
         self._session = session
         self._owned = owned
+        self._root: sa.RootTransaction | None = None
 
     def connect(self) -> sa.Connection:
-        return self._session.connection()
+        connection = self._session.connection()
+        self._root = connection.get_transaction()
+        return connection
 
     def flush(self) -> None:
         self._session.flush()
@@ -52,6 +58,8 @@ class _SessionBinding:
 
     def rollback(self) -> None:
         self._session.rollback()
+        if self._root is not None and self._root.is_active:
+            self._root.rollback()  # a Session that joined its Connection's transaction leaves that one open
 
     def close(self) -> None:
         if self._owned:
@@ -84,7 +92,7 @@ class _ConnectionBinding:
             self._connection.close()
 
 
-def _binding(bind: Bind, *, owned: bool) -> _Binding:
+def _binding(bind: Bind, *, owned: bool) -> Binding:
     if isinstance(bind, sa.Connection):
         return _ConnectionBinding(bind, owned=owned)
     if not isinstance(bind, Session | scoped_session):
@@ -125,6 +133,12 @@ def _before_commit(connection: sa.Connection) -> None:
     work = connection.get_execution_options().get(_OPTION)
     if work is not None:
         work._before_commit()
+
+
+def _before_rollback(connection: sa.Connection) -> None:
+    work = connection.get_execution_options().get(_OPTION)
+    if work is not None:
+        work.rolled_back()
 
 
 def _before_statement(
@@ -170,10 +184,17 @@ def _on_error(context: ExceptionContext) -> None:
 
 _LISTENERS: dict[str, Callable[..., Any]] = {
     "commit": _before_commit,
+    "rollback": _before_rollback,
     "handle_error": _on_error,
     "before_cursor_execute": _before_statement,
     "after_cursor_execute": _after_statement,
 }
+
+
+def work_on(connection: sa.Connection) -> UnitOfWork | None:
+    """The dual write that the transaction of `connection` belongs to."""
+    work: UnitOfWork | None = connection.get_execution_options().get(_OPTION)
+    return work
 
 
 class UnitOfWork:
@@ -185,9 +206,17 @@ class UnitOfWork:
     `records` hear of savepoints.
     """
 
+    may_begin_in_savepoint = False
+    """Whether its COMMIT is that of the whole transaction wherever it was begun."""
+
     def __init__(self, bind: Bind, engine: sa.Engine, records: RecordBuffer, *, owned: bool) -> None:
-        self._binding = _binding(bind, owned=owned)
+        self._follow(_binding(bind, owned=owned), engine, records)
+
+    def _follow(self, binding: Binding, engine: sa.Engine, records: RecordBuffer) -> None:
+        self._binding = binding
         self._records = records
+        self.write: DualWrite | None = None
+        """What `send(session, ...)` in the same transaction adds to."""
         self._process_id = os.getpid()
         self._committing = False
         self._failure: BaseException | None = None
@@ -210,14 +239,20 @@ class UnitOfWork:
         # Execution options make an Engine of their own that shares the pool.
         if self.connection.engine.pool is not engine.pool:
             raise IllegalStateError(_OTHER_ENGINE)
-        if self.connection.in_nested_transaction():
+        if self.connection.in_nested_transaction() and not self.may_begin_in_savepoint:
             raise IllegalStateError(_NESTED)
+        if self._is_in_a_second_database():
+            raise IllegalStateError(_SECOND_DATABASE)
         if isinstance(self._root, sa.TwoPhaseTransaction):
             raise IllegalStateError(_TWO_PHASE)
         if self.connection.get_execution_options().get(_OPTION) is not None:
             raise IllegalStateError(_INSIDE_ANOTHER)
         if _commits_by_itself(self.connection):
             raise IllegalStateError(_AUTOCOMMIT)
+
+    def _is_in_a_second_database(self) -> bool:
+        root = None if self.session is None else self.session.get_transaction()
+        return root is not None and any(connection is not self.connection for connection in root.connections)
 
     @property
     def session(self) -> Session | None:
@@ -254,8 +289,6 @@ class UnitOfWork:
             return
         try:
             self._binding.rollback()
-            if self._root is not None and self._root.is_active:
-                self._root.rollback()  # a Session that joined its Connection's transaction leaves that one open
         except Exception:
             _log.warning("rolling back the database failed; dropping its connection", exc_info=True)
             self._invalidate()
@@ -306,6 +339,9 @@ class UnitOfWork:
             )
         self._assert_not_doomed()
         self.commit_was_sent = True
+
+    def rolled_back(self) -> None:
+        """Hear that somebody rolls the whole transaction back, which `assert_intact` will find."""
 
     def _remember(self, error: BaseException) -> None:
         if not self.connection.in_nested_transaction():
