@@ -26,6 +26,7 @@ from dualwrite.client.connections import NodeState
 from dualwrite.client.delivery import Verdict, judge
 from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.identity import Identity, Outgoing
+from dualwrite.client.marker_pace import MarkerPace
 from dualwrite.client.operations import Operation
 from dualwrite.client.problems import Problems
 from dualwrite.client.states import Event
@@ -91,6 +92,7 @@ class Sender:
         self._clock_ms = clock_ms
         self._problems = problems
         self._on_refused = on_refused
+        self._pace = MarkerPace()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._outgoing: Outgoing | None = None
@@ -188,6 +190,8 @@ class Sender:
     def _drain_all(self, now_ms: float) -> list[_Produce]:
         """Several requests per node, where a partition has several batches: as many as may be in flight."""
         drained: list[_Produce] = []
+        if now_ms < self._pace.may_produce_at_ms:
+            return drained
         while self._accumulator.has_waiting and self._identity.may_produce:
             more = self._drain(now_ms)
             if not more:
@@ -205,6 +209,7 @@ class Sender:
         )
         if drained:
             self._identity.produced()
+            self._pace.produced(now_ms)
         for node_id in drained:
             self._produces_in_flight[node_id] = self._produces_in_flight.get(node_id, 0) + 1
         return [_Produce(ready[node_id], node_id, batches) for node_id, batches in drained.items()]
@@ -243,6 +248,8 @@ class Sender:
             at_ms = retry_at_ms
         if self._accumulator.has_waiting and self._identity.may_produce:
             at_ms = min(at_ms, self._accumulator.wake_at_ms(now_ms) or _NEVER)
+            if now_ms < self._pace.may_produce_at_ms:
+                at_ms = min(at_ms, self._pace.may_produce_at_ms)
         if self._outgoing is not None or self._accumulator.has_waiting:
             at_ms = min(at_ms, self._cluster.wake_at_ms(now_ms) or _NEVER)
         return at_ms
@@ -304,6 +311,7 @@ class Sender:
         now_ms = self._clock_ms()
         if body is not None:
             self._metrics.answered(now_ms - sent_ms)
+            self._pace.answered(now_ms - sent_ms)
         try:
             results = {} if body is None else {(r.topic, r.partition): r for r in codec.decode_produce(body, version)}
             with self._lock:
@@ -409,6 +417,8 @@ class Sender:
                 self._cluster.learn_broker(m.Broker(answer.node_id, answer.host, answer.port))
             self._note_refusals(request, answer, now_ms)
             self._identity.on_answer(answer, now_ms)
+            if isinstance(answer, m.EndTxnAnswer) and answer.error_code == 0:
+                self._pace.ended(now_ms)
 
     def _note_refusals(self, request: m.Request, answer: m.Answer, now_ms: float) -> None:
         """Most of them are followed by another try, which may come too late for whoever waits."""
