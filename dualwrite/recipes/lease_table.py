@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -22,25 +21,19 @@ from dualwrite.errors import ConfigError, StateRowError
 from dualwrite.recipes.leases import Lease, slot_of
 from dualwrite.recipes.sqlalchemy_transaction import Carry, here
 from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH
-from dualwrite.recipes.state_table import kafka_transaction_state
+from dualwrite.recipes.state_table import exact_text, kafka_transaction_state
 
 ResultT = TypeVar("ResultT")
 
 metadata = sa.MetaData()
 
 
-def _exact_text(length: int) -> sa.types.TypeEngine[str]:
-    """`Orders` is not `orders`, though MySQL's usual collations say so."""
-    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
-    return sa.String(length).with_variant(exact, "mysql", "mariadb")
-
-
 kafka_transaction_lease = sa.Table(
     "kafka_transaction_lease",
     metadata,
-    sa.Column("prefix", _exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
+    sa.Column("prefix", exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
     sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("owner", _exact_text(64), nullable=True),
+    sa.Column("owner", exact_text(64), nullable=True),
     sa.Column("expires_at_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),
 )
 

@@ -25,6 +25,15 @@ def state_in(transactional_id: str, text: str | None) -> PreparedTxnState:
     return PreparedTxnState(text)
 
 
+def not_exact(transactional_id: str, found: str) -> StateRowError:
+    """The database takes another id for this one, by its collation."""
+    return StateRowError(
+        f"kafka_transaction_state takes transactional id {transactional_id!r} for {found!r}, so that both would share "
+        "a row; nothing was written: give the column transactional_id a collation that compares exactly (MySQL: "
+        "utf8mb4_bin)"
+    )
+
+
 def stayed_locked(transactional_id: str, timeout_ms: int | None) -> RowLockTimeoutError:
     """The lock was not free in time."""
     return RowLockTimeoutError(

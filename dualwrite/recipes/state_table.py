@@ -9,26 +9,39 @@ from functools import cache
 from typing import Protocol
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
 from dualwrite.errors import IllegalStateError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.mysql_row_lock import LOCK_TIMEOUTS, error_code, is_still_locked
+from dualwrite.recipes.mysql_row_lock import lock_row as lock_mysql_row
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, STILL_HELD, lock_row
-from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH, not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH, not_as_locked, not_exact, state_in, stayed_locked
 
 metadata = sa.MetaData()
+
+
+def exact_text(length: int) -> sa.types.TypeEngine[str]:
+    """`Orders` is not `orders`, though MySQL's usual collations say so: the two would share a row."""
+    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
+    return sa.String(length).with_variant(exact, "mysql", "mariadb")
+
 
 kafka_transaction_state = sa.Table(
     "kafka_transaction_state",
     metadata,
-    sa.Column("transactional_id", sa.String(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
+    sa.Column("transactional_id", exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
     sa.Column("prepared_transaction_state", sa.String(64), nullable=False, server_default=""),
     sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    mysql_engine="InnoDB",  # whatever the server's default is: others have no transactions
+    mariadb_engine="InnoDB",
 )
 
 _T = kafka_transaction_state
 _SELECT = sa.select(_T.c.prepared_transaction_state).where(_T.c.transactional_id == sa.bindparam("id"))
 _SELECT_LOCKED = _SELECT.with_for_update()
+_SELECT_ID = sa.select(_T.c.transactional_id).where(_T.c.transactional_id == sa.bindparam("id"))
 _INSERT = sa.insert(_T).values(transactional_id=sa.bindparam("id"))
 _TOUCH = sa.update(_T).where(_T.c.transactional_id == sa.bindparam("id")).values(updated_at=_T.c.updated_at)
 _WRITE = (
@@ -53,6 +66,9 @@ class _RowLock(Protocol):
     def assert_transaction(self, connection: sa.Connection) -> None:
         """Raise IllegalStateError where the connection commits each statement by itself, so that no lock can last."""
 
+    def outlasted(self, connection: sa.Connection) -> bool:
+        """Whether the transaction that locked the row is the one that has written it; as `still_held`, but later."""
+
 
 class _UpdatedRow:
     """Any database: an UPDATE that changes nothing locks its row everywhere.
@@ -71,6 +87,9 @@ class _UpdatedRow:
         dbapi_connection = connection.connection.dbapi_connection
         if dbapi_connection is not None and connection.dialect.detect_autocommit_setting(dbapi_connection):
             raise IllegalStateError(_AUTOCOMMIT)
+
+    def outlasted(self, connection: sa.Connection) -> bool:
+        return True
 
 
 _text = cache(sa.text)
@@ -91,6 +110,17 @@ class _PostgresRowLock(_UpdatedRow):
                 text: str | None = locked.value
                 return text
             answer = connection.scalar(_text(statement), parameters)
+
+
+class _MySqlRowLock(_UpdatedRow):
+    """By the statements of `mysql_row_lock.py`; MariaDB's are the same."""
+
+    def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
+        text: str | None = lock_mysql_row(connection, _SELECT, {"id": transactional_id}, timeout_ms)
+        return text
+
+    def outlasted(self, connection: sa.Connection) -> bool:
+        return is_still_locked(connection)
 
 
 class _SqliteWriteLock(_UpdatedRow):
@@ -118,14 +148,21 @@ _AUTOCOMMIT = (
     "the database connection is in autocommit mode, where a row lock ends with its own statement; "
     "nothing was written: use a connection with transactions for dual writes"
 )
-_ROW_LOCKS: dict[str, type[_RowLock]] = {"postgresql": _PostgresRowLock, "sqlite": _SqliteWriteLock}
+_ROW_LOCKS: dict[str, type[_RowLock]] = {
+    "postgresql": _PostgresRowLock,
+    "mysql": _MySqlRowLock,
+    "mariadb": _MySqlRowLock,
+    "sqlite": _SqliteWriteLock,
+}
 
-# What databases say when a lock was not free in time: PostgreSQL's SQLSTATE, and SQLite's sentence.
+# What databases say when a lock was not free in time: PostgreSQL's SQLSTATE, MySQL's number, and SQLite's sentence.
 _LOCK_TIMEOUT_SQLSTATES = frozenset({LOCK_NOT_AVAILABLE})
 _LOCK_TIMEOUT_SENTENCES = ("database is locked", "database table is locked")
 
 
 def _is_lock_timeout(error: DBAPIError) -> bool:
+    if error_code(error) in LOCK_TIMEOUTS:
+        return True
     sqlstate = getattr(error.orig, "sqlstate", None)
     return sqlstate in _LOCK_TIMEOUT_SQLSTATES or any(text in str(error.orig) for text in _LOCK_TIMEOUT_SENTENCES)
 
@@ -149,12 +186,17 @@ class SqlAlchemyStateStore:
         self._write = _WRITE.where(self._row_lock.still_held)
 
     def ensure_row(self, transactional_id: str) -> None:
-        """Create the row, empty; harmless when it exists. Raises StateRowError where the table is missing."""
+        """Create the row, empty; harmless when it exists.
+
+        Raises StateRowError where the table is missing, or takes two transactional ids for one.
+        """
         try:
             with self._engine.begin() as connection:
-                if connection.scalar(_SELECT, {"id": transactional_id}) is not None:
-                    return
-                connection.execute(_INSERT, {"id": transactional_id})
+                found = connection.scalar(_SELECT_ID, {"id": transactional_id})
+                if found is None:
+                    connection.execute(_INSERT, {"id": transactional_id})
+                elif found != transactional_id:
+                    raise not_exact(transactional_id, found)
         except IntegrityError:
             return  # another process created it in the same instant, which is as good
         except (OperationalError, ProgrammingError) as error:
@@ -182,5 +224,6 @@ class SqlAlchemyStateStore:
         self, transaction: sa.Connection, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState
     ) -> None:
         values = {"id": transactional_id, "previous": str(previous), "new": str(new)}
-        if transaction.execute(self._write, values).rowcount != 1:
+        written = transaction.execute(self._write, values).rowcount == 1
+        if not written or not self._row_lock.outlasted(transaction):
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")

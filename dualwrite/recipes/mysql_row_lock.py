@@ -1,0 +1,94 @@
+"""How MySQL and MariaDB lock the state row, and how they tell that the transaction which locked it still runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+LOCK_WAIT_TIMEOUT: Final = 1205
+LOCK_NOWAIT: Final = 3572
+LOCK_TIMEOUTS: Final = frozenset({LOCK_WAIT_TIMEOUT, LOCK_NOWAIT})
+"""Errors of a lock that was not free in time; MariaDB says the first for NOWAIT too."""
+
+DEADLOCK: Final = 1213
+"""The whole transaction was rolled back, and the next statement begins another one."""
+
+_NO_SUCH_SAVEPOINT: Final = 1305
+_MARK: Final = "dualwrite_row_lock"
+_POLL_MS: Final = 20
+
+
+def error_code(error: DBAPIError) -> int | None:
+    """The server's number of the error, as every driver for MySQL gives it."""
+    arguments = getattr(error.orig, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+def lock_row(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_ms: int | None) -> Any:
+    """Lock the row that `select` finds and mark the transaction; returns the row's value, None where there is no row.
+
+    A locking read is of the newest row, also under REPEATABLE READ, whose plain reads show an older one.
+    """
+    value = _locked(connection, select, values, timeout_ms)
+    connection.exec_driver_sql(f"SAVEPOINT {_MARK}")
+    return value
+
+
+def _locked(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_ms: int | None) -> Any:
+    if timeout_ms is None:
+        return connection.scalar(select.with_for_update(), values)
+    whole_s, rest_ms = divmod(timeout_ms, 1000)
+    if not _can_skip(connection.dialect):
+        return _waited_for(connection, select, values, whole_s + bool(rest_ms))
+    free = select.with_for_update(skip_locked=True)
+    value = connection.scalar(free, values)
+    while value is None and rest_ms > 0:  # the server itself counts in whole seconds only
+        connection.exec_driver_sql(f"DO SLEEP({min(rest_ms, _POLL_MS) / 1000})")
+        rest_ms -= _POLL_MS
+        value = connection.scalar(free, values)
+    if value is not None:
+        return value
+    if whole_s == 0:
+        return connection.scalar(select.with_for_update(nowait=True), values)  # no row, or no lock?
+    return _waited_for(connection, select, values, whole_s)
+
+
+def _can_skip(dialect: sa.Dialect) -> bool:
+    since = (10, 6) if getattr(dialect, "is_mariadb", False) else (8, 0, 1)
+    return (dialect.server_version_info or ()) >= since
+
+
+def _waited_for(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_s: int) -> Any:
+    with _patience(connection, timeout_s):
+        return connection.scalar(select.with_for_update(), values)
+
+
+@contextmanager
+def _patience(connection: sa.Connection, timeout_s: int) -> Iterator[None]:
+    """The session's own setting outlives a transaction, so it is put back whatever happens."""
+    before = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar()
+    connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {max(timeout_s, 1)}")
+    try:
+        yield
+    finally:
+        if not connection.invalidated:
+            connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {before}")
+
+
+def is_still_locked(connection: sa.Connection) -> bool:
+    """Whether the transaction that locked the row is the one that runs.
+
+    A savepoint ends with its transaction: with COMMIT, with ROLLBACK from wherever it came, with the commit that DDL
+    implies and with the rollback that a deadlock implies. So the one that was set at the lock proves that none was.
+    """
+    try:
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {_MARK}")
+    except DBAPIError as error:
+        if error_code(error) != _NO_SUCH_SAVEPOINT:
+            raise
+        return False
+    return True
