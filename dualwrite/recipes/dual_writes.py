@@ -40,6 +40,7 @@ from dualwrite.recipes.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.record_buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.slot import Slot, SlotState
 from dualwrite.recipes.store import Database, DatabaseTransaction
+from dualwrite.recipes.telemetry import telemetry_of
 from dualwrite.recipes.uninterrupted import Uninterrupted, as_called
 
 _log = logging.getLogger(__name__)
@@ -202,11 +203,13 @@ class DualWrites:
         self._resolve_timeout_ms = resolve_timeout_ms
         self._pause = pause
         self._uninterrupted = uninterrupted
-        self._slot = Slot(transactional_id)
+        self._telemetry = telemetry_of(transactional_id)
+        self._slot = Slot(transactional_id, self._telemetry.moved)
         self._row_exists = False
         self._unresolved: DualWrite | None = None
         self._in_doubt = PreparedTxnState()
         self._in_use = threading.Lock()
+        self._user: int | None = None
 
     @property
     def state(self) -> SlotState:
@@ -224,12 +227,37 @@ class DualWrites:
         if not self._in_use.acquire(blocking=False):
             raise IllegalStateError(
                 f"transactional id {self.transactional_id!r} already carries a dual write; "
-                "Kafka allows one open transaction per id: finish it first, or use another writer"
+                "Kafka allows one open transaction per id: finish it first, or use another writer. "
+                "For a part that may fail by itself, tx.savepoint() begins a block inside a block"
             )
+        with self._while_in_use():
+            yield
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """`exclusively`, for one of several threads, which waits for the others as long as for the row's lock.
+
+        Raises IllegalStateError where that is too long, or where the thread itself is the user it would wait for.
+        """
+        timeout_s = -1 if self._lock_timeout_ms is None else self._lock_timeout_ms / 1000
+        is_mine = self._user == threading.get_ident()
+        if is_mine or not self._in_use.acquire(timeout=timeout_s):
+            raise IllegalStateError(
+                f"transactional id {self.transactional_id!r} carries another dual write "
+                + ("of this very thread" if is_mine else f"and was not free within {self._lock_timeout_ms} ms")
+                + "; nothing was written: one DualWriter carries one dual write at a time, a DualWriterPool several"
+            )
+        with self._while_in_use():
+            yield
+
+    @contextmanager
+    def _while_in_use(self) -> Iterator[None]:
+        self._user = threading.get_ident()
         try:
             self._assert_usable()
             yield
         finally:
+            self._user = None
             self._in_use.release()
 
     def _assert_usable(self) -> None:
@@ -251,9 +279,10 @@ class DualWrites:
         if self._slot.state is SlotState.UNRESOLVED:
             await self._resolve()
             self._assert_usable()
-        await self._ensure_row()
+        await self.ensure_row()
 
-    async def _ensure_row(self) -> None:
+    async def ensure_row(self) -> None:
+        """The row exists from now on. Costs nothing when repeated."""
         if not self._row_exists:
             await self._database.ensure_row(self.transactional_id)
             self._row_exists = True
@@ -326,6 +355,10 @@ class DualWrites:
         """The row, locked, of an id that is ours."""
         row = await database.lock(self.transactional_id, timeout_ms=self._lock_timeout_ms)
         self._reach(PausePoint.AFTER_LOCK)
+        if self._slot.state is SlotState.UNRESOLVED:
+            # This transaction was there before the block could ask. Its lock waited for the lost commit as any other.
+            await self._resolve_by(row)
+            self._assert_usable()
         return row if self._slot.state is SlotState.READY else (await self._take_over(database))[0]
 
     async def _take_over(self, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
@@ -342,12 +375,15 @@ class DualWrites:
             row = await database.read(self.transactional_id)
             await self._kafka.complete(row)
             self._reach(PausePoint.AFTER_TAKEOVER)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, PreparedTransactionLost):
+                self._telemetry.lost()
             await self._give_up()
             raise
         outcome = recovery_outcome(row, ongoing)
         if outcome is not Outcome.NOTHING:
             _log.info("transactional id %s: prepared transaction %s %s", self.transactional_id, ongoing, outcome)
+            self._telemetry.recovered(outcome)
         self._slot.move(SlotState.READY)
         self._in_doubt = PreparedTxnState()
         return row, Resolution(self.transactional_id, ongoing, outcome)
@@ -395,7 +431,12 @@ class DualWrites:
             raise unknown from error
         if outcome is Outcome.ROLLED_BACK:
             raise error
-        _log.warning("the dual write %s is committed, although its commit raised", write.prepared_state, exc_info=error)
+        _log.warning(
+            "transactional id %s: the dual write %s is committed, although its commit raised",
+            self.transactional_id,
+            write.prepared_state,
+            exc_info=error,
+        )
 
     async def roll_back(self, write: DualWrite) -> None:
         """Neither side is changed."""
@@ -414,18 +455,26 @@ class DualWrites:
 
         A producer that cannot confirm is given up, and the next take-over completes the transaction by the row.
         """
+        self._telemetry.decided(state, outcome)
         try:
             if outcome is Outcome.COMMITTED:
                 await self._kafka.commit()
             else:
                 await self._kafka.abort()
         except FencedError as error:
-            _log.warning("transactional id %s was taken over by another process: %s", self.transactional_id, error)
+            _log.warning(
+                "transactional id %s was taken over by another process, which completes %s as %s: %s",
+                self.transactional_id,
+                state if outcome is Outcome.COMMITTED else "the open transaction",
+                outcome,
+                error,
+            )
             self._slot.move(SlotState.FENCED)
             if outcome is Outcome.COMMITTED:
                 self._in_doubt = state
             await self._give_up()
         except PreparedTransactionLost:
+            self._telemetry.lost()
             await self._leave_in_doubt(state)  # each take-over says so again, until somebody has seen to it
             raise
         except DualWriteError as error:
@@ -441,6 +490,7 @@ class DualWrites:
             await self._leave_unconfirmed(state, outcome)
             raise
         else:
+            self._telemetry.confirmed(outcome)
             self._slot.move(SlotState.READY)
 
     async def _leave_unconfirmed(self, state: PreparedTxnState, outcome: Outcome) -> None:
@@ -469,7 +519,7 @@ class DualWrites:
             return await self._resolve()
         if self._slot.state is SlotState.READY:
             self._slot.move(SlotState.NEW)  # another process may have taken the id over since, and left something
-        await self._ensure_row()
+        await self.ensure_row()
         database = await self._database.begin()
         try:
             row = await database.lock(self.transactional_id, timeout_ms=self._lock_timeout_ms)
@@ -481,10 +531,16 @@ class DualWrites:
             await self._uninterrupted(_end(database))
 
     async def _resolve(self) -> Resolution:
-        write = self._unresolved
-        assert write is not None, "UNRESOLVED always comes with the dual write in question"
+        return await self._resolve_by(await self._ask_database(self._in_question))
+
+    @property
+    def _in_question(self) -> DualWrite:
+        assert self._unresolved is not None, "UNRESOLVED always comes with the dual write in question"
+        return self._unresolved
+
+    async def _resolve_by(self, row: PreparedTxnState) -> Resolution:
+        write = self._in_question
         ours = write.prepared_state
-        row = await self._ask_database(write)
         outcome = commit_outcome(row, ours=ours, previous=write._locked_row)
         if outcome is Outcome.SUPERSEDED:
             self._unresolved = None
@@ -494,6 +550,7 @@ class DualWrites:
                 write, "another process has since taken the transactional id over and replaced the state row"
             )
         _log.info("transactional id %s: lost commit of %s was %s", self.transactional_id, ours, outcome)
+        self._telemetry.recovered(outcome)
         write._outcome = outcome
         try:
             await self._finish_kafka(ours, outcome)
@@ -517,6 +574,7 @@ class DualWrites:
                     raise self._outcome_unknown(
                         write, f"the database cannot be asked ({_first_line(error)})"
                     ) from error
+                self._telemetry.retried()
                 await self._sleep(backoff_s)
 
     async def _locked_row(self, timeout_ms: int) -> PreparedTxnState:
@@ -559,6 +617,7 @@ class DualWrites:
         await self._give_up()
 
     def _reach(self, point: PausePoint) -> None:
+        self._telemetry.reach(point)
         if self._pause is not None:
             self._pause(point)
 

@@ -7,6 +7,7 @@ does. It only says which calls make sense now, and whether the id must be taken 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -52,10 +53,11 @@ TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyTyp
 class Slot:
     """The present state of one transactional id; `move` is the only way to change it."""
 
-    __slots__ = ("_state", "_transactional_id")
+    __slots__ = ("_moved", "_state", "_transactional_id")
 
-    def __init__(self, transactional_id: str) -> None:
+    def __init__(self, transactional_id: str, moved: Callable[[SlotState], None] | None = None) -> None:
         self._transactional_id = transactional_id
+        self._moved = moved
         self._state = SlotState.NEW
 
     @property
@@ -67,3 +69,5 @@ class Slot:
         if to not in TRANSITIONS[self._state]:
             raise IllegalStateError(f"transactional id {self._transactional_id!r} cannot go from {self._state} to {to}")
         self._state = to
+        if self._moved is not None:
+            self._moved(to)
