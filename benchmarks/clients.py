@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import statistics
 import sys
 import threading
@@ -43,8 +44,9 @@ class Job:
 
     @property
     def values(self) -> list[bytes]:
-        """Of one transaction."""
-        return [b"x" * self.record_bytes] * self.records
+        """Of one transaction. No two are alike: one that lies in the cache would cost nothing to copy."""
+        chance = random.Random(0)
+        return [chance.randbytes(self.record_bytes) for _ in range(self.records)]
 
 
 @dataclass(frozen=True)
