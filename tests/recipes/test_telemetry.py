@@ -1,0 +1,186 @@
+"""What dual writes tell OpenTelemetry, read from its own memory."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.errors import OutcomeUnknown
+from dualwrite.recipes import telemetry
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.slot import SlotState
+from tests.crash.scenario import AtPoint, Predecessor, Scenario
+
+
+class Heard:
+    """What an OpenTelemetry SDK was told."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self._reader = InMemoryMetricReader()
+        self._spans = InMemorySpanExporter()
+        tracers = TracerProvider()
+        tracers.add_span_processor(SimpleSpanProcessor(self._spans))
+        meter = MeterProvider([self._reader]).get_meter("test")
+        self.instruments = telemetry.Instruments(meter, tracers.get_tracer("test"), lambda: self.now_s)
+
+    def points(self, name: str) -> list[Any]:
+        data = self._reader.get_metrics_data()
+        metrics = [
+            metric
+            for resource in (data.resource_metrics if data else [])
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        ]
+        return [point for metric in metrics if metric.name == name for point in metric.data.data_points]
+
+    def sums(self, name: str) -> dict[str, int]:
+        return {point.attributes.get("outcome", ""): point.value for point in self.points(name)}
+
+    def count(self, name: str) -> int:
+        return sum(point.count for point in self.points(name))
+
+    @property
+    def in_doubt(self) -> int:
+        (point,) = self.points("dualwrite.in_doubt")
+        return int(point.value)
+
+    @property
+    def ages_s(self) -> dict[str, float]:
+        return {
+            point.attributes["messaging.kafka.transactional_id"]: point.value
+            for point in self.points("dualwrite.in_doubt.age")
+        }
+
+    @property
+    def spans(self) -> list[Any]:
+        return list(self._spans.get_finished_spans())
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
+    made = Heard()
+    monkeypatch.setattr(telemetry, "instruments", lambda: made.instruments)
+    return made
+
+
+def test_a_dual_write_is_measured_step_by_step(heard: Heard, scenario: Scenario) -> None:
+    def slow(point: PausePoint) -> None:
+        heard.now_s += {
+            PausePoint.AFTER_BEGIN: 8,  # measured, as the sending is what follows
+            PausePoint.BEFORE_DATABASE_COMMIT: 0.5,
+            PausePoint.AFTER_DATABASE_COMMIT: 0.25,
+        }.get(point, 0)
+
+    with scenario.writer(slow) as writer:
+        scenario.write(writer, 1)
+    sums = [
+        heard.points(name)[0].sum
+        for name in (
+            "dualwrite.prepare.duration",
+            "dualwrite.database.commit.duration",
+            "dualwrite.kafka.commit.duration",
+        )
+    ]
+    assert sums == [8, 0.5, 0.25]
+    assert heard.sums("dualwrite.decided") == {"committed": 1}
+    assert heard.in_doubt == 0
+    (span,) = heard.spans
+    assert span.name == "dualwrite.commit"
+    assert span.attributes["messaging.kafka.transactional_id"] == scenario.transactional_id
+    assert span.attributes["dualwrite.prepared_state"] == str(scenario.row())
+    assert (span.attributes["dualwrite.outcome"], span.attributes["dualwrite.state"]) == ("committed", "ready")
+    assert [event.name for event in span.events] == [
+        *("after-begin", "after-send", "after-send", "after-prepare", "after-state-write"),
+        *("before-database-commit", "after-database-commit"),
+    ]
+
+
+def test_a_block_that_fails_before_its_decision(heard: Heard, scenario: Scenario) -> None:
+    def fail() -> None:
+        raise RuntimeError
+
+    with scenario.writer(AtPoint(PausePoint.AFTER_PREPARE, fail)) as writer:
+        scenario.write(writer, 1)
+    assert heard.sums("dualwrite.decided") == {"rolled-back": 1}
+    assert heard.count("dualwrite.prepare.duration") == 1
+    assert heard.count("dualwrite.database.commit.duration") == 0
+    assert heard.count("dualwrite.kafka.commit.duration") == 0
+    assert [span.attributes["dualwrite.outcome"] for span in heard.spans] == ["rolled-back"]
+
+
+@pytest.mark.parametrize(
+    ("predecessor", "outcome"), [(Predecessor.COMMITTED, "committed"), (Predecessor.ROLLED_BACK, "rolled-back")]
+)
+def test_what_a_predecessor_left(heard: Heard, scenario: Scenario, predecessor: Predecessor, outcome: str) -> None:
+    scenario.leave_behind(predecessor)
+    with scenario.writer() as writer:
+        writer.recover()
+        writer.recover()
+    assert heard.sums("dualwrite.recovered") == {outcome: 1}
+
+
+def test_how_long_something_is_in_doubt(heard: Heard, scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dualwrite.recipes")
+    with scenario.writer() as writer:
+        scenario.write(writer, 1)
+        scenario.emulator.faults.add(Fault(api="EndTxn", action=Error("TRANSACTIONAL_ID_AUTHORIZATION_FAILED")))
+        scenario.write(writer, 2)
+        assert writer.state is SlotState.IN_DOUBT
+        pair = str(writer.in_doubt)
+        heard.now_s += 7
+        assert heard.in_doubt == 1
+        assert heard.ages_s == {scenario.transactional_id: 7}
+        writer.recover()
+    assert heard.in_doubt == 0
+    assert heard.ages_s == {}
+    assert heard.sums("dualwrite.recovered") == {"committed": 1}
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("dualwrite.recipes")]
+    assert len(told) == 2
+    assert all(scenario.transactional_id in line and pair in line for line in told)
+
+
+def test_a_commit_without_an_outcome_is_in_doubt_too(heard: Heard, scenario: Scenario) -> None:
+    database = scenario.database
+
+    def lose_it() -> None:
+        database.lose_commit(applied=True)
+        database.refuse_new_connections()
+
+    with scenario.writer(AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_it)) as writer:
+        writer._writes._resolve_timeout_ms = 200
+        assert isinstance(scenario.write(writer, 1).error, OutcomeUnknown)
+        assert heard.in_doubt == 1
+        assert heard.sums("dualwrite.database.retries")[""] >= 1
+        database.come_back()
+        writer.resolve()
+    assert heard.in_doubt == 0
+    assert heard.sums("dualwrite.recovered") == {"committed": 1}
+
+
+def test_a_writer_that_was_fenced(heard: Heard, scenario: Scenario) -> None:
+    with scenario.writer() as writer, scenario.writer() as other:
+        scenario.write(writer, 1)
+        scenario.write(other, 2)
+        scenario.write(writer, 3)
+    assert heard.sums("dualwrite.fenced") == {"": 1}
+
+
+def test_without_opentelemetry_nothing_is_told_and_nothing_missed() -> None:
+    program = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "from dualwrite.recipes.telemetry import Telemetry, telemetry_of\n"
+        "assert type(telemetry_of('x')) is Telemetry"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
