@@ -105,10 +105,13 @@ class Scenario:
 
     def write(self, writer: DualWriter, number: int) -> Seen:
         """One dual write with a known effect; what must be there at the end is noted as the caller was told."""
-        seen = write_events(writer, self.topic, number)
+        seen = self.write_events(writer, number)
         if seen.took_effect:
             self.expected += event_texts(str(number))
         return seen
+
+    def write_events(self, writer: DualWriter, number: int) -> Seen:
+        return write_events(writer, self.topic, number)
 
     def assert_both_sides_agree(self) -> None:
         """Table, topic and expectation are equal, in order, and nothing is left open."""

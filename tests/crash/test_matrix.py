@@ -6,83 +6,24 @@ may be open, and the next dual write must work.
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
-from enum import StrEnum
-
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import DropReply, Fault
 from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.slot import SlotState
-from tests.crash.scenario import (
-    POINTS_AFTER_THE_DECISION,
-    POINTS_BEFORE_COMMIT_REQUEST,
-    POINTS_OF_A_TAKE_OVER,
-    AtPoint,
-    InjectedError,
-    Predecessor,
-    Scenario,
-    event_texts,
+from tests.crash.matrix import (
+    FaultKind,
+    Survivor,
+    cases_with_predecessors,
+    check_a_fault_at_a_point,
+    check_a_kill_at_a_point,
 )
+from tests.crash.scenario import Predecessor, Scenario
 from tests.support.databases import Database
-
-
-class FaultKind(StrEnum):
-    EXCEPTION = "exception"
-    DATABASE_CUT = "database-cut"
-    BROKER_CUT = "broker-cut"
-    DATABASE_ANSWER_LOST = "database-answer-lost"
-    BROKER_ANSWER_LOST = "broker-answer-lost"
-
-
-class Survivor(StrEnum):
-    """Who does the next dual write."""
-
-    SAME_WRITER = "same-writer"
-    NEW_WRITER = "new-writer"
-
-
-def takes_effect(point: PausePoint, fault: FaultKind) -> bool:
-    """What the recipe promises for one fault at one point."""
-    if fault in (FaultKind.BROKER_CUT, FaultKind.BROKER_ANSWER_LOST) or point in POINTS_AFTER_THE_DECISION:
-        return True
-    # The request that follows these points is COMMIT itself: losing its answer does not undo it.
-    return fault is FaultKind.DATABASE_ANSWER_LOST and point in POINTS_BEFORE_COMMIT_REQUEST
-
-
-def raises(point: PausePoint, fault: FaultKind) -> bool:
-    return fault is FaultKind.EXCEPTION or not takes_effect(point, fault)
-
-
-def strike(fault: FaultKind, database: Database, emulator: Emulator) -> Callable[[], None]:
-    def throw() -> None:
-        raise InjectedError
-
-    return {
-        FaultKind.EXCEPTION: throw,
-        FaultKind.DATABASE_CUT: database.cut,
-        FaultKind.BROKER_CUT: lambda: _ignore(emulator.disconnect_clients()),
-        FaultKind.DATABASE_ANSWER_LOST: database.lose_answer,
-        FaultKind.BROKER_ANSWER_LOST: lambda: _ignore(emulator.faults.add(Fault(action=DropReply()))),
-    }[fault]
-
-
-def _ignore(result: object) -> None:
-    return None
-
-
-def _cases_with_predecessors() -> list[tuple[PausePoint, Predecessor]]:
-    cases = [(point, Predecessor.COMMITTED) for point in PausePoint]
-    return cases + [(point, Predecessor.ROLLED_BACK) for point in POINTS_OF_A_TAKE_OVER]
 
 
 @pytest.mark.parametrize("survivor", Survivor)
 @pytest.mark.parametrize("fault", FaultKind)
-@pytest.mark.parametrize(("point", "predecessor"), _cases_with_predecessors())
+@pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())
 def test_a_fault_at_a_point(
     database: Database,
     emulator: Emulator,
@@ -91,54 +32,9 @@ def test_a_fault_at_a_point(
     fault: FaultKind,
     survivor: Survivor,
 ) -> None:
-    scenario = Scenario(database, emulator)
-    scenario.leave_behind(predecessor)
-    hook = AtPoint(point, strike(fault, database, emulator))
-    writer = scenario.writer(hook)
-
-    seen = scenario.write(writer, 1)
-
-    assert hook.struck
-    assert seen.took_effect is takes_effect(point, fault)
-    assert (seen.error is not None) is raises(point, fault)
-    if fault is FaultKind.EXCEPTION:
-        assert isinstance(seen.error, InjectedError)
-    database.disarm()
-    if survivor is Survivor.NEW_WRITER:
-        writer = scenario.writer()
-        writer.recover()
-        scenario.assert_both_sides_agree()
-    assert scenario.write(writer, 2).error is None
-    assert writer.state is SlotState.READY
-    scenario.assert_both_sides_agree()
-    writer.close()
+    check_a_fault_at_a_point(Scenario(database, emulator), point, predecessor, fault, survivor)
 
 
-@pytest.mark.parametrize(("point", "predecessor"), _cases_with_predecessors())
+@pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())
 def test_a_kill_at_a_point(database: Database, emulator: Emulator, point: PausePoint, predecessor: Predecessor) -> None:
-    scenario = Scenario(database, emulator)
-    scenario.leave_behind(predecessor)
-
-    killed = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.crash.worker"),
-            *("--database-url", database.url.render_as_string(hide_password=False)),
-            *("--bootstrap-servers", emulator.bootstrap_servers),
-            *("--transactional-id", scenario.transactional_id),
-            *("--topic", scenario.topic),
-            *("--point", point),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    if point in POINTS_AFTER_THE_DECISION:
-        scenario.expected += event_texts("1")
-    with scenario.writer() as writer:
-        writer.recover()
-        scenario.assert_both_sides_agree()
-        assert scenario.write(writer, 2).error is None
-        scenario.assert_both_sides_agree()
+    check_a_kill_at_a_point(Scenario(database, emulator), point, predecessor)

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import signal
 
 import sqlalchemy as sa
 
 from dualwrite.recipes.pause_points import PausePoint
-from tests.crash.scenario import AtPoint, make_writer, write_events
+from tests.crash.awaited import make_awaited_writer, write_awaited_events
+from tests.crash.scenario import AtPoint, Seen, make_writer, write_events
+from tests.support.awaited_databases import awaited_engine
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("--database-url", "--bootstrap-servers", "--transactional-id", "--topic", "--point"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--awaited", metavar="DRIVER", help="with AsyncDualWriter and this driver")
     arguments = parser.parse_args()
     kill = AtPoint(PausePoint(arguments.point), lambda: os.kill(os.getpid(), signal.SIGKILL))
-    engine = sa.create_engine(arguments.database_url)
-    writer = make_writer(engine, arguments.bootstrap_servers, arguments.transactional_id, pause=kill)
-    seen = write_events(writer, arguments.topic, number=1)
+    seen = asyncio.run(_write_awaited(arguments, kill)) if arguments.awaited else _write(arguments, kill)
     raise SystemExit(f"still alive after {arguments.point}: {seen}")
+
+
+def _write(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
+    engine = sa.create_engine(arguments.database_url)
+    writer = make_writer(engine, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
+    return write_events(writer, arguments.topic, number=1)
+
+
+async def _write_awaited(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
+    engine = awaited_engine(sa.make_url(arguments.database_url), arguments.awaited)
+    writer = make_awaited_writer(engine, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
+    return await write_awaited_events(writer, arguments.topic, number=1)
 
 
 if __name__ == "__main__":

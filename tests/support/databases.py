@@ -7,10 +7,11 @@ import itertools
 import sqlite3
 import uuid
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import sqlalchemy as sa
 
+from dualwrite.testing.mariadb import MariaDbServer
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 
@@ -69,22 +70,16 @@ def state_row(database: Database, transactional_id: str) -> str | None:
         )
 
 
-class PostgresDatabase:
-    """A schema of its own on a real Postgres, reached through a proxy."""
+class _BehindProxy:
+    """A real server, reached through a proxy."""
 
-    def __init__(self, server: PostgresServer) -> None:
-        schema = f"test_{uuid.uuid4().hex[:12]}"
-        self.url = server.url.update_query_dict({"options": f"-csearch_path={schema}"})
-        with sa.create_engine(server.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.schema.CreateSchema(schema))
-        self._reach()
-        events.metadata.create_all(self.engine)
+    url: sa.URL
 
     def _reach(self) -> None:
         self._proxy = NetworkProxy.for_database(self.url)
         self.engine = sa.create_engine(self._proxy.through(self.url), pool_pre_ping=True)
 
-    def another_client(self) -> PostgresDatabase:
+    def another_client(self) -> Self:
         other = copy.copy(self)
         other._reach()
         return other
@@ -115,6 +110,27 @@ class PostgresDatabase:
         self._proxy.close()
 
 
+class PostgresDatabase(_BehindProxy):
+    """A schema of its own on a real Postgres."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        schema = f"test_{uuid.uuid4().hex[:12]}"
+        self.url = server.url.update_query_dict({"options": f"-csearch_path={schema}"})
+        with sa.create_engine(server.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.schema.CreateSchema(schema))
+        self._reach()
+        events.metadata.create_all(self.engine)
+
+
+class MariaDbDatabase(_BehindProxy):
+    """A database of its own on a real MariaDB."""
+
+    def __init__(self, server: MariaDbServer) -> None:
+        self.url = server.create_database(f"test_{uuid.uuid4().hex[:12]}")
+        self._reach()
+        events.metadata.create_all(self.engine)
+
+
 def _is_commit(request: bytes) -> bool:
     return b"COMMIT" in request.upper()
 
@@ -130,14 +146,14 @@ class SqliteDatabase:
 
     def _reach(self) -> None:
         self._faults = _SqliteFaults()
-        self.engine = sa.create_engine(self.url, creator=self._connect, poolclass=sa.NullPool)
+        self.engine = sa.create_engine(self.url, creator=self.connect, poolclass=sa.NullPool)
 
     def another_client(self) -> SqliteDatabase:
         other = copy.copy(self)
         other._reach()
         return other
 
-    def _connect(self) -> sqlite3.Connection:
+    def connect(self) -> sqlite3.Connection:
         if self._faults.away:
             raise sqlite3.OperationalError("unable to open database file")
         connection = sqlite3.connect(

@@ -1,0 +1,125 @@
+"""A process of the chaos test: threads that do dual writes through one pool until they are told to stop, or killed.
+
+What each dual write told its caller goes to a journal, a line at a time, which outlives the process.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pool import DualTransaction, DualWriterPool
+
+events = sa.Table("chaos_events", sa.MetaData(), sa.Column("body", sa.String(60), primary_key=True))
+
+EXPECTED = (DualWriteError, sa.exc.SQLAlchemyError)
+LEASE_MS = 2_000
+RECORDS_PER_WRITE = 2
+
+COMMITTED = "committed"
+ROLLED_BACK = "rolled-back"
+UNKNOWN = "unknown"
+MISTAKE = "mistake"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker is told."""
+
+    database_url: str
+    bootstrap_servers: str
+    prefix: str
+    topic: str
+    writers: int
+    journals: Path
+
+    def pool(self, engine: sa.Engine, writers: int) -> DualWriterPool:
+        return DualWriterPool(
+            engine,
+            prefix=self.prefix,
+            max_writers=writers,
+            bootstrap_servers=self.bootstrap_servers,
+            acquire_timeout_ms=10_000,
+            lease_ms=LEASE_MS,
+            lock_timeout_ms=5_000,
+            resolve_timeout_ms=5_000,
+            max_block_ms=15_000,
+            reconnect_backoff_max_ms=200,
+        )
+
+
+class Worker:
+    """One process."""
+
+    def __init__(self, job: Job, name: str) -> None:
+        self._job = job
+        self._name = name
+        self._engine = sa.create_engine(job.database_url, pool_size=job.writers, pool_pre_ping=True)
+        self._pool = job.pool(self._engine, job.writers)
+        self._stopped = threading.Event()
+        self._journal = os.open(job.journals / f"{name}.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+
+    def work(self, orders: Connection) -> None:
+        threads = [threading.Thread(target=self._write_on, args=(number,)) for number in range(self._job.writers)]
+        for thread in threads:
+            thread.start()
+        orders.poll(None)  # a word from the parent, or its end
+        self._stopped.set()
+        for thread in threads:
+            thread.join()
+        self._pool.close()
+
+    def _write_on(self, thread: int) -> None:
+        chance = random.Random(f"{self._name}/{thread}")
+        number = 0
+        while not self._stopped.is_set():
+            number += 1
+            self._write(f"{self._name}/{thread}/{number}", give_up=chance.random() < 0.1)
+
+    def _write(self, name: str, *, give_up: bool) -> None:
+        tx: DualTransaction | None = None
+        try:
+            with self._pool.transaction() as tx:
+                for body in bodies_of(name):
+                    tx.session.execute(sa.insert(events), {"body": body})
+                    tx.send(self._job.topic, value=body, key=name)
+                if give_up:
+                    raise _GivenUpError
+            told = COMMITTED
+        except _GivenUpError:
+            told = ROLLED_BACK
+        except IllegalStateError as error:
+            told = f"{MISTAKE} {error!r}"
+        except EXPECTED as error:
+            told = _told(tx, error)
+            self._stopped.wait(0.05)  # a server may be away: leave it time to come back
+        except BaseException as error:
+            told = f"{MISTAKE} {error!r}"
+        os.write(self._journal, f"{name} {told}\n".encode())
+
+
+class _GivenUpError(Exception):
+    """The block changes its mind."""
+
+
+def _told(tx: DualTransaction | None, error: Exception) -> str:
+    if tx is not None and tx.outcome is not None:
+        return COMMITTED if tx.outcome is Outcome.COMMITTED else ROLLED_BACK
+    return UNKNOWN if isinstance(error, OutcomeUnknown) else ROLLED_BACK
+
+
+def bodies_of(name: str) -> list[str]:
+    return [f"{name}:{index}" for index in range(RECORDS_PER_WRITE)]
+
+
+def work(job: Job, name: str, orders: Connection) -> None:
+    """What a worker process does."""
+    Worker(job, name).work(orders)
