@@ -1,0 +1,302 @@
+"""A PostgreSQL that psycopg reaches, as the steps of a dual write need it; blocking or awaited."""
+
+from __future__ import annotations
+
+import importlib.resources
+import logging
+import os
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
+from typing import Any, Final
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from dualwrite.errors import IllegalStateError, StateRowError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SELECT_LOCKED, STILL_HELD, lock_row
+from dualwrite.recipes.psycopg_connections import Connections, settled
+from dualwrite.recipes.psycopg_watch import AnyConnection, Watch, assert_can_begin, is_idle
+from dualwrite.recipes.record_buffer import RecordBuffer
+from dualwrite.recipes.state_row import not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.uninterrupted import Uninterrupted
+
+_log = logging.getLogger(__name__)
+
+# A setting that lives as long as the transaction in which it was made, and is undone by a savepoint from before it. So
+# the last statement can prove that the transaction is still the one in which the block began, whatever was sent by
+# whatever way.
+_MARK: Final = "dualwrite.transaction"
+
+# Where a transaction runs: this very table, of this very server.
+_WHERE: Final = (
+    "concat_ws('/', current_database(), to_regclass('kafka_transaction_state')::oid, "
+    "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
+)
+
+_WRITE: Final = (
+    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
+    " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
+    f" AND current_setting('{_MARK}', true) = :mark AND {STILL_HELD}"
+)
+_INSERT: Final = "INSERT INTO kafka_transaction_state (transactional_id) VALUES (:id) ON CONFLICT DO NOTHING"
+_HAS_TABLE: Final = "SELECT CASE WHEN to_regclass('kafka_transaction_state') IS NULL THEN '' ELSE 'yes' END"
+
+# Connections of a parent process, kept from the garbage collector of its child.
+_abandoned: list[AnyConnection] = []
+
+
+class PsycopgTransaction:
+    """`DatabaseTransaction` on a connection; `release` is who takes it afterwards, None where it is the caller's."""
+
+    def __init__(
+        self,
+        connection: AnyConnection,
+        records: RecordBuffer,
+        release: Callable[[AnyConnection], Awaitable[None]] | None,
+    ) -> None:
+        assert_can_begin(connection)
+        self.connection = connection
+        self._watch = Watch(connection, records)
+        self._release = release
+        self._mark = secrets.token_hex(8)
+        self._process_id = os.getpid()
+        self.commit_was_sent = False
+        """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
+
+    async def begin(self) -> str:
+        """Begin the transaction, or join the one that has begun; in autocommit mode too. Where it runs."""
+        mark = f"SELECT set_config('{_MARK}', '{self._mark}', true), {_WHERE}"
+        begins = self.connection.autocommit and is_idle(self.connection)
+        cursor = await self._execute(f"{_begin(self.connection)}; {mark}" if begins else mark, prepare=False)
+        if begins:
+            cursor.nextset()
+        row = await settled(cursor.fetchone())
+        self._watch.start()
+        return str(row[1])
+
+    def doom(self, error: BaseException) -> None:
+        self._watch.doom(error)
+
+    def assert_intact(self) -> None:
+        self._watch.assert_intact()
+
+    async def flush(self) -> None:
+        """A connection holds nothing back."""
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        steps = lock_row(transactional_id, timeout_ms)
+        answer: str | None = None
+        try:
+            while True:
+                answer = await self._scalar(*steps.send(answer))
+        except StopIteration as locked:
+            return state_in(transactional_id, locked.value)
+        except psycopg.OperationalError as error:
+            if error.sqlstate != LOCK_NOT_AVAILABLE:
+                raise
+            raise stayed_locked(transactional_id, timeout_ms) from error
+
+    async def read(self, transactional_id: str) -> PreparedTxnState:
+        return state_in(transactional_id, await self._scalar(SELECT_LOCKED, {"id": transactional_id}))
+
+    async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
+        values = {"id": transactional_id, "previous": str(previous), "new": str(new), "mark": self._mark}
+        if (await self._execute(_WRITE, values)).rowcount == 1:
+            return
+        if await self._scalar(f"SELECT current_setting('{_MARK}', true)") != self._mark:
+            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+        raise not_as_locked(transactional_id, previous, past="psycopg")
+
+    async def commit(self) -> None:
+        self._assert_ours()
+        self.commit_was_sent = True
+        cursor = await self._execute("COMMIT", prepare=False)
+        if cursor.statusmessage != "COMMIT":
+            self.commit_was_sent = False  # it was answered: by a rollback
+            raise TransactionDoomedError(
+                f"PostgreSQL answered COMMIT with {cursor.statusmessage}, because the transaction had failed before; "
+                "neither database nor Kafka was changed"
+            )
+
+    async def rollback(self) -> None:
+        self._watch.stop()
+        if self._belongs_to_the_parent:
+            return
+        try:
+            await settled(self.connection.rollback())
+        except psycopg.Error:
+            _log.warning("rolling back the database failed; dropping its connection", exc_info=True)
+            self._drop()
+        except BaseException:
+            self._drop()
+            raise
+
+    async def close(self) -> None:
+        self._watch.stop()
+        if self._belongs_to_the_parent:
+            _abandoned.append(self.connection)
+            return
+        if not is_idle(self.connection):
+            self._drop()  # it was not rolled back, or not to the end
+        if self._release is not None:
+            await self._release(self.connection)
+
+    def let_go(self) -> None:
+        """The connection is the caller's again, in whatever state it is."""
+        self._watch.stop()
+
+    def _drop(self) -> None:
+        """The database rolls back what it finds nobody at. Not `connection.close()`, which may give it to a pool."""
+        self.connection.pgconn.finish()
+
+    @property
+    def _belongs_to_the_parent(self) -> bool:
+        """In a forked child, which shares the socket: what it sent would end the parent's transaction."""
+        return os.getpid() != self._process_id
+
+    def _assert_ours(self) -> None:
+        if self._belongs_to_the_parent:
+            raise IllegalStateError(
+                "this dual write belongs to the parent process; nothing was sent from here: end it there"
+            )
+
+    # -- statements of our own, which the watch does not see ---------------------------------------------------------
+
+    async def _scalar(self, sql: str, parameters: Mapping[str, str] | None = None) -> str | None:
+        row = await settled((await self._execute(sql, parameters)).fetchone())
+        value: str | None = None if row is None else row[0]
+        return value
+
+    async def _execute(
+        self, sql: str, parameters: Mapping[str, str] | None = None, *, prepare: bool | None = None
+    ) -> Any:
+        """With a plain cursor, whatever the connection's own factories are."""
+        self._assert_ours()
+        connection: Any = self.connection
+        cursor_class = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
+        cursor: Any = cursor_class(connection, row_factory=tuple_row)
+        return await settled(cursor.execute(_pyformat(sql) if parameters else sql, parameters, prepare=prepare))
+
+    async def make_row(self, transactional_id: str, *, create_table: bool) -> None:
+        """Create the row, empty, and the table, if it may be; harmless where they exist."""
+        if not await self._scalar(_HAS_TABLE):
+            if not create_table:
+                raise StateRowError(_NO_TABLE)
+            await self._execute(_schema(), prepare=False)
+        await self._execute(_INSERT, {"id": transactional_id})
+
+
+class PsycopgDatabase:
+    """`Database` by the connections of a writer."""
+
+    errors: tuple[type[Exception], ...] = (psycopg.Error,)
+
+    def __init__(self, connections: Connections, *, create_table: bool, uninterrupted: Uninterrupted) -> None:
+        self._connections = connections
+        self._create_table = create_table
+        self._uninterrupted = uninterrupted
+        self._where: str | None = None
+
+    async def ensure_row(self, transactional_id: str) -> None:
+        try:
+            await self._ensure_row(transactional_id)
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+            await self._ensure_row(transactional_id)  # another process made the table in the same instant
+
+    async def _ensure_row(self, transactional_id: str) -> None:
+        transaction = await self.begin()
+        try:
+            await transaction.make_row(transactional_id, create_table=self._create_table)
+            await transaction.commit()
+        finally:
+            await self._uninterrupted(_end(transaction))
+
+    async def begin(self) -> PsycopgTransaction:
+        return (await self._begin(RecordBuffer()))[0]
+
+    async def transaction(self, connection: AnyConnection | None, records: RecordBuffer) -> PsycopgTransaction:
+        """The transaction of a block: on a connection of the caller's, or on one of ours."""
+        if connection is None:
+            return (await self._begin(records))[0]
+        transaction = PsycopgTransaction(connection, records, None)
+        was_idle = is_idle(connection)
+        try:
+            where = await transaction.begin()
+            if where != self._where and where != await self._ask_where():
+                raise IllegalStateError(_OTHER_DATABASE)
+        except BaseException:
+            if was_idle:
+                await self._uninterrupted(transaction.rollback())
+            transaction.let_go()
+            raise
+        return transaction
+
+    async def _ask_where(self) -> str:
+        """Where our own connections lead to, now: a server that was started again is another one."""
+        transaction, self._where = await self._begin(RecordBuffer())
+        await self._uninterrupted(_end(transaction))
+        return self._where
+
+    async def _begin(self, records: RecordBuffer) -> tuple[PsycopgTransaction, str]:
+        """On a connection of ours. One that went away while nobody used it shows here, and is replaced."""
+        attempts_left = self._connections.attempts
+        while True:
+            attempts_left -= 1
+            connection = await self._connections.acquire()
+            try:
+                transaction = PsycopgTransaction(connection, records, self._connections.release)
+            except BaseException:
+                await self._uninterrupted(self._connections.release(connection))
+                raise
+            try:
+                return transaction, await transaction.begin()
+            except BaseException as error:
+                was_lost = isinstance(error, psycopg.OperationalError) and connection.closed
+                await self._uninterrupted(transaction.close())
+                if not was_lost or not attempts_left:
+                    raise
+
+
+async def _end(transaction: PsycopgTransaction) -> None:
+    await transaction.rollback()
+    await transaction.close()
+
+
+@cache
+def _pyformat(sql: str) -> str:
+    return re.sub(r"(?<!:):([a-z]+)", r"%(\1)s", sql)
+
+
+@cache
+def _schema() -> str:
+    return importlib.resources.files("dualwrite.recipes").joinpath("schema.sql").read_text()
+
+
+def _begin(connection: AnyConnection) -> str:
+    """BEGIN, as psycopg would send it: with what is set on the connection."""
+    parts = ["BEGIN"]
+    if connection.isolation_level is not None:
+        parts.append("ISOLATION LEVEL " + psycopg.IsolationLevel(connection.isolation_level).name.replace("_", " "))
+    if connection.read_only is not None:
+        parts.append("READ ONLY" if connection.read_only else "READ WRITE")
+    if connection.deferrable is not None:
+        parts.append("DEFERRABLE" if connection.deferrable else "NOT DEFERRABLE")
+    return " ".join(parts)
+
+
+_ANOTHER_TRANSACTION = (
+    "the transaction in which this block began is over, or was rolled back to a savepoint from before it, past the "
+    "connection's own methods; Kafka is not changed, and the database only by what a COMMIT has made permanent: leave "
+    "the ending of the transaction to the dual write"
+)
+_OTHER_DATABASE = (
+    "the connection leads to another database, or another kafka_transaction_state, than this writer's own, which would "
+    "be asked what became of a lost commit; nothing was written: let both lead to the same table"
+)
+_NO_TABLE = (
+    "the table kafka_transaction_state does not exist in this database; nothing was written: create it with "
+    "dualwrite/recipes/schema.sql"
+)

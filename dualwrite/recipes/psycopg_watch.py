@@ -1,0 +1,274 @@
+"""A psycopg connection while a dual write runs on it: what would end it is refused, savepoints are followed.
+
+It is done to this one connection and for the length of the block: its `commit`, `rollback` and `transaction` are
+replaced, and its `cursor_factory` by one whose cursors read what they execute. Cursors from before the block, cursors
+made without the factory, and what is sent straight to `connection.pgconn` escape that; a COMMIT or ROLLBACK from there
+is found at the end of the block (`psycopg_transaction.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache
+from typing import Any, Final, NoReturn
+
+import psycopg
+from psycopg import pq
+from psycopg.sql import Composable
+
+from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.record_buffer import RecordBuffer
+from dualwrite.recipes.transaction_control import ends_transaction, follow_savepoint
+
+AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+_WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
+_REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
+
+_TransactionStatus = pq.TransactionStatus
+_COMMITTED: Final = psycopg.Transaction.Status.COMMITTED
+
+
+def is_idle(connection: AnyConnection) -> bool:
+    """Whether it is open and in no transaction; psycopg knows without asking the server."""
+    return connection.info.transaction_status == _TransactionStatus.IDLE
+
+
+def assert_can_begin(connection: AnyConnection) -> None:
+    """Raise IllegalStateError where the COMMIT of this connection would not be the decision, or not be ours to send."""
+    if _WATCH in vars(connection):
+        raise IllegalStateError(_INSIDE_ANOTHER)
+    if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        raise IllegalStateError(_IN_PIPELINE)
+    # psycopg has no public word for these two; it refuses commit() by them.
+    if connection._tpc is not None:
+        raise IllegalStateError(_TWO_PHASE)
+    if connection._num_transactions:
+        raise IllegalStateError(_NESTED)
+    status = connection.info.transaction_status
+    if status in (_TransactionStatus.INERROR, _TransactionStatus.ACTIVE):
+        raise IllegalStateError(_NOT_READY)
+    if not isinstance(connection.cursor_factory, type):
+        raise IllegalStateError(_NO_CURSOR_CLASS)
+
+
+class Watch:
+    """What happens to the connection of one dual write between its begin and its end; `records` hear of savepoints."""
+
+    def __init__(self, connection: AnyConnection, records: RecordBuffer) -> None:
+        self._connection: Any = connection
+        self._records = records
+        self._cursor_factory: Any = None
+        self._nested = 0
+        self._failure: BaseException | None = None
+        self._statement_failure: BaseException | None = None
+
+    def start(self) -> None:
+        """The transaction has begun."""
+        connection = self._connection
+        self._cursor_factory = connection.cursor_factory
+        connection.cursor_factory = _watched_cursor(connection.cursor_factory)
+        awaited = isinstance(connection, psycopg.AsyncConnection)
+        vars(connection).update(
+            commit=self._refuse_commit,
+            rollback=self._refuse_rollback,
+            transaction=self._nested_transaction_awaited if awaited else self._nested_transaction,
+            **{_WATCH: self},
+        )
+
+    def stop(self) -> None:
+        """The connection is again as it was; harmless when repeated."""
+        if vars(self._connection).get(_WATCH) is self:
+            self._connection.cursor_factory = self._cursor_factory
+            for name in _REPLACED:
+                del vars(self._connection)[name]
+
+    def doom(self, error: BaseException) -> None:
+        """From now on the transaction can only be rolled back, even if `error` is swallowed."""
+        if self._failure is None:
+            self._failure = error
+
+    def assert_intact(self) -> None:
+        """Raise a RecipeError or IllegalStateError where the transaction cannot be the decision."""
+        if self._failure is not None:
+            raise TransactionDoomedError(_doomed(self._failure)) from self._failure
+        if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+            raise IllegalStateError(_PIPELINE_OPEN)
+        status = self._connection.info.transaction_status
+        if status == _TransactionStatus.INERROR:
+            raise TransactionDoomedError(_doomed(self._statement_failure)) from self._statement_failure
+        if status == _TransactionStatus.UNKNOWN:
+            raise TransactionEndedInsideError(_CLOSED)
+        if status == _TransactionStatus.IDLE:
+            raise TransactionEndedInsideError(_ENDED)
+        if status != _TransactionStatus.INTRANS or self._nested:
+            raise IllegalStateError(_UNFINISHED)
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def statement(self, query: Any) -> Iterator[None]:
+        """While a cursor of the connection executes `query`."""
+        text = _text(query, self._connection)
+        if ends_transaction(text):
+            self._refuse(
+                f"{text.strip()!r} was sent inside a dual write, whose transaction only the end of the block may "
+                "end; the statement was not executed, and neither database nor Kafka is changed"
+            )
+        try:
+            yield
+        except psycopg.Error as error:
+            if not isinstance(error, psycopg.errors.InFailedSqlTransaction):
+                self._statement_failure = error
+            raise
+        follow_savepoint(text, self._records)
+
+    def _refuse_commit(self) -> NoReturn:
+        self._refuse(
+            "commit was called inside a dual write; neither database nor Kafka was changed: "
+            "leaving the block commits both"
+        )
+
+    def _refuse_rollback(self) -> NoReturn:
+        self._refuse(
+            "rollback was called inside a dual write; neither database nor Kafka was changed: let an exception leave "
+            "the block, or take back a part of it with connection.transaction()"
+        )
+
+    def _refuse(self, sentence: str) -> NoReturn:
+        """Nothing was sent. Even if that is swallowed: what the caller meant to undo must not be committed."""
+        ended = TransactionEndedInsideError(sentence)
+        self.doom(ended)
+        raise ended
+
+    # -- connection.transaction() ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _nested_transaction(
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> Iterator[psycopg.Transaction]:
+        genuine = type(self._connection).transaction
+        with self._savepoint() as entered, genuine(self._connection, savepoint_name, force_rollback) as nested:
+            entered.append(nested)
+            self._records.savepoint(nested.savepoint_name)
+            yield nested
+
+    @asynccontextmanager
+    async def _nested_transaction_awaited(
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> AsyncIterator[psycopg.AsyncTransaction]:
+        genuine = type(self._connection).transaction
+        with self._savepoint() as entered:
+            async with genuine(self._connection, savepoint_name, force_rollback) as nested:
+                entered.append(nested)
+                self._records.savepoint(nested.savepoint_name)
+                yield nested
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[list[Any]]:
+        """Around a block of psycopg's that is a savepoint; when it has been left, the records follow how."""
+        if is_idle(self._connection):
+            raise TransactionEndedInsideError(_ENDED)  # psycopg would begin a transaction of its own
+        entered: list[Any] = []
+        self._nested += 1
+        try:
+            yield entered
+        finally:
+            self._nested -= 1
+            for nested in entered:
+                if nested.status is not _COMMITTED:
+                    self._records.roll_back_to_savepoint(nested.savepoint_name)
+                self._records.release_savepoint(nested.savepoint_name)
+
+
+def _text(query: Any, connection: AnyConnection) -> str:
+    if isinstance(query, Composable):
+        return query.as_string(connection)
+    return query.decode(errors="replace") if isinstance(query, bytes) else str(query)
+
+
+@cache
+def _watched_cursor(factory: Any) -> Any:
+    """`factory`, whose cursors tell the watch of their connection, while it has one, what they execute."""
+    return _awaited_cursor(factory) if issubclass(factory, psycopg.AsyncCursor) else _blocking_cursor(factory)
+
+
+def _blocking_cursor(factory: Any) -> Any:
+    class WatchedCursor(factory):  # type: ignore[misc]
+        __slots__ = ()
+
+        def execute(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            watch = vars(self.connection).get(_WATCH)
+            if watch is None:  # it was kept beyond the block
+                return super().execute(query, *arguments, **keywords)
+            with watch.statement(query):
+                return super().execute(query, *arguments, **keywords)
+
+    return WatchedCursor
+
+
+def _awaited_cursor(factory: Any) -> Any:
+    class WatchedAsyncCursor(factory):  # type: ignore[misc]
+        __slots__ = ()
+
+        async def execute(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            watch = vars(self.connection).get(_WATCH)
+            if watch is None:  # it was kept beyond the block
+                return await super().execute(query, *arguments, **keywords)
+            with watch.statement(query):
+                return await super().execute(query, *arguments, **keywords)
+
+    return WatchedAsyncCursor
+
+
+def _doomed(failure: BaseException | None) -> str:
+    what = "" if failure is None else f" ({type(failure).__name__})"
+    return (
+        f"a part of this dual write failed{what} and its error was swallowed; "
+        "neither database nor Kafka was changed: let the error end the block, or run a statement that may "
+        "fail in a savepoint (connection.transaction())"
+    )
+
+
+_INSIDE_ANOTHER = (
+    "this connection already carries a dual write, and its transaction cannot decide two; nothing was written: "
+    "send all records in one block"
+)
+_IN_PIPELINE = (
+    "the connection is in pipeline mode, where the answer to COMMIT would not be waited for; nothing was written: "
+    "open the pipeline inside the block, and leave it there"
+)
+_TWO_PHASE = (
+    "the transaction of the connection was begun with tpc_begin(), so its coordinator decides and not this dual write; "
+    "nothing was written: use an ordinary transaction"
+)
+_NESTED = (
+    "the connection is inside connection.transaction(), which commits or rolls back when it is left; a dual write "
+    "commits the whole transaction, so nothing was written: let the dual write be the outermost block"
+)
+_NOT_READY = (
+    "the transaction of the connection has failed already, or a COPY or another statement is under way; nothing was "
+    "written: roll it back or finish it first"
+)
+_NO_CURSOR_CLASS = (
+    "the connection's cursor_factory is no class from which a dual write could derive its own; nothing was written: "
+    "give it a subclass of psycopg.Cursor, or of AsyncCursor"
+)
+_CLOSED = (
+    "the connection of the dual write was closed or lost inside the block, and its transaction with it; "
+    "neither database nor Kafka was changed"
+)
+_ENDED = (
+    "the transaction was ended inside the block, past the connection's own methods, which also gave the row lock away; "
+    "Kafka is not changed, and the database only by what a COMMIT has made permanent: leave the ending of the "
+    "transaction to the dual write"
+)
+_PIPELINE_OPEN = (
+    "the block ended inside connection.pipeline(); neither database nor Kafka was changed: leave the pipeline inside "
+    "the block"
+)
+_UNFINISHED = (
+    "the block ended inside connection.transaction(), or while a COPY or a stream was under way; neither database nor "
+    "Kafka was changed: finish it inside the block"
+)

@@ -1,0 +1,83 @@
+"""What the psycopg writers for threads and for coroutines have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.dual_writes import DualWrites
+from dualwrite.recipes.kafka_side import KafkaSide
+from dualwrite.recipes.pause_points import PauseHook
+from dualwrite.recipes.psycopg_connections import connections_from
+from dualwrite.recipes.psycopg_transaction import PsycopgDatabase, PsycopgTransaction
+from dualwrite.recipes.psycopg_watch import AnyConnection
+from dualwrite.recipes.record_buffer import RecordBuffer
+from dualwrite.recipes.settings import KafkaSettings
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.uninterrupted import Uninterrupted
+
+
+class PsycopgWriterBase:
+    """Its parts, put together; `connect` opens a connection, `kafka_side` is made with the producer's settings."""
+
+    def __init__(
+        self,
+        database: Any,
+        *,
+        connect: Callable[..., Any],
+        kafka_side: Callable[[Mapping[str, Any]], KafkaSide],
+        sleep: Callable[[float], Awaitable[None]],
+        uninterrupted: Uninterrupted,
+        transactional_id: str,
+        lock_timeout_ms: int | None,
+        resolve_timeout_ms: int,
+        max_buffered_bytes: int,
+        create_table: bool,
+        pause: PauseHook | None,
+        producer_settings: Mapping[str, Any],
+    ) -> None:
+        settings = KafkaSettings(transactional_id, producer_settings)
+        self._serializers: Final = settings.serializers
+        self._max_buffered_bytes: Final = max_buffered_bytes
+        self._connections: Final = connections_from(database, connect)
+        self._database: Final = PsycopgDatabase(
+            self._connections, create_table=create_table, uninterrupted=uninterrupted
+        )
+        self._writes: Final = DualWrites(
+            settings.transactional_id,
+            database=self._database,
+            kafka=kafka_side(settings.producer),
+            sleep=sleep,
+            lock_timeout_ms=lock_timeout_ms,
+            resolve_timeout_ms=resolve_timeout_ms,
+            pause=pause,
+            uninterrupted=uninterrupted,
+        )
+
+    @property
+    def transactional_id(self) -> str:
+        """Under which this writer sends."""
+        return self._writes.transactional_id
+
+    @property
+    def state(self) -> SlotState:
+        """What this writer knows about its transactional id."""
+        return self._writes.state
+
+    @property
+    def in_doubt(self) -> PreparedTxnState:
+        """The dual write that the database committed and whose Kafka commit is not confirmed yet; else empty.
+
+        The next `transaction()` with records, or `recover()`, here or in any process, completes it first. In state
+        FENCED that is for the process that took the id over, or for a new writer.
+        """
+        return self._writes.in_doubt
+
+    async def _begin(self, connection: AnyConnection | None) -> tuple[PsycopgTransaction, RecordBuffer]:
+        records = RecordBuffer(self._max_buffered_bytes, self._serializers)
+        return await self._database.transaction(connection, records), records
+
+    async def _close(self) -> None:
+        await self._writes.close()
+        await self._connections.close()
