@@ -23,9 +23,29 @@ _SAVEPOINT: Final = re.compile(
 )
 
 
+# What MySQL and MariaDB commit before, with no word: DDL above all, but not that of temporary tables.
+_COMMITS_IN_MYSQL: Final = re.compile(
+    _LEADING
+    + r"(?:(?:ALTER|RENAME|TRUNCATE|GRANT|REVOKE|BEGIN|START|LOCK|UNLOCK|ANALYZE|CACHE|CHECK|FLUSH|OPTIMIZE|REPAIR"
+    r"|RESET|INSTALL|UNINSTALL|LOAD\s+INDEX|SET\s+PASSWORD|SET\s+(?:(?:SESSION|LOCAL)\s+|@@(?:(?:SESSION|LOCAL)\.)?)?AUTOCOMMIT)"
+    r"|(?:CREATE|DROP)(?!\s+(?:OR\s+REPLACE\s+)?TEMPORARY))\b",
+    re.IGNORECASE,
+)
+
+
 def ends_transaction(statement: str) -> bool:
     """Whether it ends the whole transaction."""
     return _ENDS_TRANSACTION.match(statement) is not None
+
+
+def commits_in_mysql(statement: str) -> bool:
+    """Whether MySQL and MariaDB would commit the transaction before they carry it out."""
+    return _COMMITS_IN_MYSQL.match(statement) is not None
+
+
+def is_of_savepoint(statement: str) -> bool:
+    """Whether it sets, releases or goes back to a savepoint."""
+    return _SAVEPOINT.match(statement) is not None
 
 
 def follow_savepoint(statement: str, records: RecordBuffer) -> None:

@@ -16,7 +16,12 @@ from sqlalchemy.orm import Session, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.transaction_control import ends_transaction, follow_savepoint
+from dualwrite.recipes.transaction_control import (
+    commits_in_mysql,
+    ends_transaction,
+    follow_savepoint,
+    is_of_savepoint,
+)
 
 if TYPE_CHECKING:
     from dualwrite.recipes.dual_writes import DualWrite
@@ -101,6 +106,7 @@ def _binding(bind: Bind, *, owned: bool) -> Binding:
 
 
 _PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
+_MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, as of the last answer that was not rows
 
 # The execution option of a Connection under which the engine's listeners find the unit of work that runs on it.
 _OPTION = "dualwrite_unit_of_work"
@@ -164,6 +170,8 @@ def _in_transaction(connection: sa.Connection) -> bool | None:
         return bool(status != _PSYCOPG_IDLE)
     if (asks := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
         return bool(asks())
+    if isinstance(flags := getattr(driver, "server_status", None), int):  # PyMySQL and its kin
+        return bool(flags & _MYSQL_IN_TRANSACTION)
     in_transaction = getattr(driver, "in_transaction", None)  # sqlite3, aiosqlite
     return in_transaction if isinstance(in_transaction, bool) else None
 
@@ -179,7 +187,7 @@ def _commits_by_itself(connection: sa.Connection) -> bool:
 def _on_error(context: ExceptionContext) -> None:
     work = context.connection.get_execution_options().get(_OPTION) if context.connection is not None else None
     if work is not None:
-        work._remember(context.original_exception)
+        work._remember(context.original_exception, context.statement)
 
 
 _LISTENERS: dict[str, Callable[..., Any]] = {
@@ -225,6 +233,7 @@ class UnitOfWork:
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
         self.connection = self._binding.connect()
+        self._commits_implicitly = self.connection.dialect.name in ("mysql", "mariadb")
         self._root = self.connection.get_transaction()
         try:
             self._assert_can_decide(engine)
@@ -319,17 +328,25 @@ class UnitOfWork:
             _log.warning("the database connection was already unusable", exc_info=True)
 
     def doom(self, error: BaseException) -> None:
-        """From now on this dual write can only be rolled back, even if `error` is swallowed."""
+        """From now on this dual write, or the savepoint that it is in, can only be rolled back, even if `error` is
+        swallowed."""
+        if self.connection.in_nested_transaction():
+            self._records.refuse(error)
+        else:
+            self._doom_all(error)
+
+    def _doom_all(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
 
     def _assert_not_doomed(self) -> None:
-        if self._failure is not None:
+        failure = self._failure or self._records.refused
+        if failure is not None:
             raise TransactionDoomedError(
-                f"a part of this dual write failed ({type(self._failure).__name__}) and its error was swallowed; "
+                f"a part of this dual write failed ({type(failure).__name__}) and its error was swallowed; "
                 "neither database nor Kafka was changed: let the error end the block, or run a statement that may "
                 "fail in a savepoint (session.begin_nested())"
-            ) from self._failure
+            ) from failure
 
     def _before_commit(self) -> None:
         if not self._committing:
@@ -343,12 +360,13 @@ class UnitOfWork:
     def rolled_back(self) -> None:
         """Hear that somebody rolls the whole transaction back, which `assert_intact` will find."""
 
-    def _remember(self, error: BaseException) -> None:
-        if not self.connection.in_nested_transaction():
-            self.doom(error)
+    def _remember(self, error: BaseException, statement: str | None) -> None:
+        # Where a savepoint is not there, its transaction was rolled back around it: MySQL does so after a deadlock.
+        if not self.connection.in_nested_transaction() or (statement is not None and is_of_savepoint(statement)):
+            self._doom_all(error)
 
     def _before_statement(self, statement: str) -> None:
-        if ends_transaction(statement):
+        if ends_transaction(statement) or (self._commits_implicitly and commits_in_mysql(statement)):
             raise TransactionEndedInsideError(
                 f"{statement.strip()!r} was sent inside a dual write, whose transaction only the end of the block may "
                 "end; the statement was not executed, and neither database nor Kafka is changed"
@@ -359,12 +377,15 @@ class UnitOfWork:
                 "Kafka is not changed, and the database only by what a COMMIT has made permanent: leave the ending of "
                 "the transaction to the dual write"
             )
-            self.doom(ended)
+            self._doom_all(ended)
             raise ended
+
+    def _driver_is_in_transaction(self) -> bool:
+        return _in_transaction(self.connection) is True
 
     def _after_statement(self, statement: str) -> None:
         if not self._driver_has_begun:
-            self._driver_has_begun = _in_transaction(self.connection) is True
+            self._driver_has_begun = self._driver_is_in_transaction()
         # From the statement, because the event of a new savepoint comes before SQLAlchemy has named it.
         follow_savepoint(statement, self._records)
 

@@ -46,7 +46,7 @@ def test_a_rollback_to_a_savepoint_is_not_the_end(scenario: Scenario, writer: Du
         put(tx, scenario, 3)
         tx.connection.execute(sa.text("rollback to s"))
         put(tx, scenario, 4)
-        tx.connection.execute(sa.text("RELEASE s"))
+        tx.connection.execute(sa.text("RELEASE SAVEPOINT s"))
     scenario.expected += ["1", "4"]
     scenario.assert_both_sides_agree()
 

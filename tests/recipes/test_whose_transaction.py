@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,7 @@ def test_the_lock_is_recognised_inside_and_after_a_savepoint(scenario: Scenario,
         connection.execute(sa.select(1))
         getattr(savepoint, end)()
         row = store.lock(connection, scenario.transactional_id, timeout_ms=None)
-        with connection.begin_nested():
+        # MySQL's own proof is a savepoint, and one that is set after it would end with it
+        with nullcontext() if connection.dialect.name == "mysql" else connection.begin_nested():
             store.write(connection, scenario.transactional_id, previous=row, new=PreparedTxnState("1:1"))
     assert scenario.row() == PreparedTxnState("1:1")

@@ -18,7 +18,7 @@ from dualwrite.testing.postgres import PostgresServer
 events = sa.Table(
     "events",
     sa.MetaData(),
-    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("event_key", sa.String(20), nullable=False),
     sa.Column("body", sa.String(100), nullable=False),
 )
