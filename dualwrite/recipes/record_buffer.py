@@ -82,6 +82,7 @@ class BufferedOffsets(NamedTuple):
 class _Savepoint(NamedTuple):
     name: str
     entries: int
+    refused: int
 
 
 class RecordBuffer:
@@ -94,6 +95,7 @@ class RecordBuffer:
         self._bytes = 0
         self._closed = False
         self._savepoints: list[_Savepoint] = []
+        self._refused: list[BaseException] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -160,26 +162,36 @@ class RecordBuffer:
                 "hooks inside the database commit come too late"
             )
 
+    def refuse(self, error: BaseException) -> None:
+        """Something that belongs in here was refused with `error`; that stands until a savepoint takes it back."""
+        self._refused.append(error)
+
+    @property
+    def refused(self) -> BaseException | None:
+        """Why not everything is in here that was sent; None where it is."""
+        return self._refused[0] if self._refused else None
+
     # ---- savepoints -----------------------------------------------------------------------------------------
 
     def savepoint(self, name: str) -> None:
         """The database transaction has set a savepoint."""
-        self._savepoints.append(_Savepoint(name, len(self._entries)))
+        self._savepoints.append(_Savepoint(name, len(self._entries), len(self._refused)))
 
     def release_savepoint(self, name: str) -> None:
         """What came after the savepoint belongs to what is around it; savepoints inside it end with it."""
-        index = self._newest_savepoint(name)
-        if index is not None:
-            del self._savepoints[index:]
+        del self._savepoints[self._newest_savepoint(name) or 0 :]
 
     def roll_back_to_savepoint(self, name: str) -> None:
-        """What came after the savepoint was undone in the database, and so are its records. It stands on, as in SQL."""
+        """What came after the savepoint was undone in the database, and so are its records. It stands on, as in SQL.
+
+        One that is not known was set before this buffer began, so that everything in here came after it.
+        """
         index = self._newest_savepoint(name)
-        if index is not None:
-            kept = self._savepoints[index].entries
-            self._bytes -= sum(entry.size_bytes for entry in self._entries[kept:])
-            del self._entries[kept:]
-            del self._savepoints[index + 1 :]
+        kept = _Savepoint(name, 0, 0) if index is None else self._savepoints[index]
+        self._bytes -= sum(entry.size_bytes for entry in self._entries[kept.entries :])
+        del self._entries[kept.entries :]
+        del self._refused[kept.refused :]
+        del self._savepoints[0 if index is None else index + 1 :]
 
     def _newest_savepoint(self, name: str) -> int | None:
         return next((i for i in reversed(range(len(self._savepoints))) if self._savepoints[i].name == name), None)

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes import blocking
-from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution
+from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution, roll_back_database
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
 from dualwrite.recipes.pause_points import PauseHook
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
@@ -39,6 +39,7 @@ class DualTransaction(DualWrite):
     def __init__(self, work: UnitOfWork, database: SqlAlchemyDatabase, records: RecordBuffer) -> None:
         super().__init__(database.transaction(work), records)
         self._work = work
+        work.write = self
 
     @property
     def session(self) -> Session:
@@ -157,9 +158,26 @@ class DualWriter:
                 tx._work.close()
 
     def _begin(self, bind: Bind | None) -> DualTransaction:
-        records = RecordBuffer(self._max_buffered_bytes, self._serializers)
+        records = self._new_buffer()
         bound = self._session_factory() if bind is None else bind
         return DualTransaction(UnitOfWork(bound, self._engine, records, owned=bind is None), self._database, records)
+
+    # -- the dual writes of sessions that are committed elsewhere (sessions.py) ---------------------------------
+
+    def _ready_for_sessions(self) -> None:
+        blocking.run(self._writes.ensure_row())
+
+    def _new_buffer(self) -> RecordBuffer:
+        return RecordBuffer(self._max_buffered_bytes, self._serializers)
+
+    def _commit_of_session(self, write: DualWrite) -> None:
+        try:
+            with self._writes.in_turn():
+                blocking.run(self._writes.commit(write))
+        except BaseException:
+            if write.outcome is None and not write._database.commit_was_sent:
+                blocking.run(roll_back_database(write))
+            raise
 
     def recover(self) -> Resolution:
         """Complete what a crash left open under this transactional id, by the row; harmless at any time.

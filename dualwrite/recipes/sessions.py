@@ -1,0 +1,212 @@
+"""Dual writes for code that commits its Sessions by itself. One line makes `session.commit()` the decision:
+
+    SessionLocal = sessionmaker(engine)
+    dual_write_sessions(SessionLocal, DualWriterPool(engine, prefix="orders", bootstrap_servers="127.0.0.1:9092"))
+
+Then, wherever there is a Session:
+
+    with SessionLocal() as session:
+        session.add(Order(...))
+        send(session, "orders", key=..., value=...)
+        session.commit()
+
+Records belong to the database transaction in which they were sent, and share its fate, savepoint by savepoint: they
+become visible if the database gets its COMMIT, whoever asks for that and however, and are gone if it is rolled back or
+the Session is closed. A transaction without records is an ordinary one.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
+
+from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown
+from dualwrite.recipes import blocking
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.dual_writes import DualWrite, commit_database_alone, roll_back_database, settle
+from dualwrite.recipes.followed_transaction import FollowedTransaction, follow_commits
+from dualwrite.recipes.record_buffer import BufferedRecord, RecordBuffer
+from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
+from dualwrite.recipes.unit_of_work import work_on
+
+__all__ = ["current_dual_write", "dual_write_sessions", "send"]
+
+_log = logging.getLogger(__name__)
+
+AnySession = Session | scoped_session[Any]
+
+
+class SessionWriter(Protocol):
+    """Who carries out the dual writes of Sessions: a DualWriter, or a DualWriterPool."""
+
+    _engine: sa.Engine
+    _database: SqlAlchemyDatabase
+
+    def _ready_for_sessions(self) -> None:
+        """Do now what could not be done once a transaction has begun. Called before each; costs nothing when done."""
+
+    def _new_buffer(self) -> RecordBuffer: ...
+
+    def _commit_of_session(self, write: DualWrite) -> None:
+        """Commit both sides, or roll back both and raise why."""
+
+
+# By the class of the sessions, of which each sessionmaker has one of its own.
+_writers: weakref.WeakKeyDictionary[type[Session], SessionWriter] = weakref.WeakKeyDictionary()
+
+
+def dual_write_sessions(
+    sessions: sessionmaker[Any] | scoped_session[Any] | type[Session], writer: SessionWriter
+) -> None:
+    """From now on, what is sent with `send(session, ...)` is committed with the `session.commit()` that follows.
+
+    `sessions` are those of a sessionmaker, of a scoped_session, or of a class, whether they were made already or not.
+    `writer` is a DualWriter, under which their commits take turns (they wait for one another as long as for the lock of
+    the row, `lock_timeout_ms`), or a DualWriterPool, with which several commit at the same time. Repeated, the last one
+    counts.
+
+    Raises ConfigError where `sessions` is something else, or the engine is an asynchronous one.
+    """
+    made = _class_of(sessions)
+    if writer._engine.dialect.is_async:
+        raise ConfigError(
+            "an asynchronous engine's commits cannot wait for Kafka in this way: use AsyncDualWriter for its sessions"
+        )
+    follow_commits(writer._engine)
+    is_new = made not in _writers
+    _writers[made] = writer
+    if is_new:
+        event.listen(made, "after_transaction_create", _before_transaction)
+
+
+def _class_of(sessions: Any) -> type[Session]:
+    if isinstance(sessions, scoped_session):
+        sessions = sessions.session_factory
+    made = sessions.class_ if isinstance(sessions, sessionmaker) else sessions
+    if not isinstance(made, type) or not issubclass(made, Session):
+        raise ConfigError(
+            f"dual_write_sessions takes a sessionmaker, a scoped_session or a Session class, not {sessions!r}"
+        )
+    return made
+
+
+def _before_transaction(session: Session, transaction: SessionTransaction) -> None:
+    writer = _writer_of(session)
+    if transaction.parent is None and writer is not None:
+        writer._ready_for_sessions()
+
+
+def _writer_of(session: Session) -> SessionWriter | None:
+    return next((writer for made in type(session).__mro__ if (writer := _writers.get(made)) is not None), None)
+
+
+def send(
+    session: AnySession,
+    topic: str,
+    value: Any = None,
+    key: Any = None,
+    headers: Any = None,
+    partition: int | None = None,
+    timestamp_ms: int | None = None,
+) -> BufferedRecord:
+    """Make one record part of what the Session's present transaction decides; the arguments are `Producer.send`'s.
+
+    Raises InvalidRecordError or TransactionTooLargeError, which doom the transaction (or the savepoint) even if they
+    are swallowed, and what `current_dual_write` raises.
+    """
+    return current_dual_write(session).send(topic, value, key, headers, partition, timestamp_ms)
+
+
+def current_dual_write(session: AnySession) -> DualWrite:
+    """The dual write of the Session's present transaction, which begins if it has not; for `send_offsets`, `outcome`.
+
+    Inside `writer.transaction(session)` it is that block's. May be called from hooks, as long as the database has not
+    been asked to commit: `before_commit`, `before_flush`, `after_flush`, and mapper events such as `after_insert`.
+
+    Raises IllegalStateError where the Session is none of `dual_write_sessions`, is of another Engine, or uses two-phase
+    transactions, a second database or autocommit.
+    """
+    bound = session() if isinstance(session, scoped_session) else session
+    writer = _writer_of(bound)
+    connection = _connection_of(bound, writer)
+    work = work_on(connection)
+    if work is not None and work.write is not None:
+        return work.write
+    if writer is None:
+        raise IllegalStateError(_NO_WRITER)
+    return _begin(bound, connection, writer)
+
+
+def _connection_of(session: Session, writer: SessionWriter | None) -> sa.Connection:
+    try:
+        return session.connection()
+    except UnboundExecutionError:
+        if writer is None:
+            raise
+        return session.connection(bind_arguments={"bind": writer._engine})  # one that is bound table by table
+
+
+def _begin(session: Session, connection: sa.Connection, writer: SessionWriter) -> DualWrite:
+    records = writer._new_buffer()
+    work = FollowedTransaction(
+        session,
+        connection,
+        writer._engine,
+        records,
+        lambda followed: _SessionWrite(followed, records, writer),
+    )
+    assert work.write is not None, "it was set when the write was made"
+    return work.write
+
+
+class _SessionWrite(DualWrite):
+    """The dual write of one transaction of a Session."""
+
+    def __init__(self, work: FollowedTransaction, records: RecordBuffer, writer: SessionWriter) -> None:
+        super().__init__(writer._database.transaction(work), records)
+        self._writer = writer
+        work.write = self
+
+    def decide(self) -> None:
+        """COMMIT was asked for."""
+        try:
+            if self._records:
+                self._writer._commit_of_session(self)
+            else:
+                blocking.run(self._commit_alone())
+        except BaseException as error:
+            self.tell(error)
+            if isinstance(error, OutcomeUnknown) and self.outcome is Outcome.ROLLED_BACK:
+                error.add_note("That was an earlier dual write; the one that was to be committed now is rolled back.")
+            raise
+        finally:
+            self._records.close()
+
+    async def _commit_alone(self) -> None:
+        """Every record went with a savepoint, so that Kafka is not needed."""
+        try:
+            await settle(self)
+        except BaseException:
+            await roll_back_database(self)
+            raise
+        await commit_database_alone(self)
+
+    def drop(self) -> None:
+        """The transaction is rolled back."""
+        if self._records:
+            _log.debug("%d records are dropped, because their database transaction is rolled back", len(self._records))
+        self._records.close()
+        self._outcome = Outcome.ROLLED_BACK
+
+
+_NO_WRITER = (
+    "nobody writes to Kafka for this Session, so the record was not taken: call "
+    "dual_write_sessions(sessionmaker, writer) once for the sessionmaker that made it, or send inside "
+    "`with writer.transaction(session)`"
+)
