@@ -27,6 +27,7 @@ from dualwrite.client.admin_results import (
     TransactionDescription,
     TransactionListing,
     TransactionState,
+    TwoPhaseCommit,
 )
 from dualwrite.client.admin_transport import AdminTransport
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
@@ -47,10 +48,14 @@ __all__ = [
     "TransactionDescription",
     "TransactionListing",
     "TransactionState",
+    "TwoPhaseCommit",
 ]
 
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MS: Final = 900_000
 """What brokers allow a transaction at most unless `transaction.max.timeout.ms` says otherwise."""
+
+PROBED_ID: Final = "dualwrite-probe"
+"""The transactional id of a question that every broker refuses; it is never created."""
 
 _CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -229,6 +234,16 @@ class AsyncTransactionAdmin:
         """Versions of APIs and levels of features, by broker id (KIP-35, KIP-584)."""
         return await self._calls().describe_features(self._deadline_s(timeout_ms))
 
+    async def describe_two_phase_commit(
+        self, transactional_id: str = PROBED_ID, *, timeout_ms: int | None = None
+    ) -> dict[int, TwoPhaseCommit]:
+        """What each broker makes of two-phase commit, by broker id (KIP-939); nothing is changed.
+
+        Asked with an InitProducerId that a broker has to refuse, for an id on which this client should have the rights
+        of a producer: WRITE and TWO_PHASE_COMMIT.
+        """
+        return await self._calls().describe_two_phase_commit(transactional_id, self._deadline_s(timeout_ms))
+
     # ---- the end --------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -387,6 +402,12 @@ class TransactionAdmin:
     def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
         """See `AsyncTransactionAdmin.describe_features`."""
         return self._run(self._admin.describe_features(timeout_ms=timeout_ms))
+
+    def describe_two_phase_commit(
+        self, transactional_id: str = PROBED_ID, *, timeout_ms: int | None = None
+    ) -> dict[int, TwoPhaseCommit]:
+        """See `AsyncTransactionAdmin.describe_two_phase_commit`."""
+        return self._run(self._admin.describe_two_phase_commit(transactional_id, timeout_ms=timeout_ms))
 
     def close(self) -> None:
         """Let go of the connections; idempotent."""

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from dualwrite.client import admin_codec as codec
 from dualwrite.client import hanging
-from dualwrite.client.admin_driver import RETRIABLE, AdminDriver, Located, Results, failure, name_of
+from dualwrite.client.admin_driver import RETRIABLE, AdminDriver, CallFor, Located, Results, failure, name_of
 from dualwrite.client.admin_listing import Filters, list_transactions
 from dualwrite.client.admin_results import (
     ActiveProducer,
@@ -18,6 +18,7 @@ from dualwrite.client.admin_results import (
     TerminatedTransaction,
     TransactionDescription,
     TransactionListing,
+    TwoPhaseCommit,
 )
 from dualwrite.client.admin_transport import NoAnswerError
 from dualwrite.client.error_texts import error_name
@@ -31,6 +32,7 @@ from dualwrite.errors import (
     KafkaError,
     KafkaTimeoutError,
     TransactionalIdNotFoundError,
+    UnsupportedByBrokerError,
     error_class,
 )
 
@@ -127,18 +129,29 @@ class AdminCalls:
 
     async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
         """Of each living broker, by itself."""
+        return _whole(
+            await self._of_each_broker(lambda broker_id, _: codec.api_versions(broker_id), deadline_s), "asked"
+        )
+
+    async def describe_two_phase_commit(self, transactional_id: str, deadline_s: float) -> dict[int, TwoPhaseCommit]:
+        """Of each living broker, by what it answers to a request that it has to refuse."""
+        results = await self._of_each_broker(
+            lambda broker_id, _: codec.two_phase_commit(transactional_id, broker_id), deadline_s
+        )
+        for broker_id, error in list(results.failed.items()):
+            if isinstance(error, UnsupportedByBrokerError):
+                results.done[broker_id] = TwoPhaseCommit.NOT_OFFERED
+                del results.failed[broker_id]
+        return _whole(results, "asked")
+
+    async def _of_each_broker(self, call_for: CallFor[int, V], deadline_s: float) -> Results[int, V]:
         cluster = await self.describe_cluster(deadline_s)
 
         async def look_up(broker_ids: Sequence[int]) -> Located[int]:
             return Located({broker_id: broker_id for broker_id in broker_ids}, {}, {})
 
-        results = await self._driver.fulfil(
-            [broker.broker_id for broker in cluster.brokers],
-            look_up,
-            lambda broker_id, _: codec.api_versions(broker_id),
-            deadline_s=deadline_s,
-        )
-        return _whole(results, "asked")
+        broker_ids = [broker.broker_id for broker in cluster.brokers]
+        return await self._driver.fulfil(broker_ids, look_up, call_for, deadline_s=deadline_s)
 
     # ---- hanging transactions -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from dualwrite.client.admin_results import (
     ClusterDescription,
     TransactionDescription,
     TransactionListing,
+    TwoPhaseCommit,
 )
 from dualwrite.client.kafka_python import (
     ApiVersionsResponse,
@@ -270,6 +271,36 @@ def init_producer_id(
         answer = codec.decode(request, body, version)
         assert isinstance(answer, m.InitProducerIdAnswer)
         return {transactional_id: Reply(answer.error_code, answer)}
+
+    return Call(
+        Api.INIT_PRODUCER_ID,
+        codec.versions_wanted(request),
+        lambda version: codec.encode(request, version),
+        decode,
+    )
+
+
+_TWO_PHASE_COMMIT: Final = {
+    42: TwoPhaseCommit.KEEPS_PREPARED,
+    35: TwoPhaseCommit.STORED_PAIR,
+    53: TwoPhaseCommit.REFUSED,
+}
+
+
+def two_phase_commit(transactional_id: str, broker_id: int) -> Call[dict[int, Reply[TwoPhaseCommit]]]:
+    """An InitProducerId that every broker refuses and none carries out; with which error tells what it can do.
+
+    Whether two-phase commit is on is looked at first (53), then whether KeepPreparedTxn is supported (35), and then
+    that it came with a pair, which is not allowed (42). All that comes before the broker asks whose id it is.
+    """
+    request = m.InitProducerId(transactional_id, 1, enable_2pc=True, keep_prepared_txn=True)
+    request = request._replace(producer_id=0, producer_epoch=0)
+
+    def decode(body: memoryview, version: int) -> dict[int, Reply[TwoPhaseCommit]]:
+        answer = codec.decode(request, body, version)
+        assert isinstance(answer, m.InitProducerIdAnswer)
+        found = _TWO_PHASE_COMMIT.get(answer.error_code)
+        return {broker_id: Reply(answer.error_code) if found is None else Reply(0, found)}
 
     return Call(
         Api.INIT_PRODUCER_ID,

@@ -22,6 +22,19 @@ class TransactionState(StrEnum):
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
 
 
+class TwoPhaseCommit(StrEnum):
+    """What one broker makes of a two-phase commit (KIP-939)."""
+
+    KEEPS_PREPARED = "keeps-prepared"
+    """All of it."""
+    STORED_PAIR = "stored-pair"
+    """Without KeepPreparedTxn, which is refused (KAFKA-20739)."""
+    REFUSED = "refused"
+    """`transaction.two.phase.commit.enable` is off, or this client has no right to TWO_PHASE_COMMIT (or to WRITE)."""
+    NOT_OFFERED = "not-offered"
+    """The broker is older, or hides it (`unstable.api.versions.enable`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
     """One transactional id, as ListTransactions shows it.
