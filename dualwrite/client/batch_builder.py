@@ -5,6 +5,7 @@ Measured on one record of 100 bytes: 0.5 us against 10 us.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -21,6 +22,9 @@ except ImportError:
     from dualwrite.client.kafka_python import calc_crc32c as _crc32c
 
     _STAMP_ARGUMENTS = (True,)
+
+with contextlib.suppress(ImportError):  # by the processor's own instruction: a fifteenth of the time of the others
+    from crc32c import crc32c as _crc32c
 
 Header = tuple[str, bytes | None]
 
@@ -94,6 +98,7 @@ def restamp(data: bytearray, producer_id: int, producer_epoch: int, base_sequenc
 
 def checksummed(data: bytearray) -> bytearray:
     """A batch whose header or records were changed, with the checksum that follows."""
-    checksum: Any = _crc32c(data[_ATTRIBUTES_OFFSET:])
+    with memoryview(data) as view, view[_ATTRIBUTES_OFFSET:] as covered:
+        checksum: Any = _crc32c(covered)
     _CRC.pack_into(data, _CRC_OFFSET, checksum)
     return data

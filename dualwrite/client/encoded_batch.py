@@ -51,12 +51,9 @@ class EncodedBatch:
 
     def build(self) -> bytearray:
         """The batch, with its checksum."""
-        data = bytearray(self.size())
-        _HEADER.pack_into(
-            data,
+        header = _HEADER.pack(
             0,
-            0,
-            len(data) - _LENGTH_COUNTS_FROM,
+            self.size() - _LENGTH_COUNTS_FROM,
             _NO_LEADER_EPOCH,
             _MAGIC,
             0,
@@ -67,5 +64,4 @@ class EncodedBatch:
             *self._identity,
             self.record_count,
         )
-        data[HEADER_BYTES:] = self._records
-        return checksummed(data)
+        return checksummed(bytearray().join((header, self._records)))
