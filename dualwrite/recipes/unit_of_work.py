@@ -188,6 +188,11 @@ def _on_error(context: ExceptionContext) -> None:
     work = context.connection.get_execution_options().get(_OPTION) if context.connection is not None else None
     if work is not None:
         work._remember(context.original_exception, context.statement)
+        if context.dialect.name == "sqlite" and not isinstance(context.original_exception, Exception):
+            # Interrupted, as by a cancellation. SQLAlchemy would close the connection and leave the rollback to SQLite,
+            # which keeps the lock of a closed connection for as long as somebody holds a cursor of it, in a traceback
+            # for instance. Nothing is lost, so roll back as usual: the driver does that after the statement.
+            context.is_disconnect = False
 
 
 _LISTENERS: dict[str, Callable[..., Any]] = {
@@ -362,7 +367,12 @@ class UnitOfWork:
 
     def _remember(self, error: BaseException, statement: str | None) -> None:
         # Where a savepoint is not there, its transaction was rolled back around it: MySQL does so after a deadlock.
-        if not self.connection.in_nested_transaction() or (statement is not None and is_of_savepoint(statement)):
+        # What an interrupted statement has done, nobody knows.
+        if (
+            not self.connection.in_nested_transaction()
+            or (statement is not None and is_of_savepoint(statement))
+            or not isinstance(error, Exception)
+        ):
             self._doom_all(error)
 
     def _before_statement(self, statement: str) -> None:
