@@ -11,6 +11,12 @@ import sqlalchemy as sa
 
 from dualwrite.recipes.pause_points import PausePoint
 from tests.crash.awaited import make_awaited_writer, write_awaited_events
+from tests.crash.psycopg_scenario import (
+    make_awaited_psycopg_writer,
+    make_psycopg_writer,
+    write_awaited_psycopg_events,
+    write_psycopg_events,
+)
 from tests.crash.scenario import AtPoint, Seen, make_writer, write_events
 from tests.support.awaited_databases import awaited_engine
 
@@ -20,9 +26,17 @@ def main() -> None:
     for name in ("--database-url", "--bootstrap-servers", "--transactional-id", "--topic", "--point"):
         parser.add_argument(name, required=True)
     parser.add_argument("--awaited", metavar="DRIVER", help="with AsyncDualWriter and this driver")
+    parser.add_argument("--psycopg", choices=["blocking", "awaited"], help="with a writer that has no SQLAlchemy")
     arguments = parser.parse_args()
     kill = AtPoint(PausePoint(arguments.point), lambda: os.kill(os.getpid(), signal.SIGKILL))
-    seen = asyncio.run(_write_awaited(arguments, kill)) if arguments.awaited else _write(arguments, kill)
+    if arguments.psycopg == "blocking":
+        seen = _write_psycopg(arguments, kill)
+    elif arguments.psycopg == "awaited":
+        seen = asyncio.run(_write_awaited_psycopg(arguments, kill))
+    elif arguments.awaited:
+        seen = asyncio.run(_write_awaited(arguments, kill))
+    else:
+        seen = _write(arguments, kill)
     raise SystemExit(f"still alive after {arguments.point}: {seen}")
 
 
@@ -36,6 +50,18 @@ async def _write_awaited(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
     engine = awaited_engine(sa.make_url(arguments.database_url), arguments.awaited)
     writer = make_awaited_writer(engine, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
     return await write_awaited_events(writer, arguments.topic, number=1)
+
+
+def _write_psycopg(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
+    url = sa.make_url(arguments.database_url)
+    writer = make_psycopg_writer(url, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
+    return write_psycopg_events(writer, arguments.topic, number=1)
+
+
+async def _write_awaited_psycopg(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
+    url = sa.make_url(arguments.database_url)
+    writer = make_awaited_psycopg_writer(url, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
+    return await write_awaited_psycopg_events(writer, arguments.topic, number=1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,118 @@
+"""The crash tests' dual write with `PsycopgDualWriter`, and with `AsyncPsycopgDualWriter` under the blocking names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.pause_points import PauseHook
+from dualwrite.recipes.psycopg import PsycopgDualTransaction, PsycopgDualWriter
+from dualwrite.recipes.psycopg_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
+from tests.crash.awaited import AwaitedWriter
+from tests.crash.scenario import Scenario, Seen, event_texts
+from tests.support.databases import PostgresDatabase
+
+INSERT = "INSERT INTO events (id, event_key, body) VALUES (%s, 'k', %s)"
+
+_LIMITS: dict[str, Any] = {"lock_timeout_ms": 10_000, "resolve_timeout_ms": 10_000, "max_block_ms": 20_000}
+
+
+def conninfo_of(url: sa.URL) -> str:
+    """For psycopg itself."""
+    return url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def make_psycopg_writer(
+    url: sa.URL, bootstrap_servers: str, transactional_id: str, pause: PauseHook | None = None, **settings: Any
+) -> PsycopgDualWriter:
+    return PsycopgDualWriter(
+        conninfo_of(url),
+        bootstrap_servers=bootstrap_servers,
+        transactional_id=transactional_id,
+        pause=pause,
+        **(_LIMITS | settings),
+    )
+
+
+def make_awaited_psycopg_writer(
+    url: sa.URL, bootstrap_servers: str, transactional_id: str, pause: PauseHook | None = None, **settings: Any
+) -> AsyncPsycopgDualWriter:
+    return AsyncPsycopgDualWriter(
+        conninfo_of(url),
+        bootstrap_servers=bootstrap_servers,
+        transactional_id=transactional_id,
+        pause=pause,
+        **(_LIMITS | settings),
+    )
+
+
+def write_psycopg_events(writer: PsycopgDualWriter, topic: str, number: int) -> Seen:
+    """What `write_events` does."""
+    tx: PsycopgDualTransaction | None = None
+    try:
+        with writer.transaction() as tx:
+            for index, body in enumerate(event_texts(str(number))):
+                tx.connection.execute(INSERT, (number * 10 + index, body))
+                tx.send(topic, value=body, key="k")
+    except Exception as error:
+        return Seen(error, tx.outcome if tx else None)
+    return Seen(None, tx.outcome)
+
+
+async def write_awaited_psycopg_events(writer: AsyncPsycopgDualWriter, topic: str, number: int) -> Seen:
+    """What `write_events` does. A cancellation ends here, which only a test may do."""
+    tx: AsyncPsycopgDualTransaction | None = None
+    try:
+        async with writer.transaction() as tx:
+            for index, body in enumerate(event_texts(str(number))):
+                await tx.connection.execute(INSERT, (number * 10 + index, body))
+                tx.send(topic, value=body, key="k")
+    except (Exception, asyncio.CancelledError) as error:
+        return Seen(error, tx.outcome if tx else None)
+    return Seen(None, tx.outcome)
+
+
+class PsycopgScenario(Scenario):
+    """A `Scenario` whose writers know nothing of SQLAlchemy."""
+
+    database_error = psycopg.Error
+
+    def writer(
+        self, pause: PauseHook | None = None, *, engine: sa.Engine | None = None, **settings: Any
+    ) -> PsycopgDualWriter:
+        url = (engine or self.database.engine).url
+        return make_psycopg_writer(url, self.emulator.bootstrap_servers, self.transactional_id, pause=pause, **settings)
+
+    def write_events(self, writer: PsycopgDualWriter, number: int) -> Seen:
+        return write_psycopg_events(writer, self.topic, number)
+
+
+@dataclass
+class AwaitedPsycopgScenario(Scenario):
+    """A `Scenario` whose writers are awaited and know nothing of SQLAlchemy."""
+
+    runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+
+    def awaited_writer(self, pause: PauseHook | None = None, **settings: Any) -> AsyncPsycopgDualWriter:
+        return make_awaited_psycopg_writer(
+            self.database.engine.url, self.emulator.bootstrap_servers, self.transactional_id, pause=pause, **settings
+        )
+
+    def writer(self, pause: PauseHook | None = None, **settings: Any) -> AwaitedWriter:
+        return AwaitedWriter(self.runner, self.awaited_writer(pause, **settings))
+
+    def write_events(self, writer: AwaitedWriter, number: int) -> Seen:
+        return self.runner.run(write_awaited_psycopg_events(writer.awaited, self.topic, number))
+
+
+@contextmanager
+def awaited_psycopg_scenario(database: PostgresDatabase, emulator: Emulator) -> Iterator[AwaitedPsycopgScenario]:
+    with asyncio.Runner() as runner:
+        yield AwaitedPsycopgScenario(database, emulator, runner=runner)

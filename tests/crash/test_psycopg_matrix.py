@@ -1,0 +1,108 @@
+"""The matrix of faults with psycopg alone: all of it with `PsycopgDualWriter`, and what awaiting may change of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.slot import SlotState
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.matrix import (
+    FaultKind,
+    Survivor,
+    cases_with_predecessors,
+    check_a_fault_at_a_point,
+    check_a_kill_at_a_point,
+)
+from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, PsycopgScenario, awaited_psycopg_scenario
+from tests.crash.scenario import (
+    POINTS_AFTER_THE_DECISION,
+    POINTS_BEFORE_COMMIT_REQUEST,
+    AtPoint,
+    Predecessor,
+    event_texts,
+)
+from tests.support.databases import PostgresDatabase
+
+# One in each stretch: inside the take-over, before and after the decision.
+_HEART = [
+    PausePoint.AFTER_INIT,
+    PausePoint.AFTER_PREPARE,
+    PausePoint.BEFORE_DATABASE_COMMIT,
+    PausePoint.AFTER_DATABASE_COMMIT,
+]
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
+    made = PostgresDatabase(postgres_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def blocking(database: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
+    return PsycopgScenario(database, emulator)
+
+
+@pytest.fixture
+def awaited(database: PostgresDatabase, emulator: Emulator) -> Iterator[AwaitedPsycopgScenario]:
+    with awaited_psycopg_scenario(database, emulator) as scenario:
+        yield scenario
+
+
+@pytest.mark.parametrize("survivor", Survivor)
+@pytest.mark.parametrize("fault", FaultKind)
+@pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())
+def test_a_fault_at_a_point(
+    blocking: PsycopgScenario, point: PausePoint, predecessor: Predecessor, fault: FaultKind, survivor: Survivor
+) -> None:
+    check_a_fault_at_a_point(blocking, point, predecessor, fault, survivor)
+
+
+@pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())
+def test_a_kill_at_a_point(blocking: PsycopgScenario, point: PausePoint, predecessor: Predecessor) -> None:
+    check_a_kill_at_a_point(blocking, point, predecessor, "--psycopg", "blocking")
+
+
+@pytest.mark.parametrize("fault", [FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST, FaultKind.EXCEPTION])
+@pytest.mark.parametrize("point", PausePoint)
+def test_a_fault_at_a_point_of_the_awaited_one(
+    awaited: AwaitedPsycopgScenario, point: PausePoint, fault: FaultKind
+) -> None:
+    check_a_fault_at_a_point(awaited, point, Predecessor.COMMITTED, fault, Survivor.SAME_WRITER)
+
+
+@pytest.mark.parametrize("point", _HEART)
+def test_a_kill_at_a_point_of_the_awaited_one(awaited: AwaitedPsycopgScenario, point: PausePoint) -> None:
+    check_a_kill_at_a_point(awaited, point, Predecessor.COMMITTED, "--psycopg", "awaited")
+
+
+@pytest.mark.parametrize("point", PausePoint)
+def test_a_cancellation_at_a_point(awaited: AwaitedPsycopgScenario, point: PausePoint) -> None:
+    """It strikes at the first await after the point; who asks for the outcome then is told what the row says."""
+    awaited.leave_behind(Predecessor.COMMITTED)
+
+    def cancel() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    hook = AtPoint(point, cancel)
+    with awaited.writer(hook) as writer:
+        seen = awaited.write(writer, 1)
+        assert hook.struck
+        assert isinstance(seen.error, asyncio.CancelledError)
+        assert seen.error.__notes__
+        if writer.state is SlotState.UNRESOLVED:
+            assert point in POINTS_BEFORE_COMMIT_REQUEST
+            if writer.resolve().outcome == "committed":
+                awaited.expected += event_texts("1")
+        else:
+            assert (seen.outcome == "committed") is (point in POINTS_AFTER_THE_DECISION)
+        assert awaited.write(writer, 2).error is None
+        awaited.assert_both_sides_agree()
