@@ -6,14 +6,20 @@ import re
 import runpy
 import threading
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+import dualwrite
+from dualwrite import errors
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.client.metrics import Metrics
+from dualwrite.config import ACKS, COMPRESSION_TYPES, ProducerConfig
 from dualwrite.producer import Producer
+from dualwrite.security_config import SecurityConfig
 from tests.support.conditions import until
 from tests.support.topics import read_topic
 
@@ -98,3 +104,90 @@ def test_the_emulator_page_shows_faults_and_pause_points(run: Run) -> None:
     settled = wait + "    until(lambda: all(t.state.startswith('Complete') for t in broker.transactions()))\n"
     code = code.replace("    ...  #", "    client(broker)  #").replace(wait, settled)
     run(code, client=client, until=until)
+
+
+DOCS = ROOT / "docs"
+RUN_AS_THEY_ARE = [
+    (page, number)
+    for page in ("producer.md", "guarantees.md", "coming-from.md")
+    for number in range(len(examples(DOCS / page)))
+]
+
+
+@pytest.mark.parametrize(("page", "number"), RUN_AS_THEY_ARE)
+def test_examples_of_the_producer_run(run: Run, emulator: Emulator, page: str, number: int) -> None:
+    with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:  # for those that consume
+        producer.send("orders", key="0", value="shade")
+    run(examples(DOCS / page)[number])
+    assert all(transaction.state != "Ongoing" for transaction in emulator.transactions())
+
+
+def test_all_clients_of_the_comparison_write_the_same(run: Run, emulator: Emulator) -> None:
+    one_transaction = examples(DOCS / "coming-from.md")[:5]
+    for code in one_transaction:
+        run(code)
+    assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")] * len(one_transaction)
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading."""
+    _, _, below = (DOCS / page).read_text().partition(f"\n## {heading}\n")
+    found = re.search(r"^\|[-| ]+\|\n((?:\|.*\n)+)", below, re.MULTILINE)
+    assert found, f"{page} has no table below {heading}"
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in found[1].splitlines()]
+
+
+def written(name: str, default: object) -> str:
+    """A default as the page writes it."""
+    named = {"compression_type": COMPRESSION_TYPES, "acks": ACKS}.get(name)
+    if named is not None:
+        return next(text for text, number in named.items() if number == default)
+    if default is MISSING:
+        return ""
+    return {None: "none", True: "true", False: "false"}.get(default, str(default).strip("`"))  # type: ignore[call-overload, no-any-return]
+
+
+def test_every_setting_is_in_the_table_with_its_default() -> None:
+    table = {name.strip("`"): default.strip("`") for name, default, _ in rows("producer.md", "Settings")}
+    security = {field.name for field in fields(SecurityConfig)}
+    expected = {
+        field.name.replace("_", "."): written(field.name, field.default)
+        for field in fields(ProducerConfig)
+        if field.name not in security
+    }
+    assert table == expected
+    page = (DOCS / "security.md").read_text()
+    assert [name for name in security if f"`{name.replace('_', '.')}`" not in page] == []
+
+
+def test_every_metric_is_in_the_table() -> None:
+    metrics = Metrics().snapshot(buffer_total=0, buffer_used=0, in_flight=0)
+    assert [name.strip("`") for name, _ in rows("producer.md", "Metrics")] == list(metrics)
+
+
+OTHER_ERRORS = (errors.RecipeError, errors.AdminError, errors.IncompleteAnswerError)
+OTHER_MODULES = ("dualwrite.admin", "dualwrite.recipes")
+
+
+def is_of_the_producer(name: str, module: str) -> bool:
+    value = getattr(dualwrite, name)
+    return not module.startswith(OTHER_MODULES) and not (isinstance(value, type) and issubclass(value, OTHER_ERRORS))
+
+
+def test_the_pages_of_the_producer_have_every_public_name() -> None:
+    pages = (DOCS / "producer.md").read_text() + (DOCS / "guarantees.md").read_text()
+    names = {name for name, module in dualwrite._MODULES.items() if is_of_the_producer(name, module)}
+    assert {name for name in names if not re.search(rf"\b{name}\b", pages)} == set()
+    calls = {name for name in dir(Producer) if not name.startswith("_")}
+    assert {name for name in calls if f"`{name}" not in pages} == set()
+
+
+def test_every_error_of_the_producer_says_what_to_do() -> None:
+    listed = [name.strip("`") for name, _, _ in rows("producer.md", "Errors")]
+    assert all(issubclass(getattr(errors, name), errors.DualWriteError) for name in listed)
+    expected = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.DualWriteError) and not issubclass(value, OTHER_ERRORS)
+    }
+    assert set(listed) == expected
