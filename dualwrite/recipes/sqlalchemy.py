@@ -28,6 +28,7 @@ from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBu
 from dualwrite.recipes.settings import KafkaSettings
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
+from dualwrite.recipes.transactional import OpenBlocks, Transactional
 from dualwrite.recipes.unit_of_work import Bind, UnitOfWork, watch
 
 __all__ = ["DualTransaction", "DualWriter", "Resolution"]
@@ -52,6 +53,15 @@ class DualTransaction(DualWrite):
     def connection(self) -> sa.Connection:
         """The Connection whose transaction is the decision; within `session.begin_nested()` it is in the savepoint."""
         return self._work.connection if self._work.session is None else self._work.session.connection()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[Self]:
+        """A part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
+
+        Whoever catches it outside goes on with the rest of the dual write. May be nested.
+        """
+        with (self._work.session or self._work.connection).begin_nested():
+            yield self
 
 
 class DualWriter:
@@ -88,6 +98,7 @@ class DualWriter:
         self._serializers = settings.serializers
         self._session_factory = session_factory or (lambda: Session(engine))
         self._max_buffered_bytes = max_buffered_bytes
+        self._blocks = OpenBlocks()
         self._database = SqlAlchemyDatabase(engine, create_table=create_table)
         self._writes = DualWrites(
             settings.transactional_id,
@@ -148,7 +159,8 @@ class DualWriter:
             tx = self._begin(bind)
             try:
                 try:
-                    yield tx
+                    with self._blocks.inside(tx):
+                        yield tx
                 except BaseException:
                     blocking.run(self._writes.roll_back(tx))
                     raise
@@ -178,6 +190,11 @@ class DualWriter:
             if write.outcome is None and not write._database.commit_was_sent:
                 blocking.run(roll_back_database(write))
             raise
+
+    @property
+    def transactional(self) -> Transactional:
+        """Decorates a function whose call is a dual write: `@writer.transactional`, or with settings; see there."""
+        return Transactional(self)
 
     def recover(self) -> Resolution:
         """Complete what a crash left open under this transactional id, by the row; harmless at any time.
