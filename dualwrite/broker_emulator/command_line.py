@@ -1,4 +1,4 @@
-"""`python -m dualwrite.broker_emulator`: a cluster of its own process.
+"""`dualwrite broker`, or `python -m dualwrite.broker_emulator`: a cluster of its own process.
 
 Prints the bootstrap address alone on one line once it serves, logs to standard error, and stops at SIGINT or
 SIGTERM with exit status 0. What keeps it from starting is one line on standard error: exit status 2, or 1 where it is
@@ -31,9 +31,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until told to stop."""
-    parser = _parser()
+def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualwrite.broker_emulator") -> int:
+    """Serve until told to stop. `prog`: what the command is called."""
+    parser = _parser(prog)
     options = parser.parse_args(arguments)
     host, port = options.listen
     if port and port + options.nodes - 1 > _MAX_PORT:
@@ -76,8 +76,8 @@ def _start(emulator: Emulator, parser: _Parser, host: str) -> None:
         parser.error(error.strerror or str(error))
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="python -m dualwrite.broker_emulator", description="A Kafka cluster to test with.")
+def _parser(prog: str) -> _Parser:
+    parser = _Parser(prog=prog, description="A Kafka cluster to test with.")
     parser.add_argument(
         "--listen",
         type=_address,

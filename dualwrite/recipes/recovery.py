@@ -47,6 +47,9 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_MIN_AGE_MS: Final = 60_000
 DEFAULT_LOCK_TIMEOUT_MS: Final = 100
+Progress = Callable[[int, int], None]
+"""Hears after each id: how many were looked at, of how many."""
+
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _ADMIN_ONLY: Final = "default_api_timeout_ms"
 
@@ -153,17 +156,17 @@ class RecoveryService:
         KafkaSettings("checked-before-use", self._settings)
         self._admin = TransactionAdmin(**settings, default_api_timeout_ms=timeout_ms)
 
-    def plan(self) -> RecoveryReport:
+    def plan(self, progress: Progress | None = None) -> RecoveryReport:
         """What `recover()` would do now; changes nothing. Takes the locks of rows for a moment, as that does."""
-        return self._round(apply=False)
+        return self._round(progress, apply=False)
 
-    def recover(self) -> RecoveryReport:
+    def recover(self, progress: Progress | None = None) -> RecoveryReport:
         """Resolve what can be resolved now.
 
         An id that cannot be resolved is reported with its error and keeps none of the others from it. Raises where
         nothing can be resolved: StateRowError for a table that is missing, the database's own errors, and Kafka's.
         """
-        return self._round(apply=True)
+        return self._round(progress, apply=True)
 
     def run(
         self,
@@ -172,11 +175,12 @@ class RecoveryService:
         stopped: threading.Event,
         heard: Callable[[RecoveryReport], None],
         failed: Callable[[Exception], None],
+        apply: bool = True,
     ) -> None:
-        """Recover every `interval_s` seconds until `stopped` is set; a round that fails is told, and tried again."""
+        """Recover (or plan) every `interval_s` seconds until `stopped` is set; what fails is told and repeated."""
         while not stopped.is_set():
             try:
-                report = self.recover()
+                report = self.recover() if apply else self.plan()
             except (DualWriteError, SQLAlchemyError) as error:
                 failed(error)
             else:
@@ -197,17 +201,19 @@ class RecoveryService:
 
     # ---- one round ------------------------------------------------------------------------------------------
 
-    def _round(self, *, apply: bool) -> RecoveryReport:
+    def _round(self, progress: Progress | None, *, apply: bool) -> RecoveryReport:
         unseen: list[str] = []
         version = _transaction_version(self._admin.describe_features())
         texts = stored_texts(self._engine, prefix=self._prefix, transactional_ids=self._ids)
         ids = sorted({*texts, *self._ids, *self._listed(unseen)})
         found = []
         descriptions = self._described(ids, unseen)
-        for each, description in descriptions.items():
+        for number, (each, description) in enumerate(descriptions.items(), start=1):
             met = self._one(_Seen(each, texts.get(each), description, version), apply=apply)
             if met is not None and met.action is not Action.NOTHING:
                 found.append(met)
+            if progress is not None:
+                progress(number, len(descriptions))
         return RecoveryReport(tuple(found), len(descriptions) - len(found), tuple(unseen), apply)
 
     def _listed(self, unseen: list[str]) -> list[str]:

@@ -1,0 +1,23 @@
+"""`dualwrite broker`: the broker emulator, with its own options."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+_AS_THEY_ARE = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+@click.command("broker", context_settings=_AS_THEY_ARE, short_help="A Kafka broker to develop and test against.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(arguments: tuple[str, ...]) -> None:
+    """A Kafka broker to develop and test against: the same as `python -m dualwrite.broker_emulator`."""
+    try:
+        from dualwrite.broker_emulator.own_process import start_lean
+    except ModuleNotFoundError as error:
+        raise click.ClickException(str(error)) from None
+    start_lean()
+    from dualwrite.broker_emulator.command_line import main
+
+    sys.exit(main(arguments, prog="dualwrite broker"))

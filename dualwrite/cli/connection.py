@@ -1,0 +1,114 @@
+"""The options with which every command reaches Kafka and the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+import sqlalchemy as sa
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.cli.command_config import settings_of_file
+from dualwrite.errors import ConfigError
+
+DATABASE_VARIABLE: Final = "DUALWRITE_DATABASE_URL"
+SERVERS_VARIABLE: Final = "DUALWRITE_BOOTSTRAP_SERVER"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaAccess:
+    """How to reach the cluster."""
+
+    settings: dict[str, Any]
+    timeout_ms: int
+
+    def admin(self) -> TransactionAdmin:
+        """Raises ConfigError for settings that make no sense."""
+        return TransactionAdmin(self.settings | {"default_api_timeout_ms": self.timeout_ms})
+
+
+def kafka_options(command: Command) -> Command:
+    """`--bootstrap-server`, `--command-config`, `--timeout-ms`; the command gets them by `kafka_access(**options)`."""
+    for option in (
+        click.option(
+            "--timeout-ms",
+            type=click.IntRange(min=1),
+            default=30_000,
+            show_default=True,
+            help="How long one request to Kafka may take, repetitions included.",
+        ),
+        click.option(
+            "--command-config",
+            metavar="FILE",
+            help="Properties file with settings by Kafka's names: security.protocol, sasl.*, ssl.*, client.id...",
+        ),
+        click.option(
+            "--bootstrap-server",
+            required=True,
+            envvar=SERVERS_VARIABLE,
+            show_envvar=True,
+            metavar="HOST:PORT[,...]",
+            help="Brokers to ask first.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def database_option(*, required: bool) -> Callable[[Command], Command]:
+    """`--database`; the command opens it by `database(url)`."""
+    return click.option(
+        "--database",
+        "database_url",
+        required=required,
+        envvar=DATABASE_VARIABLE,
+        show_envvar=True,
+        metavar="URL",
+        help="Where the state table is, as SQLAlchemy writes it: postgresql+psycopg://user@host/name. "
+        "With a password, better by the variable than on the command line.",
+    )
+
+
+def json_option(command: Command) -> Command:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="For programs: JSON with stable keys.")(command)
+
+
+def kafka_access(bootstrap_server: str, command_config: str | None, timeout_ms: int) -> KafkaAccess:
+    """Settings by underscored names. Raises ConfigError."""
+    settings = {} if command_config is None else settings_of_file(command_config)
+    named: dict[str, Any] = {name.replace(".", "_"): value for name, value in settings.items()}
+    return KafkaAccess(named | {"bootstrap_servers": bootstrap_server}, timeout_ms)
+
+
+@contextmanager
+def database(url: str, *, may_be_made: bool = False) -> Iterator[sa.Engine]:
+    """An engine that keeps no connection open longer than it is used. Raises ConfigError.
+
+    `may_be_made`: SQLite would make an empty file of a name that is misspelt; only who creates tables wants that.
+    """
+    try:
+        parsed = sa.make_url(url)
+        if parsed.get_backend_name() == "sqlite" and not may_be_made and not _is_file(parsed):
+            raise ConfigError(f"--database: there is no file {parsed.database or ':memory:'}")
+        engine = sa.create_engine(parsed, poolclass=sa.NullPool)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--database needs the package {error.name}, which is not installed: pip install it "
+            "(for Postgres: pip install 'dualwrite[postgres]')"
+        ) from None
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _is_file(url: sa.URL) -> bool:
+    name = url.database or ""
+    return name.startswith("file:") or Path(name).is_file()

@@ -1,0 +1,106 @@
+"""`dualwrite doctor`: what this cluster and this database can do for dual writes, and what to mend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+import click
+from sqlalchemy.exc import SQLAlchemyError
+
+from dualwrite.admin import PROBED_ID
+from dualwrite.cli.connection import (
+    KafkaAccess,
+    database,
+    database_option,
+    json_option,
+    kafka_access,
+    kafka_options,
+)
+from dualwrite.cli.doctor_checks import Check, Verdict, failure
+from dualwrite.cli.doctor_database import database_checks
+from dualwrite.cli.doctor_kafka import cluster_checks
+from dualwrite.cli.failures import LEFT, UNUSABLE, sentence
+from dualwrite.cli.output import print_json, print_table
+from dualwrite.errors import DualWriteError
+from dualwrite.guarantee import Guarantee
+
+_HEADERS = ("Verdict", "Where", "What", "Found")
+
+
+@click.command("doctor")
+@kafka_options
+@database_option(required=False)
+@click.option(
+    "--transactional-id",
+    default=PROBED_ID,
+    show_default=True,
+    help="Ask with this id whether two-phase commit is allowed; where there are ACLs, one of those that you use.",
+)
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    bootstrap_server: str,
+    command_config: str | None,
+    timeout_ms: int,
+    database_url: str | None,
+    transactional_id: str,
+    as_json: bool,
+) -> None:
+    """Say what this cluster and this database can do, which guarantee results, and what to mend. Changes nothing.
+
+    Exit code: 0 dual writes work here, maybe with warnings; 1 they do not; 2 Kafka or the database cannot be reached.
+    """
+    access = kafka_access(bootstrap_server, command_config, timeout_ms)
+    guarantees: list[Guarantee] = []
+    checks, reached = _reached("kafka", lambda: _kafka(access, transactional_id, guarantees))
+    if database_url is not None:
+        found, reached_too = _reached("database", lambda: _database(database_url))
+        checks, reached = checks + found, reached and reached_too
+    if as_json:
+        print_json(_document(checks, guarantees))
+    else:
+        _print(checks, guarantees)
+    ctx.exit(UNUSABLE if not reached else LEFT if any(check.verdict is Verdict.FAIL for check in checks) else 0)
+
+
+def _kafka(access: KafkaAccess, transactional_id: str, guarantees: list[Guarantee]) -> list[Check]:
+    with access.admin() as admin:
+        cluster = admin.describe_cluster()
+        found, guarantee = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(transactional_id))
+    if guarantee is not None:
+        guarantees.append(guarantee)
+    return [Check("kafka", "cluster", f"{cluster.cluster_id}, {len(cluster.brokers)} brokers"), *found]
+
+
+def _database(url: str) -> list[Check]:
+    with database(url) as engine:
+        return database_checks(engine)
+
+
+def _reached(where: str, look: Callable[[], list[Check]]) -> tuple[list[Check], bool]:
+    """The findings, and whether there was anybody; one that is away keeps nobody from looking at the other."""
+    try:
+        return look(), True
+    except (DualWriteError, SQLAlchemyError) as error:
+        return [failure(where, "reachable", "no", sentence(error))], False
+
+
+def _print(checks: list[Check], guarantees: list[Guarantee]) -> None:
+    print_table(_HEADERS, [(check.verdict, check.where, check.what, check.found) for check in checks])
+    for check in checks:
+        if check.remedy is not None:
+            click.echo(f"{check.verdict}: {check.where}, {check.what}: {check.remedy}")
+    for guarantee in guarantees:
+        click.echo(f"guarantee: {guarantee.sentence}")
+
+
+def _document(checks: list[Check], guarantees: list[Guarantee]) -> dict[str, object]:
+    """What `--json` prints; the keys are documented in docs/cli.md."""
+    return {
+        "healthy": not any(check.verdict is Verdict.FAIL for check in checks),
+        "guarantee": asdict(guarantees[0]) if guarantees else None,
+        "checks": [asdict(check) for check in checks],
+    }

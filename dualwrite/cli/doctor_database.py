@@ -1,0 +1,147 @@
+"""What a database offers to dual writes. Reads settings and catalogs; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from dualwrite.cli.doctor_checks import Check, failure, warning
+from dualwrite.recipes.state_table import kafka_transaction_state
+
+_WHERE: Final = "database"
+_DURABLE: Final = "a decision that Kafka has carried out could be forgotten by the database"
+_TABLE: Final = kafka_transaction_state.name
+
+
+def database_checks(engine: sa.Engine) -> list[Check]:
+    """The findings. Raises what the database says where it cannot be reached."""
+    with engine.connect() as connection:
+        checks = [_version(connection), *_isolation(connection), *_table(connection)]
+        return checks + _OF_DIALECT.get(connection.dialect.name, _unknown)(connection)
+
+
+def _version(connection: sa.Connection) -> Check:
+    version = ".".join(map(str, connection.dialect.server_version_info or ()))
+    return Check(_WHERE, "dialect", f"{connection.dialect.name} {version}, driver {connection.dialect.driver}")
+
+
+def _isolation(connection: sa.Connection) -> list[Check]:
+    level = connection.get_isolation_level()
+    if level == "AUTOCOMMIT":
+        remedy = "dual writes need transactions: take isolation_level=AUTOCOMMIT out of the URL or engine"
+        return [failure(_WHERE, "isolation level", level, remedy)]
+    if level in ("REPEATABLE READ", "SERIALIZABLE") and connection.dialect.name != "sqlite":
+        remedy = "blocks may fail for having read before another one committed: repeat them, or use READ COMMITTED"
+        return [warning(_WHERE, "isolation level", level, remedy)]
+    return [Check(_WHERE, "isolation level", level)]
+
+
+def _table(connection: sa.Connection) -> list[Check]:
+    inspector = sa.inspect(connection)
+    if not inspector.has_table(_TABLE):
+        return [failure(_WHERE, _TABLE, "missing", "create it: dualwrite init-db, or a migration (docs/cli.md)")]
+    missing = {column.name for column in kafka_transaction_state.columns} - {
+        column["name"] for column in inspector.get_columns(_TABLE)
+    }
+    if missing:
+        remedy = "it is another table of that name, or was made by hand: compare it with dualwrite init-db --sql"
+        return [failure(_WHERE, _TABLE, f"lacks {', '.join(sorted(missing))}", remedy)]
+    key = inspector.get_pk_constraint(_TABLE)["constrained_columns"]
+    if key != ["transactional_id"]:
+        remedy = "make transactional_id its primary key: two rows of one id would decide against each other"
+        return [failure(_WHERE, _TABLE, f"primary key {key or 'none'}", remedy)]
+    rows = connection.scalar(sa.select(sa.func.count()).select_from(kafka_transaction_state))
+    return [Check(_WHERE, _TABLE, f"{rows} rows")]
+
+
+def _postgresql(connection: sa.Connection) -> list[Check]:
+    checks = [Check(_WHERE, "row locks", "FOR UPDATE SKIP LOCKED, lock_timeout")]
+    if connection.scalar(sa.text("SELECT pg_is_in_recovery()")):
+        checks.append(failure(_WHERE, "server", "a replica", "give the primary: a row is locked where it is written"))
+    for setting in ("fsync", "synchronous_commit"):
+        value = connection.scalar(sa.text("SELECT current_setting(:name)"), {"name": setting})
+        if value == "off":
+            checks.append(failure(_WHERE, setting, value, f"set {setting}=on: {_DURABLE}"))
+        else:
+            checks.append(Check(_WHERE, setting, str(value)))
+    replicas = connection.scalar(sa.text("SELECT count(*) FROM pg_stat_replication"))
+    standbys = connection.scalar(sa.text("SELECT current_setting('synchronous_standby_names')"))
+    if replicas and not standbys:
+        remedy = f"set synchronous_standby_names: after a failover to a replica that lags, {_DURABLE}"
+        checks.append(warning(_WHERE, "replication", f"{replicas} replicas, none synchronous", remedy))
+    return checks + _postgresql_rights(connection)
+
+
+def _postgresql_rights(connection: sa.Connection) -> list[Check]:
+    if not sa.inspect(connection).has_table(_TABLE):
+        return []
+    lacking = [
+        right
+        for right in ("SELECT", "INSERT", "UPDATE")
+        if not connection.scalar(
+            sa.text("SELECT has_table_privilege(:table, :right)"), {"table": _TABLE, "right": right}
+        )
+    ]
+    if lacking:
+        rights = ", ".join(lacking)
+        return [failure(_WHERE, "rights", f"no {rights}", f"GRANT {rights} ON {_TABLE} TO the user of this URL")]
+    return [Check(_WHERE, "rights", "SELECT, INSERT, UPDATE")]
+
+
+def _mysql(connection: sa.Connection) -> list[Check]:
+    checks = [Check(_WHERE, "row locks", "FOR UPDATE, innodb_lock_wait_timeout")]
+    for setting, good, judge in (
+        ("innodb_flush_log_at_trx_commit", "1", failure),
+        ("sync_binlog", "1", warning),
+        ("read_only", "0", failure),
+    ):
+        value = str(connection.scalar(sa.text(f"SELECT @@GLOBAL.{setting}")))
+        if value == good:
+            checks.append(Check(_WHERE, setting, value))
+        else:
+            remedy = "give the primary" if setting == "read_only" else f"set {setting}={good}: {_DURABLE}"
+            checks.append(judge(_WHERE, setting, value, remedy))
+    engine = connection.scalar(
+        sa.text("SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = :name"),
+        {"name": _TABLE},
+    )
+    if engine is not None and str(engine).lower() != "innodb":
+        checks.append(
+            failure(_WHERE, "storage engine", engine, f"ALTER TABLE {_TABLE} ENGINE=InnoDB: {engine} has no row locks")
+        )
+    return checks
+
+
+_SQLITE_SYNCHRONOUS: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
+
+
+def _sqlite(connection: sa.Connection) -> list[Check]:
+    remedy = "fine for one process; many writers wait for each other: use a database with row locks for them"
+    checks = [warning(_WHERE, "row locks", "one write lock for the whole file", remedy)]
+    journal = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar())
+    if journal in ("off", "memory"):
+        checks.append(failure(_WHERE, "journal_mode", journal, "use a file, with PRAGMA journal_mode=WAL or DELETE"))
+    else:
+        checks.append(Check(_WHERE, "journal_mode", journal))
+    level: Any = connection.exec_driver_sql("PRAGMA synchronous").scalar()
+    synchronous = _SQLITE_SYNCHRONOUS.get(level, str(level))
+    if level == 0 or (level == 1 and journal == "wal"):
+        checks.append(failure(_WHERE, "synchronous", synchronous, f"PRAGMA synchronous=FULL: {_DURABLE}"))
+    else:
+        checks.append(Check(_WHERE, "synchronous", synchronous))
+    return checks
+
+
+def _unknown(connection: sa.Connection) -> list[Check]:
+    remedy = "run the conformance suite of dualwrite against it before you rely on it"
+    return [warning(_WHERE, "row locks", f"{connection.dialect.name} was never tested", remedy)]
+
+
+_OF_DIALECT: Final[dict[str, Callable[[sa.Connection], list[Check]]]] = {
+    "postgresql": _postgresql,
+    "mysql": _mysql,
+    "mariadb": _mysql,
+    "sqlite": _sqlite,
+}

@@ -1,0 +1,115 @@
+"""What a cluster offers to dual writes: from facts, without asking anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dualwrite.admin import BrokerFeatures, TwoPhaseCommit
+from dualwrite.cli.doctor_checks import Check, failure, warning
+from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
+from dualwrite.errors import Api
+from dualwrite.guarantee import Guarantee, Tier, guarantee_of
+
+_LEAST_INIT_VERSION: Final = 3
+_NEWEST_TRANSACTION_VERSION: Final = 2
+_FEATURE: Final = "transaction.version"
+
+_TIERS: Final = {
+    TwoPhaseCommit.KEEPS_PREPARED: Tier.KEEP_PREPARED,
+    TwoPhaseCommit.STORED_PAIR: Tier.STORED_PAIR,
+    TwoPhaseCommit.REFUSED: Tier.BOUNDED,
+    TwoPhaseCommit.NOT_OFFERED: Tier.BOUNDED,
+}
+
+_TWO_PHASE_REMEDIES: Final = {
+    TwoPhaseCommit.REFUSED: (
+        "set transaction.two.phase.commit.enable=true on the brokers, and allow this client WRITE and TWO_PHASE_COMMIT "
+        "on its transactional ids"
+    ),
+    TwoPhaseCommit.NOT_OFFERED: (
+        "Apache Kafka 4.1 and newer offer it with unstable.api.versions.enable=true and "
+        "transaction.two.phase.commit.enable=true; without it, transactions have a timeout"
+    ),
+}
+
+
+def tier_of(features: BrokerFeatures, two_phase_commit: TwoPhaseCommit) -> Tier | None:
+    """What results on one broker; None where it is too old for any."""
+    init = features.api_versions.get(Api.INIT_PRODUCER_ID, (0, -1))[1]
+    if init < _LEAST_INIT_VERSION or Api.DESCRIBE_TRANSACTIONS not in features.api_versions:
+        return None
+    return Tier.BOUNDED_V1 if transaction_version(features) < _NEWEST_TRANSACTION_VERSION else _TIERS[two_phase_commit]
+
+
+def transaction_version(features: BrokerFeatures) -> int:
+    """The level that the cluster has finalised, as this broker knows it."""
+    return features.finalized_features.get(_FEATURE, (0, 0))[1]
+
+
+def cluster_checks(
+    features: Mapping[int, BrokerFeatures], two_phase_commit: Mapping[int, TwoPhaseCommit]
+) -> tuple[list[Check], Guarantee | None]:
+    """The findings, and the guarantee of the weakest broker; any of them may become a coordinator."""
+    checks: list[Check] = []
+    tiers: list[Tier | None] = []
+    for broker_id in sorted(features):
+        found, tier = _broker_checks(features[broker_id], two_phase_commit[broker_id])
+        checks += found
+        tiers.append(tier)
+    if len(set(tiers)) > 1:
+        remedy = "bring all brokers to the same version and settings; until then the weakest one counts"
+        checks.append(warning("kafka", "brokers agree", "no: they result in different tiers", remedy))
+    known = [tier for tier in tiers if tier is not None]
+    if len(known) < len(tiers):
+        checks.append(
+            failure("kafka", "tier", "none", "upgrade the brokers that are too old to Apache Kafka 3.0 or newer")
+        )
+        return checks, None
+    weakest = max(known)
+    checks.append(_tier_check(weakest))
+    return checks, guarantee_of(weakest, BOUNDED_TRANSACTION_TIMEOUT_MS)
+
+
+def _broker_checks(features: BrokerFeatures, two_phase_commit: TwoPhaseCommit) -> tuple[list[Check], Tier | None]:
+    where = f"broker {features.broker_id}"
+    tier = tier_of(features, two_phase_commit)
+    newest = {
+        api: features.api_versions.get(api, (0, -1))[1] for api in (Api.INIT_PRODUCER_ID, Api.END_TXN, Api.PRODUCE)
+    }
+    versions = ", ".join(f"{api.kafka_name} v{version}" for api, version in newest.items())
+    if tier is None:
+        return [failure(where, "versions", versions, "upgrade this broker to Apache Kafka 3.0 or newer")], None
+    return [
+        Check(where, "versions", versions),
+        _version_check(where, features),
+        _two_phase_check(where, two_phase_commit),
+    ], tier
+
+
+def _version_check(where: str, features: BrokerFeatures) -> Check:
+    level = transaction_version(features)
+    if level >= _NEWEST_TRANSACTION_VERSION:
+        return Check(where, _FEATURE, str(level))
+    if features.supported_features.get(_FEATURE, (0, 0))[1] >= _NEWEST_TRANSACTION_VERSION:
+        remedy = f"kafka-features.sh upgrade --feature {_FEATURE}={_NEWEST_TRANSACTION_VERSION}"
+    else:
+        remedy = "upgrade to Apache Kafka 4.0 or newer (KIP-890)"
+    return warning(where, _FEATURE, str(level), remedy)
+
+
+def _two_phase_check(where: str, found: TwoPhaseCommit) -> Check:
+    remedy = _TWO_PHASE_REMEDIES.get(found)
+    what = "two-phase commit"
+    return Check(where, what, str(found)) if remedy is None else warning(where, what, str(found), remedy)
+
+
+def _tier_check(tier: Tier) -> Check:
+    found = f"{int(tier)} ({tier.name})"
+    if tier in (Tier.KEEP_PREPARED, Tier.STORED_PAIR):
+        return Check("kafka", "tier", found)
+    remedy = (
+        "set accept.bounded.guarantee=true to accept the bound, transaction.timeout.ms as long as brokers allow, and "
+        "run `dualwrite recover` more often than that"
+    )
+    return warning("kafka", "tier", found, remedy)

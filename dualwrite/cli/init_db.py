@@ -1,0 +1,61 @@
+"""`dualwrite init-db`: the tables that dual writes need, or their DDL."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect, make_url
+from sqlalchemy.schema import CreateTable
+
+from dualwrite.cli.connection import database, database_option
+from dualwrite.recipes.lease_table import create_lease_table, kafka_transaction_lease
+from dualwrite.recipes.state_table import create_state_table, kafka_transaction_state
+
+TABLES: Final = {kafka_transaction_state: create_state_table, kafka_transaction_lease: create_lease_table}
+"""The state of each transactional id, which decides, and who of a pool uses which id."""
+
+
+@click.command("init-db")
+@database_option(required=False)
+@click.option("--sql", is_flag=True, help="Print the DDL instead of running it; connects to nothing.")
+@click.option(
+    "--dialect",
+    metavar="NAME",
+    help="For --sql without --database: postgresql, mysql, mariadb, sqlite, mssql, oracle...",
+)
+def command(*, database_url: str | None, sql: bool, dialect: str | None) -> None:
+    """Create the tables of dual writes where they are missing; harmless when they exist.
+
+    For Alembic there is an operation: see docs/cli.md.
+    """
+    if sql:
+        click.echo(ddl(_dialect(database_url, dialect)), nl=False)
+        return
+    if dialect is not None:
+        raise click.UsageError("--dialect is for --sql; a database tells its own")
+    if database_url is None:
+        raise click.UsageError("give --database, or --sql with --dialect")
+    with database(database_url, may_be_made=True) as engine:
+        before = set(sa.inspect(engine).get_table_names())
+        for create in TABLES.values():
+            create(engine)
+    for table in TABLES:
+        click.echo(f"{table.name}: {'was there' if table.name in before else 'created'}")
+
+
+def ddl(dialect: Dialect) -> str:
+    """Statements that create the tables, each ended by a semicolon."""
+    statements = [str(CreateTable(table).compile(dialect=dialect)).strip() for table in TABLES]
+    lines = [line.rstrip() for statement in statements for line in f"{statement};".splitlines()]
+    return "\n".join(lines).replace("\t", "    ") + "\n"
+
+
+def _dialect(database_url: str | None, name: str | None) -> Dialect:
+    """Of the name, else of the URL; its driver need not be installed."""
+    if name is None and database_url is None:
+        raise click.UsageError("--sql needs --dialect (or --database, to take that of the URL)")
+    given = name if name is not None else make_url(database_url or "").get_backend_name()
+    found: Dialect = make_url(f"{given}://").get_dialect()()
+    return found

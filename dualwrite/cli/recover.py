@@ -1,0 +1,216 @@
+"""`dualwrite recover`: complete what crashed processes left open."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from dualwrite.cli.connection import database, database_option, json_option, kafka_access, kafka_options
+from dualwrite.cli.failures import LEFT, UNUSABLE, exit_code, sentence
+from dualwrite.cli.output import duration, print_json, print_json_line, print_table
+from dualwrite.recipes.recovery import Found, RecoveryReport, RecoveryService
+
+_HEADERS = ("TransactionalId", "Action", "Done", "Row", "TransactionState", "Pair", "Age", "TopicPartitions", "Error")
+
+
+@click.command("recover")
+@kafka_options
+@database_option(required=True)
+@click.option("--prefix", help="Look at the ids that begin so.")
+@click.option("--transactional-id", "transactional_ids", multiple=True, help="Look at this id; may be repeated.")
+@click.option("--all", "everything", is_flag=True, help="Look at all ids of the table and of the cluster.")
+@click.option(
+    "--apply/--dry-run",
+    default=False,
+    help="Resolve what is found, or only say what would be done, which is the default and changes nothing.",
+)
+@click.option(
+    "--min-age",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Leave a transaction to its owner until it has been open for so long.",
+)
+@click.option(
+    "--lock-timeout-ms",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="A row that is not free within this time is in use, and left alone.",
+)
+@click.option(
+    "--acknowledge-lost",
+    multiple=True,
+    metavar="ID",
+    help="You have seen to what was lost under this id: it may be used again. May be repeated.",
+)
+@click.option(
+    "--force-terminate",
+    multiple=True,
+    metavar="ID",
+    help="Abort what this id has open though no row of this database decides it. May be repeated.",
+)
+@click.option("--once", is_flag=True, help="One round, then end; the default.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Go on until SIGTERM or SIGINT, with so much time between two rounds.",
+)
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    bootstrap_server: str,
+    command_config: str | None,
+    timeout_ms: int,
+    database_url: str,
+    prefix: str | None,
+    transactional_ids: tuple[str, ...],
+    everything: bool,
+    apply: bool,
+    min_age: float,
+    lock_timeout_ms: int,
+    acknowledge_lost: tuple[str, ...],
+    force_terminate: tuple[str, ...],
+    once: bool,
+    interval: float | None,
+    as_json: bool,
+) -> None:
+    """Complete what crashed processes left open, forward or back, as the database has decided.
+
+    Finds rows and open transactions that do not match. Each is resolved by its row, under the lock of that row: the
+    transaction that the row names is committed, another one is aborted. Without --apply it only says what it would do.
+
+    It may run at any time, repeatedly, and any number of them at once. An id whose row is locked is in use, and one
+    without a row in this database is reported; neither is touched.
+
+    Exit code: 0 nothing is left; 1 something is left in doubt, lost, without a row, or failed (without --apply: or
+    would be resolved); 2 wrong usage, or Kafka or the database cannot be reached.
+    """
+    named = acknowledge_lost + force_terminate
+    _check_usage(prefix, everything=everything, once=once, interval=interval, named=named)
+    if not (prefix is not None or everything or transactional_ids or named):
+        raise click.UsageError("which ids? give --prefix, --transactional-id, or --all")
+    access = kafka_access(bootstrap_server, command_config, timeout_ms)
+    with (
+        database(database_url) as engine,
+        RecoveryService(
+            engine,
+            prefix="" if everything else prefix,
+            transactional_ids=transactional_ids,
+            min_age_ms=int(min_age * 1000),
+            lock_timeout_ms=lock_timeout_ms,
+            acknowledge_lost=acknowledge_lost,
+            force_terminate=force_terminate,
+            timeout_ms=access.timeout_ms,
+            **access.settings,
+        ) as service,
+    ):
+        if interval is None:
+            ctx.exit(_once(service, apply=apply, as_json=as_json))
+        ctx.exit(_rounds(service, interval, apply=apply, as_json=as_json))
+
+
+def _check_usage(
+    prefix: str | None, *, everything: bool, once: bool, interval: float | None, named: tuple[str, ...]
+) -> None:
+    if everything and prefix is not None:
+        raise click.UsageError("--all and --prefix exclude each other")
+    if once and interval is not None:
+        raise click.UsageError("--once and --interval exclude each other")
+    if named and interval is not None:
+        raise click.UsageError(
+            "--acknowledge-lost and --force-terminate are for what you have looked at: give them without --interval"
+        )
+
+
+def _once(service: RecoveryService, *, apply: bool, as_json: bool) -> int:
+    with _progress() as watched:
+        report = service.recover(watched) if apply else service.plan(watched)
+    if as_json:
+        print_json(as_document(report))
+    else:
+        _print(report)
+    return 0 if report.is_clean else LEFT
+
+
+def _rounds(service: RecoveryService, interval_s: float, *, apply: bool, as_json: bool) -> int:
+    """Until told to stop; the exit code is that of the last round."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    code = 0
+
+    def heard(report: RecoveryReport) -> None:
+        nonlocal code
+        code = 0 if report.is_clean else LEFT
+        if as_json:
+            print_json_line(as_document(report))
+        elif report.found or report.unseen:
+            _print(report)
+
+    def failed(error: Exception) -> None:
+        nonlocal code
+        code = max(exit_code(error), UNUSABLE)
+        click.echo(f"dualwrite recover: {sentence(error)}; the next round is in {interval_s:g} s", err=True)
+
+    service.run(interval_s, apply=apply, stopped=stopped, heard=heard, failed=failed)
+    return code
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A bar on standard error, where that is a terminal."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not Console(stderr=True).is_terminal) as bar:
+        task = bar.add_task("looking at transactional ids", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print(report: RecoveryReport) -> None:
+    if report.found:
+        print_table(_HEADERS, [_cells(found) for found in report.found])
+    for each in report.unseen:
+        click.echo(f"not seen: {each}")
+    click.echo(_summary(report))
+
+
+def _cells(found: Found) -> tuple[str, ...]:
+    return (
+        found.transactional_id,
+        found.action,
+        "yes" if found.changed else "no",
+        "none" if found.row is None else found.row or "-",
+        found.state,
+        found.pair or "-",
+        duration(found.age_ms),
+        ",".join(found.topic_partitions) or "-",
+        " ".join((found.error or "-").split()),
+    )
+
+
+def _summary(report: RecoveryReport) -> str:
+    resolved = sum(found.changed for found in report.found)
+    counted = f"{resolved} resolved, {len(report.left)} left, {report.settled} settled"
+    return counted if report.applied else f"{counted}; nothing was changed: --apply resolves what can be"
+
+
+def as_document(report: RecoveryReport) -> dict[str, Any]:
+    """What `--json` prints; the keys are documented in docs/cli.md."""
+    return {
+        "applied": report.applied,
+        "clean": report.is_clean,
+        "settled": report.settled,
+        "unseen": list(report.unseen),
+        "found": [{**asdict(found), "left": found.is_left} for found in report.found],
+    }

@@ -1,0 +1,41 @@
+"""`dualwrite`: the group of all commands, each of which is imported when it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+import click
+
+from dualwrite.cli.failures import OneLineGroup
+
+_COMMANDS: Final = {
+    "broker": "dualwrite.cli.broker",
+    "doctor": "dualwrite.cli.doctor",
+    "init-db": "dualwrite.cli.init_db",
+    "recover": "dualwrite.cli.recover",
+    "top": "dualwrite.cli.top",
+    "transactions": "dualwrite.cli.transactions",
+}
+
+
+class _Lazy(OneLineGroup):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        found: click.Command = import_module(module).command
+        return found
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="dualwrite", message="%(version)s")
+def cli() -> None:
+    """Change a database and publish to Kafka atomically: the tools around it.
+
+    Exit codes: 0 all is well; 1 it worked, and something is left, wrong, or was refused; 2 wrong usage, or a cluster or
+    database that cannot be reached. Errors are one line on standard error.
+    """

@@ -1,0 +1,170 @@
+"""`dualwrite top`: a live view of the transactions that are open, and of what the database says of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import click
+import sqlalchemy as sa
+from rich.live import Live
+
+from dualwrite.admin import TransactionAdmin, TransactionDescription
+from dualwrite.cli.connection import database, database_option, json_option, kafka_access, kafka_options
+from dualwrite.cli.failures import sentence
+from dualwrite.cli.output import console, duration, print_json, print_table, table
+from dualwrite.errors import DualWriteError
+from dualwrite.recipes.recovery_rows import stored_texts
+
+_HEADERS: Final = (
+    "TransactionalId",
+    "TransactionState",
+    "Age",
+    "Database",
+    "Pair",
+    "Timeout",
+    "Coordinator",
+    "TopicPartitions",
+)
+_OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """One line. `database` is what the row says, as it looked without its lock."""
+
+    transactional_id: str
+    state: str
+    age_ms: int | None
+    database: str | None
+    pair: str
+    timeout_ms: int | None
+    coordinator_id: int
+    topic_partitions: tuple[str, ...]
+
+
+@click.command("top")
+@kafka_options
+@database_option(required=False)
+@click.option("--prefix", default="", help="Only ids that begin so.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
+@click.option("--once", is_flag=True, help="One look, then end; also where standard output is no terminal.")
+@json_option
+def command(
+    *,
+    bootstrap_server: str,
+    command_config: str | None,
+    timeout_ms: int,
+    database_url: str | None,
+    prefix: str,
+    interval: float,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Show the transactions that are open, oldest first, until Ctrl-C.
+
+    With a database, each shows what its row says: "committed" is in doubt, Kafka still has to confirm it; "undecided"
+    is running, or to be aborted; "no row" is of no concern to this database. Changes nothing and takes no locks.
+    """
+    access = kafka_access(bootstrap_server, command_config, timeout_ms)
+    with access.admin() as admin:
+        if database_url is None:
+            _show(admin, None, prefix, interval, once=once, as_json=as_json)
+            return
+        with database(database_url) as engine:
+            _show(admin, engine, prefix, interval, once=once, as_json=as_json)
+
+
+def _show(
+    admin: TransactionAdmin, engine: sa.Engine | None, prefix: str, interval_s: float, *, once: bool, as_json: bool
+) -> None:
+    out = console()
+    if once or as_json or not out.is_terminal:
+        found = look(admin, engine, prefix)
+        if as_json:
+            print_json([asdict(row) for row in found])
+        else:
+            print_table(_HEADERS, map(_cells, found))
+        return
+    with Live(console=out, screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(_view(admin, engine, prefix), refresh=True)
+                time.sleep(interval_s)
+        except KeyboardInterrupt:
+            return
+
+
+def _view(admin: TransactionAdmin, engine: sa.Engine | None, prefix: str) -> Any:
+    """A look that fails is told, and the next one follows."""
+    title = time.strftime("%H:%M:%S")
+    try:
+        found = look(admin, engine, prefix)
+    except (DualWriteError, sa.exc.SQLAlchemyError) as error:
+        return f"{title}  {sentence(error)}"
+    made = table(_HEADERS, map(_cells, found), fold=True)
+    in_doubt = sum(row.database == "committed" for row in found)
+    made.title = f"{title}  {len(found)} open, {in_doubt} in doubt"
+    made.title_justify = "left"
+    return made
+
+
+def look(admin: TransactionAdmin, engine: sa.Engine | None, prefix: str) -> list[OpenTransaction]:
+    """What is open now, oldest first."""
+    listed = [row for row in admin.transactions_of_prefix(prefix) if row.state in _OPEN]
+    ids = [row.transactional_id for row in listed]
+    described = admin.describe_transactions(ids) if ids else {}
+    texts = {} if engine is None else stored_texts(engine, prefix=None, transactional_ids=ids)
+    found = (each for each in described.values() if each is not None and each.state in _OPEN)
+    return rows_of(found, texts if engine is not None else None, int(time.time() * 1000))
+
+
+def rows_of(
+    found: Iterable[TransactionDescription], texts: dict[str, str] | None, now_ms: int
+) -> list[OpenTransaction]:
+    """The lines, oldest first; `texts` are the rows of a database, None without one."""
+    rows = [_row(each, texts, now_ms) for each in found]
+    return sorted(rows, key=lambda row: (-(row.age_ms or 0), row.transactional_id))
+
+
+def _row(found: TransactionDescription, texts: dict[str, str] | None, now_ms: int) -> OpenTransaction:
+    started_ms = found.transaction_start_time_ms
+    pair = f"{found.producer_id}:{found.producer_epoch}"
+    return OpenTransaction(
+        transactional_id=found.transactional_id,
+        state=found.state,
+        age_ms=None if started_ms is None else max(now_ms - started_ms, 0),
+        database=None if texts is None else _says(texts.get(found.transactional_id), pair),
+        pair=pair,
+        timeout_ms=found.transaction_timeout_ms if found.has_timeout else None,
+        coordinator_id=found.coordinator_id,
+        topic_partitions=tuple(f"{topic}-{partition}" for topic, partition in sorted(found.topic_partitions)),
+    )
+
+
+def _says(text: str | None, pair: str) -> str:
+    if text is None:
+        return "no row"
+    return "committed" if text == pair else "undecided"
+
+
+def _cells(row: OpenTransaction) -> tuple[object, ...]:
+    return (
+        row.transactional_id,
+        row.state,
+        duration(row.age_ms),
+        row.database or "-",
+        row.pair,
+        "none" if row.timeout_ms is None else duration(row.timeout_ms),
+        row.coordinator_id,
+        ",".join(row.topic_partitions) or "-",
+    )

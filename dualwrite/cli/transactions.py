@@ -1,0 +1,310 @@
+"""`dualwrite transactions ...`: what kafka-transactions.sh does, with its columns and options (KIP-664)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from dualwrite.admin import (
+    ActiveProducer,
+    HangingTransaction,
+    TopicPartition,
+    TransactionAdmin,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+)
+from dualwrite.cli.connection import json_option, kafka_access, kafka_options
+from dualwrite.cli.output import print_json, print_table, shown
+
+_LISTED: Final = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
+_DESCRIBED: Final = (
+    "CoordinatorId",
+    "TransactionalId",
+    "ProducerId",
+    "ProducerEpoch",
+    "TransactionState",
+    "TransactionTimeoutMs",
+    "CurrentTransactionStartTimeMs",
+    "TransactionDurationMs",
+    "TopicPartitions",
+)
+_PRODUCERS: Final = (
+    "ProducerId",
+    "ProducerEpoch",
+    "LatestCoordinatorEpoch",
+    "LastSequence",
+    "LastTimestamp",
+    "CurrentTransactionStartOffset",
+)
+_HANGING: Final = (
+    "Topic",
+    "Partition",
+    "ProducerId",
+    "ProducerEpoch",
+    "CoordinatorEpoch",
+    "StartOffset",
+    "LastTimestamp",
+    "Duration(min)",
+)
+_MINUTE_MS: Final = 60_000
+
+
+@click.group("transactions")
+def command() -> None:
+    """List, describe and end transactions, as kafka-transactions.sh does."""
+
+
+def _command(name: str) -> Callable[[Callable[..., None]], click.Command]:
+    """A command that reaches Kafka; its function gets a TransactionAdmin first."""
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        def call(bootstrap_server: str, command_config: str | None, timeout_ms: int, **options: Any) -> None:
+            with kafka_access(bootstrap_server, command_config, timeout_ms).admin() as admin:
+                function(admin, **options)
+
+        call.__doc__ = function.__doc__
+        call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        return command.command(name)(kafka_options(json_option(call)))
+
+    return decorate
+
+
+@_command("list")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([str(s) for s in TransactionState]),
+    help="Only in this state; may be repeated.",
+)
+@click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only of this producer; may be repeated.")
+@click.option(
+    "--duration-filter", type=click.IntRange(min=0), metavar="MS", help="Only those that started longer ago (KIP-994)."
+)
+@click.option("--transactional-id-pattern", metavar="RE2", help="Only ids that this pattern matches (KIP-1152).")
+def _list(
+    admin: TransactionAdmin,
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    duration_filter: int | None,
+    transactional_id_pattern: str | None,
+    as_json: bool,
+) -> None:
+    """List the transactional ids that the cluster knows, by every coordinator."""
+    listed = admin.list_transactions(
+        states=states,
+        producer_ids=producer_ids,
+        running_longer_than_ms=duration_filter,
+        transactional_id_pattern=transactional_id_pattern,
+    )
+    if as_json:
+        print_json([asdict(row) for row in listed])
+    else:
+        print_table(_LISTED, map(_listed, listed))
+
+
+def _listed(row: TransactionListing) -> tuple[object, ...]:
+    return row.transactional_id, row.coordinator_id, row.producer_id, row.state
+
+
+@_command("describe")
+@click.option("--transactional-id", required=True, help="Which id.")
+def _describe(admin: TransactionAdmin, transactional_id: str, as_json: bool) -> None:
+    """Describe the transaction of an id, as its coordinator knows it."""
+    found = admin.describe_transaction(transactional_id)
+    if as_json:
+        print_json(described_document(found, _now_ms()))
+    else:
+        print_table(_DESCRIBED, [_described(found, _now_ms())])
+
+
+def _described(found: TransactionDescription, now_ms: int) -> tuple[object, ...]:
+    started_ms = found.transaction_start_time_ms
+    return (
+        found.coordinator_id,
+        found.transactional_id,
+        found.producer_id,
+        found.producer_epoch,
+        found.state,
+        found.transaction_timeout_ms,
+        shown(started_ms),
+        shown(None if started_ms is None else now_ms - started_ms),
+        ",".join(_names(found)),
+    )
+
+
+def _names(found: TransactionDescription) -> list[str]:
+    return [f"{topic}-{partition}" for topic, partition in sorted(found.topic_partitions)]
+
+
+def described_document(found: TransactionDescription, now_ms: int) -> dict[str, Any]:
+    """What `--json` prints of one id."""
+    started_ms = found.transaction_start_time_ms
+    return {
+        **asdict(found),
+        "topic_partitions": _names(found),
+        "has_timeout": found.has_timeout,
+        "transaction_duration_ms": None if started_ms is None else now_ms - started_ms,
+    }
+
+
+@_command("describe-producers")
+@click.option("--topic", required=True, help="Topic.")
+@click.option("--partition", required=True, type=click.IntRange(min=0), help="Its partition.")
+@click.option("--broker-id", type=int, help="Ask this broker for the copy that it has, instead of the leader.")
+def _describe_producers(
+    admin: TransactionAdmin, topic: str, partition: int, broker_id: int | None, as_json: bool
+) -> None:
+    """Describe the producers that a partition remembers."""
+    where = TopicPartition(topic, partition)
+    producers = admin.describe_producers([where], broker_id=broker_id)[where]
+    if as_json:
+        print_json([asdict(row) for row in producers])
+    else:
+        print_table(_PRODUCERS, map(_producer, producers))
+
+
+def _producer(row: ActiveProducer) -> tuple[object, ...]:
+    epoch = -1 if row.coordinator_epoch is None else row.coordinator_epoch
+    start = shown(row.current_transaction_start_offset)
+    return row.producer_id, row.producer_epoch, epoch, row.last_sequence, row.last_timestamp_ms, start
+
+
+@_command("find-hanging")
+@click.option("--topic", help="Search this topic.")
+@click.option("--partition", type=click.IntRange(min=0), help="Search this partition of it.")
+@click.option("--broker-id", type=int, help="Search the copies that this broker has.")
+@click.option(
+    "--max-transaction-timeout",
+    type=click.IntRange(min=0),
+    default=15,
+    show_default=True,
+    metavar="MINUTES",
+    help="Not less than the brokers' transaction.max.timeout.ms.",
+)
+def _find_hanging(
+    admin: TransactionAdmin,
+    topic: str | None,
+    partition: int | None,
+    broker_id: int | None,
+    max_transaction_timeout: int,
+    as_json: bool,
+) -> None:
+    """Find transactions that are open on a partition and that no coordinator will ever end."""
+    if partition is not None and topic is None:
+        raise click.UsageError("--partition needs its --topic")
+    if topic is None and broker_id is None:
+        raise click.UsageError("give --topic or --broker-id, to limit the search")
+    with _waiting("searching"):
+        hanging = admin.find_hanging(
+            topic,
+            partition,
+            broker_id=broker_id,
+            max_transaction_timeout_ms=max_transaction_timeout * _MINUTE_MS,
+        )
+    if as_json:
+        print_json([_hanging_document(row) for row in hanging])
+    else:
+        print_table(_HANGING, [_hanging(row, _now_ms()) for row in hanging])
+
+
+def _hanging(row: HangingTransaction, now_ms: int) -> tuple[object, ...]:
+    topic, partition = row.topic_partition
+    return (
+        topic,
+        partition,
+        row.producer_id,
+        row.producer_epoch,
+        -1 if row.coordinator_epoch is None else row.coordinator_epoch,
+        row.start_offset,
+        row.last_timestamp_ms,
+        (now_ms - row.last_timestamp_ms) // _MINUTE_MS,
+    )
+
+
+def _hanging_document(row: HangingTransaction) -> dict[str, Any]:
+    document = asdict(row)
+    document.pop("topic_partition")
+    return {"topic": row.topic_partition.topic, "partition": row.topic_partition.partition, **document}
+
+
+@_command("abort")
+@click.option("--topic", required=True, help="Topic.")
+@click.option("--partition", required=True, type=click.IntRange(min=0), help="Its partition.")
+@click.option("--start-offset", type=click.IntRange(min=0), help="Where the transaction starts (brokers since 3.0).")
+@click.option("--producer-id", type=int, help="For older brokers, with the two that follow.")
+@click.option("--producer-epoch", type=int, help="For older brokers.")
+@click.option("--coordinator-epoch", type=int, help="For older brokers; -1 where none is known.")
+def _abort(
+    admin: TransactionAdmin,
+    topic: str,
+    partition: int,
+    start_offset: int | None,
+    producer_id: int | None,
+    producer_epoch: int | None,
+    coordinator_epoch: int | None,
+    as_json: bool,
+) -> None:
+    """Abort a hanging transaction on one partition, without asking any coordinator.
+
+    What does not hang is torn apart by it: end that with force-terminate.
+    """
+    by_ids = (producer_id, producer_epoch, coordinator_epoch)
+    if (start_offset is None) == (None in by_ids) or (start_offset is not None and by_ids != (None,) * 3):
+        raise click.UsageError(
+            "give --start-offset, or for brokers before 3.0 --producer-id, --producer-epoch and --coordinator-epoch"
+        )
+    admin.abort_transaction(
+        TopicPartition(topic, partition),
+        start_offset=start_offset,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        coordinator_epoch=coordinator_epoch,
+    )
+    if as_json:
+        print_json({"topic": topic, "partition": partition, "aborted": True})
+    else:
+        click.echo(f"aborted on {topic}-{partition}")
+
+
+@_command("force-terminate")
+@click.option("--transactional-id", required=True, help="Which id.")
+def _force_terminate(admin: TransactionAdmin, transactional_id: str, as_json: bool) -> None:
+    """Abort what an id has open, prepared or not, and fence its owner (KIP-939).
+
+    A dual write that the database has committed is torn by this: see `dualwrite recover`, which asks the database.
+    """
+    terminated = admin.force_terminate_transaction(transactional_id)
+    if as_json:
+        print_json(
+            {
+                "found": described_document(terminated.found, _now_ms()),
+                "producer_id": terminated.producer_id,
+                "producer_epoch": terminated.producer_epoch,
+            }
+        )
+    else:
+        pair = f"{terminated.producer_id}:{terminated.producer_epoch}"
+        click.echo(f"{transactional_id}: was {terminated.found.state}, nothing is open now, newest producer {pair}")
+
+
+@contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    """Something that moves on standard error, where that is a terminal."""
+    stderr = Console(stderr=True)
+    if not stderr.is_terminal:
+        yield
+        return
+    with stderr.status(what):
+        yield
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,74 @@
+"""The tables of dual writes as operations of Alembic.
+
+    import dualwrite.recipes.migrations  # noqa: F401 - registers the operations
+
+    def upgrade() -> None:
+        op.create_dualwrite_tables()
+
+    def downgrade() -> None:
+        op.drop_dualwrite_tables()
+
+For `alembic revision --autogenerate`, which drops tables that it does not know, add `METADATA` to `target_metadata` in
+env.py: `target_metadata = [Base.metadata, *dualwrite.recipes.migrations.METADATA]`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from alembic.operations import MigrateOperation, Operations
+
+from dualwrite.recipes import lease_table, state_table
+
+__all__ = ["METADATA", "CreateDualwriteTables", "DropDualwriteTables"]
+
+METADATA: Final = (state_table.metadata, lease_table.metadata)
+"""What the tables are, for autogenerate."""
+
+_TABLES: Final = (state_table.kafka_transaction_state, lease_table.kafka_transaction_lease)
+
+
+@Operations.register_operation("create_dualwrite_tables")
+class CreateDualwriteTables(MigrateOperation):
+    """`op.create_dualwrite_tables(schema=None)`: create them, online or as SQL (`alembic upgrade --sql`)."""
+
+    def __init__(self, schema: str | None = None) -> None:
+        self.schema = schema
+
+    @classmethod
+    def create_dualwrite_tables(cls, operations: Operations, *, schema: str | None = None) -> None:
+        """Carry it out; what `op.create_dualwrite_tables` calls."""
+        operations.invoke(cls(schema))
+
+    def reverse(self) -> DropDualwriteTables:
+        """The operation that undoes this one."""
+        return DropDualwriteTables(self.schema)
+
+
+@Operations.register_operation("drop_dualwrite_tables")
+class DropDualwriteTables(MigrateOperation):
+    """`op.drop_dualwrite_tables(schema=None)`. What is in doubt then can be decided by nobody: recover first."""
+
+    def __init__(self, schema: str | None = None) -> None:
+        self.schema = schema
+
+    @classmethod
+    def drop_dualwrite_tables(cls, operations: Operations, *, schema: str | None = None) -> None:
+        """Carry it out; what `op.drop_dualwrite_tables` calls."""
+        operations.invoke(cls(schema))
+
+    def reverse(self) -> CreateDualwriteTables:
+        """The operation that undoes this one."""
+        return CreateDualwriteTables(self.schema)
+
+
+@Operations.implementation_for(CreateDualwriteTables)
+def _create(operations: Operations, operation: CreateDualwriteTables) -> None:
+    for table in _TABLES:
+        operations.create_table(table.name, *(column.copy() for column in table.columns), schema=operation.schema)
+
+
+@Operations.implementation_for(DropDualwriteTables)
+def _drop(operations: Operations, operation: DropDualwriteTables) -> None:
+    for table in reversed(_TABLES):
+        operations.drop_table(table.name, schema=operation.schema)
