@@ -213,6 +213,10 @@ class PoolTimeoutError(RecipeError):
     """No transactional id of the pool became free in time; both sides were rolled back, and nothing was sent."""
 
 
+class PartitionTakenOverError(RecipeError):
+    """Another consumer of the group has gone on with a partition; what was read of it here was not written."""
+
+
 class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
     """A commit was sent, no answer came, and whether it took effect cannot be found out now.
 

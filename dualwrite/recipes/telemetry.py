@@ -58,6 +58,9 @@ class Instruments:
         self.retries: Final = meter.create_counter(
             "dualwrite.database.retries", "{retry}", "repeated questions what became of a lost database commit"
         )
+        self.consumed: Final = meter.create_counter(
+            "dualwrite.consumed", "{record}", "records that were consumed and became part of a dual write, by outcome"
+        )
         self._since_s: dict[str, float] = {}
         self._lock = threading.Lock()
         meter.create_observable_gauge(
@@ -181,6 +184,13 @@ def telemetry_of(transactional_id: str) -> Telemetry:
     """For whatever this process has."""
     found = instruments()
     return Telemetry() if found is None else OpenTelemetry(transactional_id, found)
+
+
+def count_consumed(outcome: str, records: int) -> None:
+    """So many records that a consumer read became part of a dual write that is committed."""
+    found = instruments()
+    if found is not None:
+        found.consumed.add(records, {"outcome": outcome})
 
 
 @cache

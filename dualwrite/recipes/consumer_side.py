@@ -1,0 +1,258 @@
+"""A consumer of kafka-python or confluent-kafka, as consume-transform-dual-write needs it.
+
+Both are told where to go on when partitions are assigned, before any record of them is given out: what was fetched
+from where the group's own offsets point must not be written again, or left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from dualwrite.client.records import TopicPartition
+from dualwrite.errors import ConfigError
+
+Start = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]]
+"""Asked with newly assigned partitions: where to go on; those it leaves out follow the group's offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedRecord:
+    """A record that was read, whichever library read it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    timestamp_ms: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class ConsumerSide(Protocol):
+    """One consumer, used by one thread. Raises what its library raises."""
+
+    def subscribe(self, topics: Collection[str], start: Start) -> None: ...
+
+    def poll(self, timeout_ms: int, max_records: int) -> list[ConsumedRecord]:
+        """What is there, waiting `timeout_ms` for the first; in order within each partition."""
+
+    def assignment(self) -> set[TopicPartition]: ...
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The group's offsets in Kafka; without those it has none for."""
+
+    def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Give out nothing else of these partitions than what is there from these offsets on."""
+
+    def group_metadata(self) -> Any:
+        """The group, and this consumer's membership as of the last poll."""
+
+
+def side_of(consumer: Any) -> ConsumerSide:
+    """Raises ConfigError for a consumer of another library, and for one that would commit offsets by itself."""
+    library = type(consumer).__module__.partition(".")[0]
+    if library == "kafka":
+        return KafkaPythonSide(consumer)
+    if hasattr(consumer, "consumer_group_metadata"):
+        return ConfluentSide(consumer)
+    raise ConfigError(
+        f"consumer takes a kafka.KafkaConsumer or a confluent_kafka.Consumer, not {consumer!r}; nothing was read"
+    )
+
+
+class KafkaPythonSide:
+    """kafka-python's KafkaConsumer.
+
+    What its rebalance listener raises is only logged, so the listener just takes note, and the positions are set after
+    the poll that it was called in, whose records are dropped where others are wanted.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        if consumer.config["enable_auto_commit"]:
+            raise ConfigError("the consumer commits offsets by itself; nothing was read: set enable_auto_commit=False")
+        if consumer.config["isolation_level"] != "read_committed":
+            raise ConfigError(
+                "the consumer reads what may still be aborted, and offsets that are not decided; nothing was read: "
+                "set isolation_level='read_committed'"
+            )
+        if consumer.config["key_deserializer"] or consumer.config["value_deserializer"]:
+            raise ConfigError("deserialize in the handler, where what is malformed can be set aside; nothing was read")
+        self._consumer = consumer
+        self._structs = import_module("kafka.structs")
+        self._unplaced: set[TopicPartition] = set()
+
+    def subscribe(self, topics: Collection[str], start: Start) -> None:
+        base: Any = import_module("kafka").ConsumerRebalanceListener
+        unplaced = self._unplaced
+
+        class Listener(base):  # type: ignore[misc]
+            def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+                unplaced.difference_update(TopicPartition(*each) for each in revoked)
+
+            def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+                unplaced.update(TopicPartition(*each) for each in assigned)
+
+        self._start = start
+        self._consumer.subscribe(list(topics), listener=Listener())
+
+    def poll(self, timeout_ms: int, max_records: int) -> list[ConsumedRecord]:
+        found = self._consumer.poll(timeout_ms, max_records=max_records)
+        try:
+            replaced = self._place()
+        except BaseException:
+            self.go_on_at({TopicPartition(*each): records[0].offset for each, records in found.items()})
+            raise
+        return [
+            _of_kafka_python(record)
+            for partition, records in found.items()
+            if TopicPartition(*partition) not in replaced
+            for record in records
+        ]
+
+    def _place(self) -> Collection[TopicPartition]:
+        """Set what was assigned to its positions. Stays to be done where this raises."""
+        if not self._unplaced:
+            return ()
+        positions = self._start(frozenset(self._unplaced))
+        self.go_on_at(positions)
+        self._unplaced.clear()
+        return positions.keys()
+
+    def assignment(self) -> set[TopicPartition]:
+        return {TopicPartition(*each) for each in self._consumer.assignment()}
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        found = {each: self._consumer.committed(self._structs.TopicPartition(*each)) for each in partitions}
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
+    def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in positions.items():
+            self._consumer.seek(self._structs.TopicPartition(*partition), offset)
+
+    def group_metadata(self) -> Any:
+        return self._consumer.group_metadata()
+
+
+def _of_kafka_python(record: Any) -> ConsumedRecord:
+    return ConsumedRecord(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.key,
+        record.value,
+        list(record.headers),
+        record.timestamp,
+    )
+
+
+class ConfluentSide:
+    """confluent-kafka's Consumer, whose settings nobody can look at: `enable.auto.commit` must be false.
+
+    Partitions are assigned with their positions, and again to change them: a seek is refused while a partition has
+    not begun to fetch.
+    """
+
+    _TIMEOUT_S = 30.0
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._library = import_module("confluent_kafka")
+        self._is_cooperative = False
+        self._unplaced: list[Any] = []
+
+    def subscribe(self, topics: Collection[str], start: Start) -> None:
+        def assigned(consumer: Any, partitions: list[Any]) -> None:
+            self._unplaced = partitions
+            self._place()
+
+        def revoked(consumer: Any, partitions: list[Any]) -> None:
+            self._unplaced = []
+
+        self._start = start
+        self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked)
+
+    def _place(self) -> None:
+        """Assign what the group gave, at its positions. Stays to be done where this raises."""
+        partitions = self._unplaced
+        try:
+            positions = self._start([TopicPartition(each.topic, each.partition) for each in partitions])
+        except BaseException:
+            self._assign([])  # else they would be assigned by themselves, wherever the group's own offsets are
+            raise
+        for each in partitions:
+            each.offset = positions.get(TopicPartition(each.topic, each.partition), each.offset)
+        self._assign(partitions)
+        self._unplaced = []
+
+    def _assign(self, partitions: list[Any]) -> None:
+        """As the group's protocol wants it (KIP-429), which librdkafka tells only by refusing the other way."""
+        try:
+            self._consumer.assign(partitions)
+        except self._library.KafkaException as error:
+            if error.args[0].code() != self._library.KafkaError._STATE:
+                raise
+            self._is_cooperative = True
+            self._consumer.incremental_assign(partitions)
+
+    def poll(self, timeout_ms: int, max_records: int) -> list[ConsumedRecord]:
+        if self._unplaced:
+            self._place()
+        # consume() waits until it has all that it may have, so it is asked for more only once there is something
+        first = self._consumer.poll(timeout_ms / 1000)
+        if first is None:
+            return []
+        messages = [first, *(self._consumer.consume(max_records - 1, 0) if max_records > 1 else ())]
+        return [self._of_confluent(message) for message in messages if not self._is_end_of_partition(message)]
+
+    def _is_end_of_partition(self, message: Any) -> bool:
+        error = message.error()
+        if error is None:
+            return False
+        if error.code() != self._library.KafkaError._PARTITION_EOF:
+            raise self._library.KafkaException(error)
+        return True
+
+    @staticmethod
+    def _of_confluent(message: Any) -> ConsumedRecord:
+        return ConsumedRecord(
+            message.topic(),
+            message.partition(),
+            message.offset(),
+            message.key(),
+            message.value(),
+            list(message.headers() or ()),
+            message.timestamp()[1],
+        )
+
+    def assignment(self) -> set[TopicPartition]:
+        return {TopicPartition(each.topic, each.partition) for each in self._consumer.assignment()}
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        asked = [self._library.TopicPartition(*each) for each in partitions]
+        found = self._consumer.committed(asked, self._TIMEOUT_S)
+        return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+    def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        if not positions:
+            return
+        given = [self._library.TopicPartition(*partition, offset) for partition, offset in positions.items()]
+        if self._is_cooperative:
+            self._consumer.incremental_unassign([self._library.TopicPartition(*each) for each in positions])
+            self._consumer.incremental_assign(given)
+            return
+        others = self.assignment() - positions.keys()
+        self._consumer.assign([*given, *self._where_they_are(others)])
+
+    def _where_they_are(self, partitions: Collection[TopicPartition]) -> list[Any]:
+        found: list[Any] = self._consumer.position([self._library.TopicPartition(*each) for each in partitions])
+        return found
+
+    def group_metadata(self) -> Any:
+        return self._consumer.consumer_group_metadata()
