@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.record_buffer import RecordBuffer
 from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
-from dualwrite.recipes.unit_of_work import UnitOfWork
+from dualwrite.recipes.unit_of_work import UnitOfWork, for_own_use
 
 ResultT = TypeVar("ResultT")
 
@@ -78,10 +78,10 @@ class SqlAlchemyDatabase:
     errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
 
     def __init__(self, engine: sa.Engine, *, create_table: bool, carry: Carry = here) -> None:
-        self._engine = engine
+        self._engine = for_own_use(engine)
         self._create_table = create_table
         self._carry = carry
-        self._store = SqlAlchemyStateStore(engine)
+        self._store = SqlAlchemyStateStore(self._engine)
 
     async def ensure_row(self, transactional_id: str) -> None:
         await self._carry(lambda: self._ensure_row(transactional_id))

@@ -111,6 +111,9 @@ _MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, as of the l
 # The execution option of a Connection under which the engine's listeners find the unit of work that runs on it.
 _OPTION = "dualwrite_unit_of_work"
 
+# The execution option of connections that a writer has for itself.
+_OWN = "dualwrite_own"
+
 
 # Connections of a parent process, kept from the garbage collector, which would roll them back.
 _abandoned: list[sa.Connection] = []
@@ -133,6 +136,11 @@ def watch(engine: sa.Engine) -> None:
             _watched.add(engine)
             for name, listener in _LISTENERS.items():
                 event.listen(engine, name, listener)
+
+
+def for_own_use(engine: sa.Engine) -> sa.Engine:
+    """The same engine, for what a writer does besides the caller's transactions; to be watched too."""
+    return engine.execution_options(**{_OWN: True})
 
 
 def _before_commit(connection: sa.Connection) -> None:
@@ -185,14 +193,22 @@ def _commits_by_itself(connection: sa.Connection) -> bool:
 
 
 def _on_error(context: ExceptionContext) -> None:
-    work = context.connection.get_execution_options().get(_OPTION) if context.connection is not None else None
+    options = context.connection.get_execution_options() if context.connection is not None else {}
+    work = options.get(_OPTION)
     if work is not None:
         work._remember(context.original_exception, context.statement)
-        if context.dialect.name == "sqlite" and not isinstance(context.original_exception, Exception):
-            # Interrupted, as by a cancellation. SQLAlchemy would close the connection and leave the rollback to SQLite,
-            # which keeps the lock of a closed connection for as long as somebody holds a cursor of it, in a traceback
-            # for instance. Nothing is lost, so roll back as usual: the driver does that after the statement.
-            context.is_disconnect = False
+    if (work is not None or _OWN in options) and context.dialect.name == "sqlite":
+        _keep_interrupted_connection(context)
+
+
+def _keep_interrupted_connection(context: ExceptionContext) -> None:
+    """SQLAlchemy would close it after a cancellation and leave the rollback to SQLite.
+
+    That keeps the lock of a closed connection for as long as somebody holds a cursor of it, in a traceback for
+    instance. Nothing is lost, so roll back as usual: the driver does that after the statement.
+    """
+    if not isinstance(context.original_exception, Exception):
+        context.is_disconnect = False
 
 
 _LISTENERS: dict[str, Callable[..., Any]] = {

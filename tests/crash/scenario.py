@@ -76,7 +76,7 @@ class Scenario:
             **settings,
         )
 
-    def leave_behind(self, predecessor: Predecessor) -> None:
+    def leave_behind(self, predecessor: Predecessor, number: int = 0) -> None:
         """Do as a process does that is killed between the two commits, or before the first."""
         producer = Producer(
             bootstrap_servers=self.emulator.bootstrap_servers,
@@ -88,10 +88,10 @@ class Scenario:
         engine = sa.create_engine(self.database.url, poolclass=sa.NullPool)
         store = SqlAlchemyStateStore(engine)
         store.ensure_row(self.transactional_id)
-        bodies = event_texts("before")
+        bodies = event_texts(f"before {number}")
         with engine.connect() as connection:
             row = store.lock(connection, self.transactional_id, timeout_ms=None)
-            for event_id, body in enumerate(bodies):
+            for event_id, body in enumerate(bodies, start=number * 10):
                 connection.execute(sa.insert(events), {"id": event_id, "event_key": "k", "body": body})
                 producer.send(self.topic, value=body, key="k")
             state = producer.prepare_transaction()
@@ -142,10 +142,7 @@ def make_writer(
         bootstrap_servers=bootstrap_servers,
         transactional_id=transactional_id,
         pause=pause,
-        lock_timeout_ms=10_000,
-        resolve_timeout_ms=10_000,
-        max_block_ms=20_000,
-        **settings,
+        **({"lock_timeout_ms": 10_000, "resolve_timeout_ms": 10_000, "max_block_ms": 20_000} | settings),
     )
 
 

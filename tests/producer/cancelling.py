@@ -16,13 +16,17 @@ class Moment(Enum):
 
 
 class CancelAt:
-    """Awaits a coroutine and cancels the task at the coroutine's n-th suspension; counts them."""
+    """Awaits a coroutine and cancels the task at the coroutine's n-th suspension; counts them.
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], at: int, moment: Moment) -> None:
+    With `again` it is cancelled at every later one too, as a cancelled scope of anyio does.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], at: int, moment: Moment, *, again: bool = False) -> None:
         self.suspensions = 0
         self._coroutine: Final = coroutine
         self._at = at
         self._moment = moment
+        self._again = again
 
     @property
     def came(self) -> bool:
@@ -37,7 +41,7 @@ class CancelAt:
             except StopIteration as stopped:
                 return stopped.value
             self.suspensions += 1
-            if self.suspensions == self._at:
+            if self.suspensions == self._at or (self._again and self.came):
                 self._cancel(future)
             try:
                 yield future
@@ -56,9 +60,11 @@ class CancelAt:
             task.cancel()
 
 
-async def cancelled_at(coroutine: Coroutine[Any, Any, Any], at: int, moment: Moment) -> CancelAt:
+async def cancelled_at(
+    coroutine: Coroutine[Any, Any, Any], at: int, moment: Moment, *, again: bool = False
+) -> CancelAt:
     """Run it in a task of its own; the cancellation stays in there, other errors do not."""
-    stepping = CancelAt(coroutine, at, moment)
+    stepping = CancelAt(coroutine, at, moment, again=again)
 
     async def run() -> None:
         await stepping

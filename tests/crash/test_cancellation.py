@@ -1,0 +1,126 @@
+"""Cancellation at every suspension of a dual write: decided by the row, told by a note, and nothing is left behind."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter
+from tests.crash.awaited import AwaitedScenario
+from tests.crash.scenario import Predecessor, event_texts
+from tests.producer.cancelling import Moment, cancelled_at
+from tests.support.databases import events, unique
+
+NOTES = {
+    Outcome.COMMITTED: "is committed all the same",
+    Outcome.ROLLED_BACK: "neither database nor Kafka is changed",
+    None: "finds out what became of it",
+}
+
+
+class Attempt:
+    """One dual write, and what its cancellation told."""
+
+    def __init__(self, scenario: AwaitedScenario, writer: AsyncDualWriter, number: int) -> None:
+        self._scenario = scenario
+        self._writer = writer
+        self._number = number
+        self.tx: AsyncDualTransaction | None = None
+        self.error: BaseException | None = None
+
+    async def write(self) -> None:
+        try:
+            async with self._writer.transaction() as self.tx:
+                for index, body in enumerate(event_texts(str(self._number))):
+                    values = {"id": self._number * 10 + index, "event_key": "k", "body": body}
+                    await self.tx.session.execute(sa.insert(events), values)
+                    self.tx.send(self._scenario.topic, value=body, key="k")
+        except BaseException as error:
+            self.error = error
+            raise
+
+    async def settle(self) -> None:
+        """Note what must be there, by what the caller can know."""
+        outcome = self.tx.outcome if self.tx is not None else Outcome.ROLLED_BACK
+        if self.tx is not None and self.error is not None:
+            assert any(NOTES[outcome] in note for note in self.error.__notes__)
+        if outcome is None:
+            assert self._writer.state is SlotState.UNRESOLVED
+            outcome = (await self._writer.resolve()).outcome
+            assert self.tx is not None
+            assert self.tx.outcome is outcome
+        if outcome is Outcome.COMMITTED:
+            self._scenario.expected += event_texts(str(self._number))
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "again and again"])
+@pytest.mark.parametrize("moment", Moment)
+@pytest.mark.parametrize("new", [False, True], ids=["ready writer", "new writer"])
+def test_a_dual_write_cancelled_at_every_suspension(
+    awaited: AwaitedScenario, moment: Moment, new: bool, again: bool
+) -> None:
+    async def run() -> set[Outcome | None]:
+        writer = awaited.awaited_writer()
+        met: set[Outcome | None] = set()
+        number = 0
+        came = True
+        while came:
+            number += 1
+            if new:
+                await writer.close()
+                writer = awaited.awaited_writer()
+            elif writer.state is not SlotState.READY:
+                await writer.recover()
+            attempt = Attempt(awaited, writer, number)
+            stepping = await cancelled_at(attempt.write(), number, moment, again=again)
+            came = stepping.came
+            met.add(attempt.tx.outcome if attempt.tx else None)
+            await attempt.settle()
+        await writer.close()
+        return met
+
+    met = awaited.run(run())
+    assert met >= {Outcome.COMMITTED, Outcome.ROLLED_BACK}
+    awaited.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("moment", Moment)
+def test_the_very_first_use_cancelled_at_every_suspension(awaited: AwaitedScenario, moment: Moment) -> None:
+    """The row is made then, in a transaction of its own, which must not keep the database locked either."""
+
+    async def run() -> None:
+        number = 0
+        came = True
+        while came:
+            number += 1
+            awaited.transactional_id = unique("writer")
+            writer = awaited.awaited_writer()
+            stepping = await cancelled_at(writer.recover(), number, moment)
+            came = stepping.came
+            attempt = Attempt(awaited, writer, number)
+            await attempt.write()
+            await attempt.settle()
+            await writer.close()
+
+    awaited.run(run())
+    awaited.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("moment", Moment)
+@pytest.mark.parametrize("predecessor", Predecessor)
+def test_a_recovery_cancelled_at_every_suspension(
+    awaited: AwaitedScenario, predecessor: Predecessor, moment: Moment
+) -> None:
+    """What it leaves, the next one completes by the same row."""
+    number = 0
+    came = True
+    while came:
+        number += 1
+        awaited.leave_behind(predecessor, number)
+        writer = awaited.awaited_writer()
+        came = awaited.run(cancelled_at(writer.recover(), number, moment)).came
+        assert awaited.run(writer.recover()).outcome in (Outcome.NOTHING, Outcome(predecessor))
+        awaited.run(writer.close())
+    awaited.assert_both_sides_agree()
