@@ -17,6 +17,7 @@ from tests.crash.psycopg_scenario import (
     write_awaited_psycopg_events,
     write_psycopg_events,
 )
+from tests.crash.of_sessions import Way, write_events_of_session
 from tests.crash.scenario import AtPoint, Seen, make_writer, write_events
 from tests.support.awaited_databases import awaited_engine
 
@@ -27,6 +28,7 @@ def main() -> None:
         parser.add_argument(name, required=True)
     parser.add_argument("--awaited", metavar="DRIVER", help="with AsyncDualWriter and this driver")
     parser.add_argument("--psycopg", choices=["blocking", "awaited"], help="with a writer that has no SQLAlchemy")
+    parser.add_argument("--sessions", type=Way, metavar="WAY", help="with sessions that are committed in this way")
     arguments = parser.parse_args()
     kill = AtPoint(PausePoint(arguments.point), lambda: os.kill(os.getpid(), signal.SIGKILL))
     if arguments.psycopg == "blocking":
@@ -43,6 +45,8 @@ def main() -> None:
 def _write(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
     engine = sa.create_engine(arguments.database_url)
     writer = make_writer(engine, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
+    if arguments.sessions:
+        return write_events_of_session(engine, writer, arguments.topic, 1, arguments.sessions)
     return write_events(writer, arguments.topic, number=1)
 
 
