@@ -8,7 +8,7 @@ _SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThre
 
 
 def background_engine(engine: sa.Engine) -> sa.Engine:
-    """The same database, by connections that `engine`'s pool does not count.
+    """The same database, by connections that `engine`'s pool does not count; not before `FirstConnection`.
 
     All of that pool's may be held by blocks which wait for what is done here. A pool that has one connection (SQLite
     in memory) is shared all the same, because another connection would be another database.
@@ -21,3 +21,21 @@ def background_engine(engine: sa.Engine) -> sa.Engine:
     if engine.dialect.name == "sqlite":
         return made
     return made.execution_options(isolation_level="READ COMMITTED")
+
+
+class FirstConnection:
+    """Lets `engine` connect before any other engine that shares its dialect does.
+
+    With the first connection the dialect asks the database what it can do. Only the pool that does so makes others
+    wait; a second pool would go on with a dialect that knows half of it.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._made = False
+
+    def make(self) -> None:
+        """Once; harmless when repeated, by several threads at once too."""
+        if not self._made:
+            self._engine.connect().close()
+            self._made = True

@@ -316,12 +316,19 @@ class DualWrites:
             except (AbortableError, FencedError, PreparedTransactionLost) as error:
                 if not await self._uninterrupted(self._let_go(write, error)):
                     raise
-                return error
+                return self._why_let_go(error)
         except BaseException:
             await self.roll_back(write)
             raise
         await self._decide(write)
         return None
+
+    def _why_let_go(self, error: DualWriteError) -> DualWriteError:
+        if not isinstance(error, AbortableError):
+            return error
+        fenced = self._fenced()  # the broker refuses a zombie's records with an abortable code first
+        fenced.__cause__ = error
+        return fenced
 
     async def _let_go(self, write: DualWrite, error: DualWriteError) -> bool:
         """End Kafka's side alone. Whether the id is lost to this write, and the row certainly does not name it."""

@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes import blocking
-from dualwrite.recipes.background_engine import background_engine
+from dualwrite.recipes.background_engine import FirstConnection, background_engine
 from dualwrite.recipes.dual_writes import DualWrites, Resolution, roll_back_database
 from dualwrite.recipes.isolation import keeps_a_snapshot, locks_whole_database
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
@@ -89,6 +89,7 @@ class DualWriterPool:
         self._lease_ms = _at_least(100, "lease_ms", lease_ms)
         watch(engine)
         self._engine = engine
+        self._first_connection = FirstConnection(engine)
         self._producer_settings: Mapping[str, Any] = producer_settings
         self._serializers = self._settings(transactional_id_of(prefix, 0)).serializers
         self._session_factory = session_factory or (lambda: Session(engine))
@@ -122,6 +123,7 @@ class DualWriterPool:
             new_writes=self._new_writes,
             new_recovery=self._new_recovery,
             runtime=ThreadRuntime(),
+            leases_inside_blocks=not locks_whole_database(engine.dialect),
         )
 
     def _new_writes(self, transactional_id: str) -> DualWrites:
@@ -180,6 +182,7 @@ class DualWriterPool:
         FencedError only where that happens again and again.
         """
         writes = self._writes
+        self._first_connection.make()
         with writes.block() as block:
             if locks_whole_database(self._engine.dialect):
                 blocking.run(writes.take_slot(block))
@@ -213,6 +216,7 @@ class DualWriterPool:
         dead from its lease, so at most `lease_ms` after it died. Raises what the first that could not be resolved
         now raised, after all others were seen to.
         """
+        self._first_connection.make()
         return blocking.run(self._writes.recover())
 
     def close(self, timeout_s: float = 30.0) -> None:

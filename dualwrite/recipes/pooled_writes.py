@@ -58,13 +58,16 @@ class PooledWrites:
         new_writes: Callable[[str], DualWrites],
         new_recovery: Callable[[str], DualWrites],
         runtime: Runtime,
+        leases_inside_blocks: bool = True,
     ) -> None:
+        """`leases_inside_blocks`: whether a lease can be taken while a block of this process has written something."""
         self.prefix: Final = prefix
         self._max_writers = max_writers
         self._acquire_timeout_ms = acquire_timeout_ms
         self._leases = leases
         self._new_writes = new_writes
         self._runtime = runtime
+        self._leases_inside_blocks = leases_inside_blocks
         self._shelf = SlotShelf(max_writers)
         self._counts = Counts()
         self._last_block_bell = runtime.bell()
@@ -144,8 +147,8 @@ class PooledWrites:
                 return
             tried += 1
             try:
+                why_not.add_note(f"{tried} slots of pool {self.prefix!r} were tried, and nothing was written.")
                 if tried == _MOST_SLOTS_TRIED:
-                    why_not.add_note(f"{tried} slots of pool {self.prefix!r} were tried, and nothing was written.")
                     raise why_not
                 await self._exchange(block, slot, why_not)
             except BaseException:
@@ -162,12 +165,7 @@ class PooledWrites:
         self._counts.moved += 1
         block.slot = None
         self._keeper.put_back(lost, keep_turn=True)
-        try:
-            await self._keeper.renew()  # whoever took this one may have taken others that are idle here
-        except BaseException:
-            self._shelf.give_back_turn()
-            raise
-        block.slot = await self._slot_for_turn()
+        block.slot = await self._other_slot(why)
 
     # ---- a slot ---------------------------------------------------------------------------------------------
 
@@ -196,6 +194,20 @@ class PooledWrites:
             "nothing was written: try again later, raise max_writers or acquire_timeout_ms, or make blocks shorter"
             + (f" (the background says: {background})" if background else "")
         )
+
+    async def _other_slot(self, why: Exception) -> PooledSlot:
+        if not self._leases_inside_blocks:
+            idle = self._shelf.take_idle()
+            if idle is None:
+                self._shelf.give_back_turn()
+                raise why
+            return idle
+        try:
+            await self._keeper.renew()  # whoever took the one may have taken others that are idle here
+        except BaseException:
+            self._shelf.give_back_turn()
+            raise
+        return await self._slot_for_turn()
 
     async def _slot_for_turn(self) -> PooledSlot:
         try:
@@ -235,9 +247,9 @@ class PooledWrites:
         """What was left open, by us or by processes whose leases are over, and what became of it."""
         self._shelf.enter()
         try:
-            self._keeper.start()
             found = await self._keeper.recover()
         finally:
+            self._keeper.start(swept=True)
             self._shelf.leave()
             self._last_block_bell.ring()
         return [resolution for resolution in found if resolution.outcome is not Outcome.NOTHING]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dualwrite.errors import DualWriteError
 from dualwrite.recipes.dual_writes import DualWrites, Resolution
 from dualwrite.recipes.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.pool_runtime import Background, Runtime
@@ -60,15 +61,16 @@ class SlotKeeper:
 
     # ---- loops ----------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Once; harmless when repeated."""
+    def start(self, *, swept: bool = False) -> None:
+        """Once; harmless when repeated. `swept`: what dead processes left has just been seen to."""
         if self._background or self._stopped:
             return
         with self._starting:
             if not self._background:
                 name = f"dualwrite-pool-{self._prefix}"
                 heartbeat = self._runtime.spawn(f"{name}-leases", self._renew_for_ever)
-                self._background = [heartbeat, self._runtime.spawn(f"{name}-resolver", self._resolve_for_ever)]
+                resolver = self._runtime.spawn(f"{name}-resolver", lambda: self._resolve_for_ever(swept))
+                self._background = [heartbeat, resolver]
 
     async def stop(self) -> None:
         """No new attempt is begun; one that is being made is waited for, some seconds at the most."""
@@ -91,9 +93,9 @@ class SlotKeeper:
                 failures += 1
                 self._failed(error)
 
-    async def _resolve_for_ever(self) -> None:
+    async def _resolve_for_ever(self, swept: bool) -> None:
         failures = 0
-        sweep_at_s = time.monotonic()
+        sweep_at_s = time.monotonic() + (self._heartbeat_s if swept else 0)
         while not self._stopped:
             errors = (await self._resolve_set_aside(due_s=time.monotonic()))[1]
             if time.monotonic() >= sweep_at_s:
@@ -113,7 +115,13 @@ class SlotKeeper:
     def _failed(self, error: Exception) -> None:
         self._counts.background_failures += 1
         self._counts.last_background_error = f"{type(error).__name__}: {error}"
-        _log.warning("pool %s: work in the background failed and is tried again", self._prefix, exc_info=error)
+        expected = isinstance(error, (*self._leases.errors, DualWriteError))
+        _log.warning(
+            "pool %s: work in the background failed and is tried again: %s",
+            self._prefix,
+            str(error).partition("\n")[0],
+            exc_info=None if expected else error,
+        )
 
     # ---- leases ---------------------------------------------------------------------------------------------
 

@@ -34,6 +34,12 @@ class KillablePostgres:
     def _pid(self) -> int:
         return int((self._data / "postmaster.pid").read_text().splitlines()[0])
 
+    def allow_connections(self, number: int) -> None:
+        """So many at a time, from now on."""
+        self._command += [b"-c", f"max_connections={number}".encode()]
+        self.kill()
+        self.start_again()
+
     def kill(self) -> None:
         os.kill(self._pid(), signal.SIGKILL)
         if self._restarted is not None:

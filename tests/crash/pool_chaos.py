@@ -222,6 +222,7 @@ def run_chaos(plan: Plan) -> Tally:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualwrite-chaos-")))
         postgres = KillablePostgres(stack.enter_context(PostgresServer.start()))
         stack.callback(postgres.stop)
+        postgres.allow_connections(4 * plan.processes * plan.writers)
         emulator = KillableEmulator(directory / "emulator", TOPIC, PARTITIONS)
         stack.callback(emulator.stop)
         return Chaos(plan, directory, postgres, emulator).run()

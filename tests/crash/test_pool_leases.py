@@ -1,0 +1,255 @@
+"""Leases that are broken in every way cost work, and never agreement."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import DualWriteError, FencedError, RowLockTimeoutError
+from dualwrite.producer import Producer
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.pool import DualTransaction, DualWriterPool
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario
+from tests.recipes.pools import LeaseTable, make_pool, prefix_of, put, write, written
+from tests.support.conditions import until
+from tests.support.databases import Database, events, unique
+
+DEADLINE_S = 30
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def scenario(database: Database, emulator: Emulator) -> Scenario:
+    return Scenario(database, emulator, transactional_id=f"{unique('pool')}-0")
+
+
+@pytest.fixture
+def leases(scenario: Scenario) -> LeaseTable:
+    return LeaseTable(scenario)
+
+
+@contextmanager
+def two_pools(scenario: Scenario, **settings: object) -> Iterator[tuple[DualWriterPool, DualWriterPool]]:
+    other = scenario.database.another_client()
+    with make_pool(scenario, **settings) as first, make_pool(scenario, database=other, **settings) as second:
+        yield first, second
+    other.close()
+
+
+def test_two_pools_that_hold_the_same_lease(scenario: Scenario, leases: LeaseTable) -> None:
+    with two_pools(scenario) as (first, second):
+        assert write(first, scenario, 1).transactional_id == scenario.transactional_id
+        leases.free()
+        assert write(second, scenario, 2).transactional_id == scenario.transactional_id
+        assert persist(first, scenario, 3).transactional_id == f"{prefix_of(scenario)}-1"
+        assert first.status.moved_total == 1
+        assert write(second, scenario, 4).transactional_id == scenario.transactional_id
+        assert second.status.moved_total == 0
+    assert written(scenario) == {"1", "2", "3", "4"}
+    scenario.assert_nothing_open()
+
+
+def test_a_dual_write_whose_slots_are_lost_one_after_the_other_changes_nothing(scenario: Scenario) -> None:
+    """As by somebody who takes over every id without asking for its row."""
+    stealing = False
+
+    def steal(point: PausePoint) -> None:
+        if stealing and point is PausePoint.AFTER_BEGIN:
+            thief = Producer(
+                bootstrap_servers=scenario.emulator.bootstrap_servers,
+                transactional_id=f"{prefix_of(scenario)}-{pool.status.moved_total}",
+                transaction_two_phase_commit_enable=True,
+            )
+            thief.init_transactions()
+            thief.close()
+
+    with make_pool(scenario, pause=steal) as pool:
+        write(pool, scenario, 1)
+        stealing = True
+        with pytest.raises(FencedError) as raised:
+            write(pool, scenario, 2)
+        stealing = False
+        assert "nothing was written" in " ".join(raised.value.__notes__)
+        assert write(pool, scenario, 3).outcome is Outcome.COMMITTED
+        assert pool.status.in_use == 0
+    assert written(scenario) == {"1", "3"}
+    scenario.assert_nothing_open()
+
+
+def test_a_slot_that_is_stolen_between_the_first_statement_and_the_lock(scenario: Scenario, leases: LeaseTable) -> None:
+    """The block has its slot from the start, because its isolation level asks for that."""
+    level = "SERIALIZABLE" if locks_whole_database(scenario) else "REPEATABLE READ"
+    engine = scenario.database.engine.execution_options(isolation_level=level)
+    expected = {"1", "2", "4"}
+    with make_pool(scenario, engine=engine) as first:
+        write(first, scenario, 1)
+        with suppress(FencedError, sa.exc.OperationalError):  # a snapshot cannot lock what was changed since
+            with first.transaction() as tx:
+                tx.session.execute(sa.select(events.c.id)).all()
+                leases.free()
+                with make_pool(scenario) as second:
+                    write(second, scenario, 2)
+                put(tx, scenario, 3)
+            expected.add("3")
+        persist(first, scenario, 4)
+    assert written(scenario) == expected
+    scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("point", list(PausePoint))
+def test_a_lease_that_expires_during_a_dual_write(scenario: Scenario, leases: LeaseTable, point: PausePoint) -> None:
+    """Somebody else recovers the slot as soon as the row lets it."""
+    if locks_whole_database(scenario):
+        pytest.skip("on SQLite nobody can take a lease while a dual write holds the lock of the whole file")
+    recovered: list[BaseException | None] = []
+
+    def expire_and_recover() -> None:
+        leases.expire()
+        try:
+            second.recover()
+            recovered.append(None)
+        except RowLockTimeoutError as error:
+            recovered.append(error)
+
+    strike = AtPoint(point, expire_and_recover)
+    with two_pools(scenario) as (_, second), make_pool(scenario, pause=strike) as first:
+        assert write(first, scenario, 1).outcome is Outcome.COMMITTED
+        second.recover()
+        assert write(first, scenario, 2).outcome is Outcome.COMMITTED
+        assert write(second, scenario, 3).outcome is Outcome.COMMITTED
+    assert [error is None for error in recovered] == [point in POINTS_AFTER_THE_DECISION]
+    assert written(scenario) == {"1", "2", "3"}
+    scenario.assert_nothing_open()
+
+
+def test_a_slot_that_was_lost_with_the_database_connection_is_not_exchanged(
+    scenario: Scenario, leases: LeaseTable
+) -> None:
+    with two_pools(scenario) as (_, second):
+        with make_pool(scenario, pause=AtPoint(PausePoint.AFTER_BEGIN, lambda: rob(second))) as first:
+
+            def rob(thief: DualWriterPool) -> None:
+                scenario.database.cut()
+                leases.expire()
+                thief.recover()
+                write(thief, scenario, 2)
+
+            with pytest.raises((DualWriteError, sa.exc.SQLAlchemyError)):
+                write(first, scenario, 1)
+            write(first, scenario, 3)
+    assert written(scenario) == {"2", "3"}
+    scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("milliseconds", [HOUR_MS, -HOUR_MS])
+def test_the_databases_clock_jumps(scenario: Scenario, leases: LeaseTable, milliseconds: int) -> None:
+    with two_pools(scenario) as (first, second):
+        write(first, scenario, 1)
+        write(second, scenario, 2)
+        leases.jump_clock(milliseconds)
+        second.recover()
+        first.recover()
+        for number in range(3, 9, 2):
+            persist(first, scenario, number)
+            persist(second, scenario, number + 1)
+    assert written(scenario) == {str(number) for number in range(1, 9)}
+    scenario.assert_nothing_open()
+
+
+def test_a_clock_that_jumped_back_delays_recovery_and_nothing_else(scenario: Scenario, leases: LeaseTable) -> None:
+    scenario.leave_behind(Predecessor.COMMITTED)
+    leases.add(0, "dead")
+    leases.change(expires_at_ms=int(time.time() * 1000))
+    leases.jump_clock(-HOUR_MS)
+    with make_pool(scenario) as pool:
+        assert pool.recover() == []
+        assert write(pool, scenario, 10).transactional_id == f"{prefix_of(scenario)}-1"
+        leases.jump_clock(2 * HOUR_MS)
+        (resolution,) = pool.recover()
+        assert resolution.outcome is Outcome.COMMITTED
+    assert written(scenario) == {*scenario.expected, "10"}
+
+
+@pytest.mark.parametrize("predecessor", list(Predecessor))
+def test_an_emptied_table_hides_no_slot(scenario: Scenario, leases: LeaseTable, predecessor: Predecessor) -> None:
+    with make_pool(scenario) as pool:
+        write(pool, scenario, 10)
+        write(pool, scenario, 11)
+        pool.close()
+    scenario.leave_behind(predecessor)
+    leases.empty()
+    with make_pool(scenario) as pool:
+        (resolution,) = pool.recover()
+        assert resolution.transactional_id == scenario.transactional_id
+        assert leases.owners() == {0: None}
+        write(pool, scenario, 12)
+    assert written(scenario) == {*scenario.expected, "10", "11", "12"}
+    scenario.assert_nothing_open()
+
+
+def test_the_living_go_on_when_the_table_is_emptied(scenario: Scenario, leases: LeaseTable) -> None:
+    with two_pools(scenario) as (first, second):
+        write(first, scenario, 1)
+        write(second, scenario, 2)
+        leases.empty()
+        for number in range(3, 9, 2):
+            persist(first, scenario, number)
+            persist(second, scenario, number + 1)
+            second.recover()
+    assert written(scenario) == {str(number) for number in range(1, 9)}
+    scenario.assert_nothing_open()
+
+
+def test_leases_that_change_hands_all_the_time(scenario: Scenario, leases: LeaseTable) -> None:
+    writes_each, threads_each = 6, 2
+    numbers = iter(range(1, 1000))
+    over = threading.Event()
+
+    def disturb(how: Callable[[], None]) -> None:
+        while not over.wait(0.02):
+            with suppress(sa.exc.DBAPIError):  # SQLite: a dual write holds the lock
+                how()
+
+    def work(pool: DualWriterPool) -> list[str]:
+        done = []
+        for _ in range(writes_each):
+            number = next(numbers)
+            with suppress(FencedError, RowLockTimeoutError, sa.exc.DBAPIError):
+                if write(pool, scenario, number).outcome is Outcome.COMMITTED:
+                    done.append(str(number))
+        return done
+
+    with two_pools(scenario, lease_ms=1_000) as pools, ThreadPoolExecutor() as threads:
+        disturbances = [threads.submit(disturb, how) for how in (leases.free, leases.expire, leases.empty)]
+        works = [threads.submit(work, pool) for pool in pools for _ in range(threads_each)]
+        told = {number for each in works for number in each.result()}
+        over.set()
+        for each in disturbances:
+            each.result()
+        until(lambda: not pools[0].recover() and not pools[1].recover())
+        for pool in pools:
+            until(lambda pool=pool: not pool.status.set_aside)
+        persist(pools[0], scenario, 1000)
+    assert written(scenario) == {*told, "1000"}
+    assert told
+    scenario.assert_nothing_open()
+
+
+def locks_whole_database(scenario: Scenario) -> bool:
+    return scenario.database.engine.dialect.name == "sqlite"
+
+
+def persist(pool: DualWriterPool, scenario: Scenario, number: int) -> DualTransaction:
+    """On SQLite, where nobody can lease another slot under a dual write's lock, who lost one must ask again."""
+    with suppress(FencedError):
+        return write(pool, scenario, number)
+    assert locks_whole_database(scenario)
+    return persist(pool, scenario, number)
