@@ -14,8 +14,6 @@ By hand, until it is interrupted:
 from __future__ import annotations
 
 import argparse
-import contextlib
-import random
 import shutil
 import signal
 import socket
@@ -32,6 +30,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from dualwrite.testing.maven import dependency, fetched, find_program
+from dualwrite.testing.ports import free_port
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 
 KAFKA_VERSION = "4.4.0"
@@ -39,7 +38,6 @@ KAFKA_VERSION = "4.4.0"
 
 _HOST = "127.0.0.1"
 _CLUSTER_ID = "ZHVhbHdyaXRlLXRlc3RzMA"  # any 16 bytes in URL-safe base64; nothing else ever joins
-_FIRST_PORT, _LAST_PORT = 15000, 32000  # below the range from which systems take ports of outgoing connections
 _START_ATTEMPTS = 3  # a free port may be taken by somebody else before Kafka binds it
 _STOP_TIMEOUT_S = 10
 _POLL_S = 0.05
@@ -215,7 +213,7 @@ class _Cluster:
         copies = str(min(count, 3))
         shared = dict(_PROPERTIES) | {
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@{_HOST}:{_free_port()}",
+            "controller.quorum.voters": f"1@{_HOST}:{free_port()}",
             "inter.broker.listener.name": next(iter(listeners)),
             "listener.security.protocol.map": ",".join(
                 f"{name}:{protocol}" for name, protocol in [*listeners.items(), ("CONTROLLER", "PLAINTEXT")]
@@ -272,7 +270,7 @@ class _Node:
         processes: dict[int, subprocess.Popen[bytes]],
     ) -> None:
         self.node_id = node_id
-        self.ports = {name: _free_port() for name in listeners}
+        self.ports = {name: free_port() for name in listeners}
         self._java = java
         self._directory = directory / f"node-{node_id}"
         self._directory.mkdir()
@@ -364,14 +362,6 @@ def _render(properties: Mapping[str, str]) -> str:
 def _tail(text: str) -> str:
     """The last lines, without the frames of stack traces, which would push the reason out."""
     return "\n".join([line for line in text.splitlines() if not line.startswith("\tat ")][-_LOG_TAIL_LINES:])
-
-
-def _free_port() -> int:
-    for port in random.sample(range(_FIRST_PORT, _LAST_PORT), 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((_HOST, port))
-            return port
-    raise ServerUnavailableError(f"no free port between {_FIRST_PORT} and {_LAST_PORT}")
 
 
 def _answers(port: int) -> bool:
