@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 from dualwrite.errors import ConfigError
 from dualwrite.recipes import blocking
 from dualwrite.recipes.background_engine import FirstConnection, background_engine
-from dualwrite.recipes.dual_writes import DualWrites, Resolution, roll_back_database
+from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution, roll_back_database
 from dualwrite.recipes.isolation import keeps_a_snapshot, locks_whole_database
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
 from dualwrite.recipes.lease_table import SqlAlchemyLeases
@@ -40,6 +40,7 @@ from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBu
 from dualwrite.recipes.settings import KafkaSettings
 from dualwrite.recipes.sqlalchemy import DualTransaction
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
+from dualwrite.recipes.transactional import OpenBlocks, Transactional
 from dualwrite.recipes.unit_of_work import Bind, UnitOfWork, watch
 
 __all__ = ["DualTransaction", "DualWriterPool", "PoolStatus", "Resolution"]
@@ -98,6 +99,7 @@ class DualWriterPool:
         self._max_buffered_bytes = max_buffered_bytes
         self._create_table = create_table
         self._pause = pause
+        self._blocks = OpenBlocks()
         self._of_parents: list[PooledWrites] = []
         self._begin_life()
         _pools.add(self)
@@ -191,7 +193,8 @@ class DualWriterPool:
                 try:
                     if keeps_a_snapshot(tx._work.connection):
                         blocking.run(writes.take_slot(block))
-                    yield tx
+                    with self._blocks.inside(tx):
+                        yield tx
                     writes.assert_of_this_process()
                 except BaseException:
                     blocking.run(roll_back_database(tx))
@@ -205,9 +208,29 @@ class DualWriterPool:
                 tx._work.close()
 
     def _begin(self, bind: Bind | None) -> DualTransaction:
-        records = RecordBuffer(self._max_buffered_bytes, self._serializers)
+        records = self._new_buffer()
         bound = self._session_factory() if bind is None else bind
         return DualTransaction(UnitOfWork(bound, self._engine, records, owned=bind is None), self._database, records)
+
+    # -- the dual writes of sessions that are committed elsewhere (sessions.py) ---------------------------------
+
+    def _ready_for_sessions(self) -> None:
+        if locks_whole_database(self._engine.dialect):  # no id could be leased while the session writes
+            with self._writes.block() as block:
+                blocking.run(self._writes.take_slot(block))
+
+    def _new_buffer(self) -> RecordBuffer:
+        return RecordBuffer(self._max_buffered_bytes, self._serializers)
+
+    def _commit_of_session(self, write: DualWrite) -> None:
+        writes = self._writes
+        with writes.block() as block:
+            blocking.run(writes.commit(block, write))
+
+    @property
+    def transactional(self) -> Transactional:
+        """Decorates a function whose call is a dual write: `@pool.transactional`, or with settings; see there."""
+        return Transactional(self)
 
     def recover(self) -> list[Resolution]:
         """Complete what was left open under the ids of this prefix that no living process has; harmless at any time.

@@ -54,7 +54,7 @@ class SessionWriter(Protocol):
     def _new_buffer(self) -> RecordBuffer: ...
 
     def _commit_of_session(self, write: DualWrite) -> None:
-        """Commit both sides, or roll back both and raise why."""
+        """Commit both sides, or roll back both and raise why; where nothing was begun, nothing need be rolled back."""
 
 
 # By the class of the sessions, of which each sessionmaker has one of its own.
@@ -181,6 +181,8 @@ class _SessionWrite(DualWrite):
             else:
                 blocking.run(self._commit_alone())
         except BaseException as error:
+            if self.outcome is None and not self._database.commit_was_sent:
+                blocking.run(roll_back_database(self))
             self.tell(error)
             if isinstance(error, OutcomeUnknown) and self.outcome is Outcome.ROLLED_BACK:
                 error.add_note("That was an earlier dual write; the one that was to be committed now is rolled back.")
@@ -190,11 +192,7 @@ class _SessionWrite(DualWrite):
 
     async def _commit_alone(self) -> None:
         """Every record went with a savepoint, so that Kafka is not needed."""
-        try:
-            await settle(self)
-        except BaseException:
-            await roll_back_database(self)
-            raise
+        await settle(self)
         await commit_database_alone(self)
 
     def drop(self) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes import blocking
-from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution, roll_back_database
+from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
 from dualwrite.recipes.pause_points import PauseHook
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
@@ -183,13 +183,8 @@ class DualWriter:
         return RecordBuffer(self._max_buffered_bytes, self._serializers)
 
     def _commit_of_session(self, write: DualWrite) -> None:
-        try:
-            with self._writes.in_turn():
-                blocking.run(self._writes.commit(write))
-        except BaseException:
-            if write.outcome is None and not write._database.commit_was_sent:
-                blocking.run(roll_back_database(write))
-            raise
+        with self._writes.in_turn():
+            blocking.run(self._writes.commit(write))
 
     @property
     def transactional(self) -> Transactional:
