@@ -80,11 +80,12 @@ def test_the_readme_shows_a_broker_inside_a_test(run: Run, capsys: pytest.Captur
     assert re.fullmatch(r"127\.0\.0\.1:\d+\n", capsys.readouterr().out)
 
 
-def test_the_readme_shows_the_producer_alone(run: Run, emulator: Emulator) -> None:
+def test_the_readme_shows_the_producers_alone(run: Run, emulator: Emulator) -> None:
     code = examples(ROOT / "README.md")[2]
     run(code, stored_text="")
     run(code, stored_text="")
-    assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")] * 2
+    run(examples(ROOT / "README.md")[3])
+    assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")] * 3
 
 
 def test_the_emulator_page_shows_faults_and_pause_points(run: Run) -> None:
