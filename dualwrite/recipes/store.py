@@ -16,9 +16,9 @@ class DatabaseTransaction(Protocol):
 
     Two promises make the dual write safe. First, once `lock` has returned, no other transaction that had locked the
     same id before can be committed any more, so that what the row says is final for all of them; and whoever locks it
-    later does the same to this one. A row lock keeps that by letting them wait until this transaction has ended, however
-    it ends; a store without such locks by a version that each `lock` changes and each `commit` compares. Second, what `write` wrote becomes visible exactly when the rest of the
-    transaction does.
+    later does the same to this one. A row lock keeps that by letting them wait until this transaction has ended,
+    however it ends; a store without such locks by a version that each `lock` changes and each `commit` compares.
+    Second, what `write` wrote becomes visible exactly when the rest of the transaction does.
     """
 
     @property
