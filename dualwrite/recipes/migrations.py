@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import sqlalchemy as sa
 from alembic.operations import MigrateOperation, Operations
 
 from dualwrite.recipes import lease_table, state_table
@@ -65,7 +66,7 @@ class DropDualwriteTables(MigrateOperation):
 @Operations.implementation_for(CreateDualwriteTables)
 def _create(operations: Operations, operation: CreateDualwriteTables) -> None:
     for table in _TABLES:
-        operations.create_table(table.name, *(column.copy() for column in table.columns), schema=operation.schema)
+        operations.impl.create_table(table.to_metadata(sa.MetaData(schema=operation.schema)))
 
 
 @Operations.implementation_for(DropDualwriteTables)

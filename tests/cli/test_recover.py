@@ -1,0 +1,199 @@
+"""`dualwrite recover`: after SIGKILLs at each pause point, from other processes, two at once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator import Emulator, Error, Fault
+from dualwrite.recipes.pause_points import PausePoint
+from tests.cli.conftest import Call, Ended, assert_one_line, ended, process
+from tests.cli.dying import kill_at_each
+from tests.crash.scenario import AtPoint, Predecessor, Scenario
+from tests.recovery.world import left_open
+from tests.support.conditions import until
+from tests.support.databases import Database, event_bodies
+from tests.support.topics import read_topic
+
+KEYS = {"applied", "clean", "settled", "unseen", "found"}
+FOUND_KEYS = {
+    *("transactional_id", "action", "changed", "row", "state", "pair"),
+    *("age_ms", "topic_partitions", "error", "left"),
+}
+
+
+@pytest.fixture
+def scenario(database: Database, emulator: Emulator) -> Scenario:
+    return Scenario(database, emulator)
+
+
+def options(scenario: Scenario, *more: object) -> list[object]:
+    url = scenario.database.url.render_as_string(hide_password=False)
+    return ["recover", "--bootstrap-server", scenario.emulator.bootstrap_servers, "--database", url, *more]
+
+
+def rows(database: Database) -> list[tuple[str, str]]:
+    with sa.create_engine(database.url, poolclass=sa.NullPool).connect() as connection:
+        text = "SELECT transactional_id, prepared_transaction_state FROM kafka_transaction_state ORDER BY 1"
+        return [(row[0], row[1]) for row in connection.execute(sa.text(text))]
+
+
+def test_after_kills_at_each_point(database: Database, emulator: Emulator) -> None:
+    scenarios = {point: Scenario(database, emulator, transactional_id=f"dead-{point}") for point in PausePoint}
+    some = next(iter(scenarios.values()))
+    kill_at_each(scenarios)
+    before = (emulator.transactions(), rows(database), event_bodies(database))
+
+    dry = ended(process(*options(some, "--prefix", "dead-", "--min-age", 0, "--json")))
+    assert (emulator.transactions(), rows(database), event_bodies(database)) == before
+    two = [process(*options(some, "--prefix", "dead-", "--min-age", 0, "--apply", "--json")) for _ in range(2)]
+    runs: list[Ended] = [ended(each) for each in two]
+    last = ended(process(*options(some, "--prefix", "dead-", "--min-age", 0, "--apply", "--json")))
+
+    assert (dry.code, dry.document["applied"], dry.document["clean"]) == (1, False, False)
+    planned = {found["transactional_id"]: found["action"] for found in dry.document["found"]}
+    done = [
+        (found["transactional_id"], found["action"])
+        for run in [*runs, last]
+        for found in run.document["found"]
+        if found["changed"]
+    ]
+    assert sorted(done) == sorted(planned.items())
+    assert planned[f"dead-{PausePoint.AFTER_DATABASE_COMMIT}"] == "commit"
+    assert planned[f"dead-{PausePoint.AFTER_PREPARE}"] == "abort"
+    assert [run.code for run in runs] == [0, 0]
+    assert (last.code, last.document["clean"]) == (0, True)
+    for scenario in scenarios.values():
+        scenario.assert_nothing_open()
+        assert [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)] == scenario.expected
+    assert event_bodies(database) == [body for scenario in scenarios.values() for body in scenario.expected]
+
+
+def test_dry_then_apply_then_nothing(scenario: Scenario, call: Call) -> None:
+    scenario.leave_behind(Predecessor.COMMITTED)
+    select = ("--transactional-id", scenario.transactional_id, "--min-age", 0)
+    dry = call(*options(scenario, *select))
+    assert dry.code == 1
+    assert dry.out.splitlines()[0].split()[:3] == ["TransactionalId", "Action", "Done"]
+    assert dry.out.splitlines()[1].split()[:3] == [scenario.transactional_id, "commit", "no"]
+    assert "1 left" in dry.out
+    assert "--apply" in dry.out
+    applied = call(*options(scenario, *select, "--apply"))
+    assert (applied.code, applied.out.splitlines()[-1]) == (0, "1 resolved, 0 left, 0 settled")
+    again = call(*options(scenario, *select, "--apply", "--json"))
+    assert again.document == {"applied": True, "clean": True, "settled": 1, "unseen": [], "found": []}
+    scenario.assert_both_sides_agree()
+
+
+def test_the_keys_of_the_document(scenario: Scenario, call: Call) -> None:
+    scenario.leave_behind(Predecessor.ROLLED_BACK)
+    document = call(*options(scenario, "--all", "--min-age", 0, "--json")).document
+    assert document.keys() == KEYS
+    (found,) = document["found"]
+    assert found.keys() == FOUND_KEYS
+    assert (found["action"], found["changed"], found["left"], found["error"]) == ("abort", False, True, None)
+    assert found["topic_partitions"] == [f"{scenario.topic}-0"]
+
+
+def test_an_orphan_without_a_row_is_left_until_it_is_named(scenario: Scenario, call: Call) -> None:
+    left_open(scenario.emulator, "orphan", scenario.topic)
+    assert call(*options(scenario, "--prefix", "orphan", "--min-age", 0, "--apply")).code == 1
+    named = call(*options(scenario, "--force-terminate", "orphan", "--min-age", 0, "--apply", "--json"))
+    assert (named.code, named.document["found"][0]["action"]) == (0, "terminate")
+    assert call(*options(scenario, "--prefix", "orphan", "--min-age", 0)).code == 0
+
+
+def test_rounds_go_on_until_it_is_told_to_stop(scenario: Scenario) -> None:
+    select = ("--transactional-id", scenario.transactional_id, "--min-age", 0, "--apply", "--json")
+    running = process(*options(scenario, *select, "--interval", 0.05))
+    try:
+        assert running.stdout is not None
+        assert json.loads(running.stdout.readline())["clean"]
+        scenario.leave_behind(Predecessor.COMMITTED)
+        found = []
+        deadline = time.monotonic() + 30
+        while not found and time.monotonic() < deadline:
+            found = json.loads(running.stdout.readline())["found"]
+        assert [(each["action"], each["changed"]) for each in found] == [("commit", True)]
+    finally:
+        running.send_signal(signal.SIGTERM)
+        done = ended(running)
+    assert (done.code, done.err) == (0, "")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_round_that_fails_is_told_and_the_next_one_follows(scenario: Scenario) -> None:
+    select = ("--all", "--min-age", 0, "--apply", "--interval", 0.05)
+    with sa.create_engine(scenario.database.url, poolclass=sa.NullPool).begin() as connection:
+        connection.execute(sa.text("ALTER TABLE kafka_transaction_state RENAME TO away"))
+    running = process(*options(scenario, *select, "--json"))
+    try:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert "kafka_transaction_state does not exist" in running.stderr.readline()
+        with sa.create_engine(scenario.database.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.text("ALTER TABLE away RENAME TO kafka_transaction_state"))
+        assert json.loads(running.stdout.readline())["clean"]
+    finally:
+        running.send_signal(signal.SIGINT)
+        done = ended(running)
+    assert done.code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give --prefix, --transactional-id, or --all"),
+        (("--all", "--prefix", "a"), "--all and --prefix exclude each other"),
+        (("--all", "--once", "--interval", "1"), "--once and --interval exclude each other"),
+        (("--force-terminate", "a", "--interval", "1"), "give them without --interval"),
+        (("--acknowledge-lost", "a", "--interval", "1"), "give them without --interval"),
+        (("--all", "--interval", "0"), "--interval"),
+        (("--all", "--min-age", "-1"), "--min-age"),
+        (("--all", "surplus"), "surplus"),
+        (("--all", "--aply"), "--aply"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(call: Call, arguments: tuple[str, ...], said: str) -> None:
+    needed = ("--bootstrap-server", "127.0.0.1:1", "--database", "sqlite:///nowhere.db")
+    assert_one_line(call("recover", *needed, *arguments), 2, said)
+
+
+def test_nobody_to_ask(call: Call, scenario: Scenario) -> None:
+    url = scenario.database.url.render_as_string(hide_password=False)
+    away = call("recover", "--bootstrap-server", "127.0.0.1:1", "--database", url, "--all", "--timeout-ms", 200)
+    assert_one_line(away, 2, "--bootstrap-server")
+    servers = scenario.emulator.bootstrap_servers
+    secret = {"DUALWRITE_DATABASE_URL": "postgresql+psycopg://user:sesame@127.0.0.1:1/shop"}
+    away = call("recover", "--bootstrap-server", servers, "--all", env=secret)
+    assert_one_line(away, 2, "DUALWRITE_DATABASE_URL")
+    assert "sesame" not in away.err
+    with scenario.database.engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE kafka_transaction_state"))
+    assert_one_line(call(*options(scenario, "--all")), 2, "dualwrite init-db")
+
+
+def test_what_cannot_be_seen_is_not_clean(call: Call, scenario: Scenario) -> None:
+    scenario.emulator.faults.add(Fault(api="ListTransactions", count=None, action=Error(15)))
+    partial = call(*options(scenario, "--all", "--timeout-ms", 300))
+    assert partial.code == 1
+    assert "not seen: " in partial.out
+
+
+def test_locked_by_a_living_owner(call: Call, scenario: Scenario) -> None:
+    seen: list[Ended] = []
+
+    def meanwhile() -> None:
+        select = ("--transactional-id", scenario.transactional_id, "--min-age", 0, "--apply", "--json")
+        seen.append(call(*options(scenario, *select)))
+
+    with scenario.writer(AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, meanwhile)) as writer:
+        assert scenario.write(writer, 1).error is None
+    assert (seen[0].code, seen[0].document["found"][0]["action"]) == (0, "in-use")
+    until(lambda: all(t.state != "PrepareCommit" for t in scenario.emulator.transactions()))
+    scenario.assert_both_sides_agree()
