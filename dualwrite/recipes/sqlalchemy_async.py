@@ -27,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
 
+from dualwrite.client.serializing import Serializers
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.awaiting_kafka_side import AwaitingKafkaSide
@@ -100,6 +101,54 @@ class AsyncDualTransaction(DualWrite):
         return self._connection
 
 
+class AsyncBlocks:
+    """Begins dual writes on an AsyncEngine, and gives back what they opened; how they end is for somebody else."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        database: SqlAlchemyDatabase,
+        session_factory: Callable[[], AsyncSession] | None,
+        max_buffered_bytes: int,
+        serializers: Serializers,
+    ) -> None:
+        self._engine = engine
+        self._database = database
+        self._session_factory = session_factory or (lambda: AsyncSession(engine, expire_on_commit=False))
+        self._max_buffered_bytes = max_buffered_bytes
+        self._serializers = serializers
+
+    @asynccontextmanager
+    async def begun(self, bind: AsyncBind | None) -> AsyncIterator[AsyncDualTransaction]:
+        """A dual write that somebody else ends; what interrupts it hears how, and what it opened is given back."""
+        tx = await self._begin(bind)
+        try:
+            try:
+                yield tx
+            finally:
+                tx._records.close()
+                await in_a_task(tx._database.close())
+        except BaseException as error:
+            tx.tell(error)
+            raise
+
+    async def _begin(self, bind: AsyncBind | None) -> AsyncDualTransaction:
+        bound = _connectable(self._session_factory() if bind is None else bind)
+        awaited = _of_the_greenlets(bound)
+        records = RecordBuffer(self._max_buffered_bytes, self._serializers)
+        try:
+            session = bound if isinstance(bound, AsyncSession) else None
+            connection = bound if isinstance(bound, AsyncConnection) else await bound.connection()
+            engine, owned = self._engine.sync_engine, bind is None
+            work = await in_a_greenlet(lambda: UnitOfWork(awaited, engine, records, owned=owned))
+        except BaseException:
+            if bind is None:
+                await in_a_task(bound.close())
+            raise
+        return AsyncDualTransaction(work, self._database, records, session=session, connection=connection)
+
+
 class AsyncDualWriter:
     """`DualWriter` for coroutines: the same names, settings, rules and errors; what waits is awaited.
 
@@ -129,15 +178,18 @@ class AsyncDualWriter:
                 f"engine takes a sqlalchemy.ext.asyncio.AsyncEngine, made by create_async_engine(url), not {engine!r}"
             )
         watch(engine.sync_engine)
-        self._engine = engine
         settings = KafkaSettings(transactional_id, producer_settings)
-        self._serializers = settings.serializers
-        self._session_factory = session_factory or (lambda: AsyncSession(engine, expire_on_commit=False))
-        self._max_buffered_bytes = max_buffered_bytes
-        self._database = SqlAlchemyDatabase(engine.sync_engine, create_table=create_table, carry=in_a_greenlet)
+        database = SqlAlchemyDatabase(engine.sync_engine, create_table=create_table, carry=in_a_greenlet)
+        self._blocks = AsyncBlocks(
+            engine,
+            database=database,
+            session_factory=session_factory,
+            max_buffered_bytes=max_buffered_bytes,
+            serializers=settings.serializers,
+        )
         self._writes = DualWrites(
             settings.transactional_id,
-            database=self._database,
+            database=database,
             kafka=AwaitingKafkaSide(settings.producer),
             sleep=asyncio.sleep,
             lock_timeout_ms=lock_timeout_ms,
@@ -183,42 +235,13 @@ class AsyncDualWriter:
         """
         with self._writes.exclusively():
             await self._writes.get_ready()
-            async with self._begun(bind) as tx:
+            async with self._blocks.begun(bind) as tx:
                 try:
                     yield tx
                 except BaseException:
                     await self._writes.roll_back(tx)
                     raise
                 await self._writes.commit(tx)
-
-    @asynccontextmanager
-    async def _begun(self, bind: AsyncBind | None) -> AsyncIterator[AsyncDualTransaction]:
-        """A dual write that somebody else ends; what interrupts it hears how, and what it opened is given back."""
-        tx = await self._begin(bind)
-        try:
-            try:
-                yield tx
-            finally:
-                tx._records.close()
-                await in_a_task(tx._database.close())
-        except BaseException as error:
-            tx.tell(error)
-            raise
-
-    async def _begin(self, bind: AsyncBind | None) -> AsyncDualTransaction:
-        bound = _connectable(self._session_factory() if bind is None else bind)
-        awaited = _of_the_greenlets(bound)
-        records = RecordBuffer(self._max_buffered_bytes, self._serializers)
-        try:
-            session = bound if isinstance(bound, AsyncSession) else None
-            connection = bound if isinstance(bound, AsyncConnection) else await bound.connection()
-            engine, owned = self._engine.sync_engine, bind is None
-            work = await in_a_greenlet(lambda: UnitOfWork(awaited, engine, records, owned=owned))
-        except BaseException:
-            if bind is None:
-                await in_a_task(bound.close())
-            raise
-        return AsyncDualTransaction(work, self._database, records, session=session, connection=connection)
 
     async def recover(self) -> Resolution:
         """Complete what a crash left open under this transactional id, by the row; harmless at any time.
