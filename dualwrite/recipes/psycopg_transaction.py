@@ -41,7 +41,11 @@ _WRITE: Final = (
     " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
     f" AND current_setting('{_MARK}', true) = :mark AND {STILL_HELD}"
 )
-_INSERT: Final = "INSERT INTO kafka_transaction_state (transactional_id) VALUES (:id) ON CONFLICT DO NOTHING"
+# ON CONFLICT alone would wait for whoever is writing the row.
+_INSERT: Final = (
+    "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
+    " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
+)
 _HAS_TABLE: Final = "SELECT CASE WHEN to_regclass('kafka_transaction_state') IS NULL THEN '' ELSE 'yes' END"
 
 # Connections of a parent process, kept from the garbage collector of its child.

@@ -7,7 +7,21 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
+from tests.crash.psycopg_scenario import PsycopgScenario
+from tests.crash.scenario import Scenario
 from tests.support.databases import PostgresDatabase, SqliteDatabase
+
+
+@pytest.fixture(params=["postgres", "sqlite", "psycopg"])
+def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[Scenario]:
+    """A scenario for each blocking writer and database: `DualWriter` on two, and psycopg alone."""
+    database = (
+        SqliteDatabase(tmp_path)
+        if request.param == "sqlite"
+        else PostgresDatabase(request.getfixturevalue("postgres_server"))
+    )
+    yield (PsycopgScenario if request.param == "psycopg" else Scenario)(database, emulator)
+    database.close()
 
 
 @pytest.fixture(params=["psycopg", "asyncpg", "aiosqlite"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
@@ -62,6 +62,7 @@ class Scenario:
     transactional_id: str = field(default_factory=lambda: unique("writer"))
     topic: str = field(default_factory=lambda: unique("topic"))
     expected: list[str] = field(default_factory=list)
+    database_error: ClassVar[type[Exception]] = sa.exc.DBAPIError
 
     def __post_init__(self) -> None:
         self.emulator.create_topic(self.topic)

@@ -10,14 +10,12 @@ from contextlib import suppress
 
 import pytest
 
-from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.producer import Producer
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
-from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, event_texts, write_events
-from tests.support.databases import Database
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, event_texts
 from tests.support.topics import read_topic
 
 SECONDS_TO_END = 15
@@ -28,8 +26,7 @@ def interrupt() -> None:
 
 
 @pytest.mark.parametrize("point", list(PausePoint))
-def test_an_interruption_at_a_point(database: Database, emulator: Emulator, point: PausePoint) -> None:
-    scenario = Scenario(database, emulator)
+def test_an_interruption_at_a_point(scenario: Scenario, point: PausePoint) -> None:
     scenario.leave_behind(Predecessor.COMMITTED)
     with scenario.writer(AtPoint(point, interrupt)) as writer:
         with pytest.raises(KeyboardInterrupt):
@@ -43,9 +40,8 @@ def test_an_interruption_at_a_point(database: Database, emulator: Emulator, poin
 @pytest.mark.parametrize("call", ["begin_transaction", "prepare_transaction", "commit_transaction"])
 @pytest.mark.parametrize("done", [True, False])
 def test_an_interruption_inside_the_producer(
-    database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, call: str, done: bool
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, call: str, done: bool
 ) -> None:
-    scenario = Scenario(database, emulator)
     original = getattr(Producer, call)
 
     def interrupted(producer: Producer) -> None:
@@ -65,10 +61,7 @@ def test_an_interruption_inside_the_producer(
         scenario.assert_both_sides_agree()
 
 
-def test_an_interruption_while_it_is_rolled_back(
-    database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scenario = Scenario(database, emulator)
+def test_an_interruption_while_it_is_rolled_back(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def interrupted(producer: Producer) -> None:
         monkeypatch.undo()
@@ -85,8 +78,7 @@ def test_an_interruption_while_it_is_rolled_back(
         scenario.assert_both_sides_agree()
 
 
-def test_a_block_that_is_dropped_is_rolled_back(database: Database, emulator: Emulator) -> None:
-    scenario = Scenario(database, emulator)
+def test_a_block_that_is_dropped_is_rolled_back(scenario: Scenario) -> None:
     with scenario.writer() as writer:
         block = writer.transaction()
         tx = block.__enter__()
@@ -100,8 +92,13 @@ def test_a_block_that_is_dropped_is_rolled_back(database: Database, emulator: Em
 
 _LEAVES_A_BLOCK_OPEN = """
 import sys, sqlalchemy as sa
+from tests.crash.psycopg_scenario import make_psycopg_writer
 from tests.crash.scenario import make_writer
-writer = make_writer(sa.create_engine(sys.argv[1]), sys.argv[2], sys.argv[3])
+url = sa.make_url(sys.argv[1])
+if sys.argv[5] == "PsycopgScenario":
+    writer = make_psycopg_writer(url, sys.argv[2], sys.argv[3])
+else:
+    writer = make_writer(sa.create_engine(url), sys.argv[2], sys.argv[3])
 with writer.transaction() as tx:
     tx.send(sys.argv[4], value="0")
 block = writer.transaction()
@@ -109,16 +106,16 @@ block.__enter__().send(sys.argv[4], value="1")
 """
 
 
-def test_a_process_that_ends_inside_a_block_ends_at_once(database: Database, emulator: Emulator) -> None:
+def test_a_process_that_ends_inside_a_block_ends_at_once(scenario: Scenario) -> None:
     """What is cleaned up then cannot wait for Kafka: the thread that would carry the answer has been stopped."""
-    scenario = Scenario(database, emulator)
     subprocess.run(
         [
             *(sys.executable, "-c", _LEAVES_A_BLOCK_OPEN),
-            database.url.render_as_string(hide_password=False),
-            emulator.bootstrap_servers,
+            scenario.database.url.render_as_string(hide_password=False),
+            scenario.emulator.bootstrap_servers,
             scenario.transactional_id,
             scenario.topic,
+            type(scenario).__name__,
         ],
         timeout=SECONDS_TO_END,
         check=True,
@@ -126,15 +123,14 @@ def test_a_process_that_ends_inside_a_block_ends_at_once(database: Database, emu
     )
     with scenario.writer() as writer:
         assert writer.recover().outcome is Outcome.NOTHING
-    assert read_topic(emulator.bootstrap_servers, scenario.topic) == [("", "0")]
+    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == [("", "0")]
     scenario.assert_nothing_open()
 
 
-def test_a_forked_child_that_leaves_the_block_does_not_end_it(database: Database, emulator: Emulator) -> None:
+def test_a_forked_child_that_leaves_the_block_does_not_end_it(scenario: Scenario) -> None:
     """Its ROLLBACK would go through the socket that it shares with its parent."""
-    if database.engine.dialect.name == "sqlite":
+    if scenario.database.engine.dialect.name == "sqlite":
         pytest.skip("SQLite's connections must not be carried across a fork at all")
-    scenario = Scenario(database, emulator)
 
     def fork_and_leave() -> None:
         child = os.fork()
@@ -146,7 +142,7 @@ def test_a_forked_child_that_leaves_the_block_does_not_end_it(database: Database
     with scenario.writer(AtPoint(PausePoint.AFTER_SEND, fork_and_leave)) as writer:
         try:
             with suppress(SystemExit):
-                seen = write_events(writer, scenario.topic, 1)
+                seen = scenario.write_events(writer, 1)
         finally:
             if os.getpid() != me:
                 os._exit(0)
@@ -155,12 +151,9 @@ def test_a_forked_child_that_leaves_the_block_does_not_end_it(database: Database
     scenario.assert_both_sides_agree()
 
 
-def test_a_decided_write_is_not_aborted_because_kafka_refuses_to_commit_it(
-    database: Database, emulator: Emulator
-) -> None:
-    scenario = Scenario(database, emulator)
+def test_a_decided_write_is_not_aborted_because_kafka_refuses_to_commit_it(scenario: Scenario) -> None:
     with scenario.writer() as writer:
-        emulator.faults.add(Fault(api="EndTxn", action=Error(120)))  # TRANSACTION_ABORTABLE
+        scenario.emulator.faults.add(Fault(api="EndTxn", action=Error(120)))  # TRANSACTION_ABORTABLE
         assert scenario.write(writer, 1).error is None
         assert writer.state is SlotState.IN_DOUBT
         assert writer.in_doubt == scenario.row()

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import FencedError, OutcomeUnknown
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualWriter
 from tests.crash.scenario import AtPoint, Scenario, event_texts
-from tests.support.databases import Database
 
 
 def impatient_writer(scenario: Scenario, pause: AtPoint) -> DualWriter:
-    return DualWriter(
-        scenario.database.engine,
-        bootstrap_servers=scenario.emulator.bootstrap_servers,
-        transactional_id=scenario.transactional_id,
-        resolve_timeout_ms=200,
-        pause=pause,
-    )
+    return scenario.writer(pause, resolve_timeout_ms=200)
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_the_outcome_is_found_at_once_where_the_database_answers(
-    database: Database, emulator: Emulator, applied: bool
-) -> None:
-    scenario = Scenario(database, emulator)
-    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: database.lose_commit(applied=applied))
+def test_the_outcome_is_found_at_once_where_the_database_answers(scenario: Scenario, applied: bool) -> None:
+    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: scenario.database.lose_commit(applied=applied))
     with scenario.writer(lose) as writer:
         seen = scenario.write(writer, 1)
         assert seen.took_effect is applied
@@ -41,14 +30,11 @@ def test_the_outcome_is_found_at_once_where_the_database_answers(
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("resolver", ["resolve", "next transaction", "next process"])
-def test_the_outcome_is_unknown_until_the_database_is_back(
-    database: Database, emulator: Emulator, applied: bool, resolver: str
-) -> None:
-    scenario = Scenario(database, emulator)
+def test_the_outcome_is_unknown_until_the_database_is_back(scenario: Scenario, applied: bool, resolver: str) -> None:
 
     def lose_commit_and_database() -> None:
-        database.lose_commit(applied=applied)
-        database.refuse_new_connections()
+        scenario.database.lose_commit(applied=applied)
+        scenario.database.refuse_new_connections()
 
     writer = impatient_writer(scenario, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database))
     seen = scenario.write(writer, 1)
@@ -61,7 +47,7 @@ def test_the_outcome_is_unknown_until_the_database_is_back(
     with pytest.raises(OutcomeUnknown):
         writer.resolve()
 
-    database.come_back()
+    scenario.database.come_back()
     scenario.expected += event_texts("1") if applied else []
     expected_outcome = Outcome.COMMITTED if applied else Outcome.ROLLED_BACK
     if resolver == "resolve":
@@ -80,17 +66,16 @@ def test_the_outcome_is_unknown_until_the_database_is_back(
     writer.close()
 
 
-def test_a_row_that_a_later_process_replaced_tells_nothing(database: Database, emulator: Emulator) -> None:
-    scenario = Scenario(database, emulator)
+def test_a_row_that_a_later_process_replaced_tells_nothing(scenario: Scenario) -> None:
 
     def lose_commit_and_database() -> None:
-        database.lose_commit(applied=True)
-        database.refuse_new_connections()
+        scenario.database.lose_commit(applied=True)
+        scenario.database.refuse_new_connections()
 
     older = impatient_writer(scenario, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database))
     assert isinstance(scenario.write(older, 1).error, OutcomeUnknown)
     scenario.expected += event_texts("1")
-    database.come_back()
+    scenario.database.come_back()
     with scenario.writer() as newer:
         assert scenario.write(newer, 2).error is None
     with pytest.raises(OutcomeUnknown, match="replaced the state row"):
@@ -101,36 +86,32 @@ def test_a_row_that_a_later_process_replaced_tells_nothing(database: Database, e
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_who_was_told_that_nobody_knows_hears_it_when_the_next_dual_write_finds_out(
-    database: Database, emulator: Emulator, applied: bool
+    scenario: Scenario, applied: bool
 ) -> None:
-    scenario = Scenario(database, emulator)
 
     def lose_commit_and_database() -> None:
-        database.lose_commit(applied=applied)
-        database.refuse_new_connections()
+        scenario.database.lose_commit(applied=applied)
+        scenario.database.refuse_new_connections()
 
     with impatient_writer(scenario, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)) as writer:
         with pytest.raises(OutcomeUnknown), writer.transaction() as first:
             first.send(scenario.topic, value="1")
         assert first.outcome is None
-        database.come_back()
+        scenario.database.come_back()
         assert scenario.write(writer, 2).error is None
         assert first.outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
 
 
-def test_the_next_dual_write_does_not_take_the_id_back_from_who_resolved_it(
-    database: Database, emulator: Emulator
-) -> None:
-    scenario = Scenario(database, emulator)
+def test_the_next_dual_write_does_not_take_the_id_back_from_who_resolved_it(scenario: Scenario) -> None:
 
     def lose_commit_and_database() -> None:
-        database.lose_commit(applied=True)
-        database.refuse_new_connections()
+        scenario.database.lose_commit(applied=True)
+        scenario.database.refuse_new_connections()
 
     older = impatient_writer(scenario, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database))
     assert isinstance(scenario.write(older, 1).error, OutcomeUnknown)
     scenario.expected += event_texts("1")
-    database.come_back()
+    scenario.database.come_back()
     with scenario.writer() as newer:
         assert newer.recover().outcome is Outcome.COMMITTED
         assert isinstance(scenario.write(older, 2).error, FencedError)

@@ -9,12 +9,10 @@ from contextlib import contextmanager
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import FencedError, OutcomeUnknown, RowLockTimeoutError
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy import DualWriter
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
     POINTS_BEFORE_COMMIT_REQUEST,
@@ -22,9 +20,7 @@ from tests.crash.scenario import (
     Predecessor,
     Scenario,
     Seen,
-    event_texts,
 )
-from tests.support.databases import Database
 from tests.support.topics import read_topic
 
 POINTS_UNDER_THE_LOCK = [point for point in PausePoint if point not in POINTS_AFTER_THE_DECISION]
@@ -37,7 +33,7 @@ class Sleeper:
     def __init__(self, scenario: Scenario, point: PausePoint) -> None:
         self._asleep = threading.Event()
         self._wake = threading.Event()
-        self.writer: DualWriter = scenario.writer(AtPoint(point, self._sleep))
+        self.writer = scenario.writer(AtPoint(point, self._sleep))
         self.seen: Seen | None = None
         self._thread = threading.Thread(target=self._run, args=(scenario,), daemon=True)
 
@@ -70,18 +66,10 @@ def sleeping(scenario: Scenario, point: PausePoint) -> Iterator[Sleeper]:
 
 
 @pytest.mark.parametrize("point", POINTS_UNDER_THE_LOCK)
-def test_nobody_decides_while_the_older_one_holds_the_row(
-    database: Database, emulator: Emulator, point: PausePoint
-) -> None:
-    scenario = Scenario(database, emulator)
+def test_nobody_decides_while_the_older_one_holds_the_row(scenario: Scenario, point: PausePoint) -> None:
     with (
         sleeping(scenario, point) as older,
-        DualWriter(
-            database.engine,
-            bootstrap_servers=emulator.bootstrap_servers,
-            transactional_id=scenario.transactional_id,
-            lock_timeout_ms=50,
-        ) as newer,
+        scenario.writer(lock_timeout_ms=50) as newer,
     ):
         with pytest.raises(RowLockTimeoutError):
             newer.recover()
@@ -92,12 +80,9 @@ def test_nobody_decides_while_the_older_one_holds_the_row(
 
 
 @pytest.mark.parametrize("point", POINTS_UNDER_THE_LOCK)
-def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(
-    database: Database, emulator: Emulator, point: PausePoint
-) -> None:
-    scenario = Scenario(database, emulator)
+def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(scenario: Scenario, point: PausePoint) -> None:
     with sleeping(scenario, point) as older:
-        database.cut()
+        scenario.database.cut()
         with scenario.writer() as newer:
             newer.recover()
             assert scenario.write(newer, 2).error is None
@@ -117,10 +102,7 @@ def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(
 
 
 @pytest.mark.parametrize("point", POINTS_AFTER_THE_DECISION)
-def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(
-    database: Database, emulator: Emulator, point: PausePoint
-) -> None:
-    scenario = Scenario(database, emulator)
+def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(scenario: Scenario, point: PausePoint) -> None:
     with sleeping(scenario, point) as older, scenario.writer() as newer:
         found = newer.recover()
         completed = point is PausePoint.AFTER_DATABASE_COMMIT
@@ -135,12 +117,11 @@ def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(
 
 
 @pytest.mark.parametrize("point", list(PausePoint))
-def test_an_idle_owner_is_fenced_at_its_next_write(database: Database, emulator: Emulator, point: PausePoint) -> None:
+def test_an_idle_owner_is_fenced_at_its_next_write(scenario: Scenario, point: PausePoint) -> None:
     """The older one is alive and idle and believes that the id is its own; the newer one loses its database."""
-    scenario = Scenario(database, emulator)
-    with scenario.writer(engine=sa.create_engine(database.url)) as older:
+    with scenario.writer(engine=sa.create_engine(scenario.database.url)) as older:
         assert scenario.write(older, 1).error is None
-        with scenario.writer(AtPoint(point, database.cut)) as newer:
+        with scenario.writer(AtPoint(point, scenario.database.cut)) as newer:
             assert scenario.write(newer, 2).took_effect is (point in POINTS_AFTER_THE_DECISION)
             assert isinstance(scenario.write(older, 3).error, FencedError)
             assert older.state is SlotState.FENCED
@@ -148,13 +129,10 @@ def test_an_idle_owner_is_fenced_at_its_next_write(database: Database, emulator:
     scenario.assert_both_sides_agree()
 
 
-def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_read(
-    database: Database, emulator: Emulator
-) -> None:
+def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_read(scenario: Scenario) -> None:
     """Meanwhile it lost the lock, and another one wrote and died between its two commits."""
-    scenario = Scenario(database, emulator)
     with sleeping(scenario, PausePoint.AFTER_LOCK) as older:
-        database.cut()
+        scenario.database.cut()
         scenario.leave_behind(Predecessor.COMMITTED)
         assert older.wake().took_effect is False
     older.writer.close()
@@ -163,11 +141,13 @@ def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_re
     scenario.assert_both_sides_agree()
 
 
-def test_a_fenced_writer_names_what_it_left_in_doubt(database: Database, emulator: Emulator) -> None:
+def test_a_fenced_writer_names_what_it_left_in_doubt(scenario: Scenario) -> None:
     """The newer one fenced it between its two commits, and died before it had completed what it found."""
-    scenario = Scenario(database, emulator)
     with sleeping(scenario, PausePoint.AFTER_DATABASE_COMMIT) as older:
-        with scenario.writer(AtPoint(PausePoint.AFTER_INIT, database.cut)) as newer, pytest.raises(sa.exc.DBAPIError):
+        with (
+            scenario.writer(AtPoint(PausePoint.AFTER_INIT, scenario.database.cut)) as newer,
+            pytest.raises(scenario.database_error),
+        ):
             newer.recover()
         seen = older.wake()
     assert seen.error is None
@@ -180,20 +160,17 @@ def test_a_fenced_writer_names_what_it_left_in_doubt(database: Database, emulato
     scenario.assert_both_sides_agree()
 
 
-def test_an_idle_owner_recovers_what_its_unknown_successor_left(database: Database, emulator: Emulator) -> None:
-    scenario = Scenario(database, emulator)
+def test_an_idle_owner_recovers_what_its_unknown_successor_left(scenario: Scenario) -> None:
     with scenario.writer() as older:
         assert scenario.write(older, 1).error is None
         scenario.leave_behind(Predecessor.COMMITTED)
         assert older.recover().outcome is Outcome.COMMITTED
-        scenario.expected = [*event_texts("before"), *event_texts("1")]  # the table is read in the order of its ids
-        in_topic = [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)]
+        in_topic = [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
         assert sorted(in_topic) == sorted(scenario.expected)
         scenario.assert_nothing_open()
 
 
-def test_two_processes_recover_at_once(database: Database, emulator: Emulator) -> None:
-    scenario = Scenario(database, emulator)
+def test_two_processes_recover_at_once(scenario: Scenario) -> None:
     scenario.leave_behind(Predecessor.COMMITTED)
     found: list[Outcome] = []
     writers = [scenario.writer() for _ in range(4)]
