@@ -45,7 +45,7 @@ class ProducerConfig(SecurityConfig):
     reconnect_backoff_ms: int = 50
     reconnect_backoff_max_ms: int = 1_000
     linger_ms: int = 5
-    batch_size: int = 131_072
+    batch_size: int = 262_144
     max_request_size: int = 1_048_576
     buffer_memory: int = 33_554_432
     compression_type: int = 0

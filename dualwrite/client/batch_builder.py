@@ -98,7 +98,8 @@ def restamp(data: bytearray, producer_id: int, producer_epoch: int, base_sequenc
 
 def checksummed(data: bytearray) -> bytearray:
     """A batch whose header or records were changed, with the checksum that follows."""
+    checksum_of: Any = _crc32c
     with memoryview(data) as view, view[_ATTRIBUTES_OFFSET:] as covered:
-        checksum: Any = _crc32c(covered)
+        checksum = checksum_of(covered)
     _CRC.pack_into(data, _CRC_OFFSET, checksum)
     return data

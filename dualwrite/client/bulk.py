@@ -23,6 +23,7 @@ from dualwrite.client.record_checks import (
     encoded,
 )
 from dualwrite.client.records import ReadyRecord, Record
+from dualwrite.client.value_records import full_batch
 from dualwrite.errors import ConfigError, InvalidRecordError
 from dualwrite.partitioners import KeyPartitioner
 
@@ -125,13 +126,33 @@ class ValueSource:
         self._engine = engine
         self._values = values
         self._now_ms = now_ms
+        self._left_bytes = sum(map(len, values))
+        self._room = engine.config.batch_size - _BATCH_HEADER_BYTES
         self.record_count = len(values)
 
     def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
-        """See `_Source`."""
-        yield self._accept_more
+        """See `_Source`. What does not fill a batch joins the records that linger."""
+        while 0 < self._room <= self._left_bytes:
+            yield self._full_batch(partitions)
+        yield self._accept_rest
 
-    def _accept_more(self) -> Operation | None:
+    def _full_batch(self, partitions: int) -> Callable[[], Operation | None]:
+        bulk, engine, first = self._bulk, self._engine, self._bulk.accepted
+        transactional = engine.config.transactional_id is not None
+        filled = full_batch(self._values, first, self._room, timestamp_ms=self._now_ms, transactional=transactional)
+        self._left_bytes -= sum(map(len, self._values[first : first + filled.record_count]))
+        partition = engine.choice.choose(bulk.topic, None, partitions)
+
+        def accept() -> Operation | None:
+            batch = engine.accept_encoded(bulk.topic, partition, filled)
+            if isinstance(batch, Operation):
+                return batch
+            bulk.took(batch, 0, filled.record_count)
+            return None
+
+        return accept
+
+    def _accept_rest(self) -> Operation | None:
         while self._bulk.accepted < self.record_count:
             some = self._values[self._bulk.accepted : self._bulk.accepted + _VALUES_ACCEPTED_AT_ONCE]
             waiting = self._engine.accept_values(self._bulk.topic, some, self._now_ms, self._bulk.took)

@@ -22,7 +22,7 @@ class EncodedBatch:
 
     def __init__(
         self,
-        records: memoryview,
+        records: bytes | memoryview,
         *,
         record_count: int,
         first_timestamp_ms: int,
