@@ -59,7 +59,8 @@ class ConsumeTransformWrite:
     """Carries what one consumer reads through `handle` into dual writes. For one thread.
 
     `consumer` is a `kafka.KafkaConsumer` or a `confluent_kafka.Consumer` with a group, not subscribed yet, that does
-    not commit offsets by itself and reads with `read_committed`. It stays the caller's to close. Up to `max_records` records are one dual write.
+    not commit offsets by itself and reads with `read_committed`. It stays the caller's to close. Up to `max_records`
+    records are one dual write.
 
     `handle(tx, record)` is called for each record in order. Where it raises, nothing of its batch is written, and the
     records are tried one by one; one that raises again by itself goes to `poison(tx, record, error)` in a dual write

@@ -100,6 +100,8 @@ class KafkaPythonSide:
                 unplaced.update(TopicPartition(*each) for each in assigned)
 
         self._start = start
+        for topic in topics:  # its assignor gives nothing of a topic that it has not heard of, and does not try again
+            self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe(list(topics), listener=Listener())
 
     def poll(self, timeout_ms: int, max_records: int) -> list[ConsumedRecord]:

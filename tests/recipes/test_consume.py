@@ -1,0 +1,324 @@
+"""Each input record is in the table and in the output topic exactly once, whoever fails in between."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.errors import AbortableError, ConfigError, PartitionTakenOverError
+from dualwrite.producer import Producer, TopicPartition
+from dualwrite.recipes.consume import ConsumedRecord, ConsumeTransformWrite, OffsetsInDatabase, OffsetsInTransaction
+from dualwrite.recipes.consumed_offsets import OffsetPlace
+from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from tests.support.conditions import until
+from tests.support.consumers import LIBRARIES, Consumers, confluent_kafka
+from tests.support.databases import Database, SqliteDatabase, event_bodies, events, unique
+from tests.support.topics import read_topic
+
+PARTITIONS = 2
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    config = BrokerConfig(offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1)
+    with Emulator(config=config, topics={"in": PARTITIONS, "out": 1}) as running:
+        yield running
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Database]:
+    made = SqliteDatabase(tmp_path)
+    yield made
+    made.close()
+
+
+class Site:
+    """One input topic, one table, one output topic, and who carries from the one to the others."""
+
+    def __init__(self, emulator: Emulator, database: Database, library: Consumers, place: str) -> None:
+        self.emulator = emulator
+        self.database = database
+        self._library = library
+        self._place = place
+        self._to_close: list[Any] = []
+
+    @property
+    def place(self) -> OffsetPlace:
+        return OffsetsInDatabase(self.database.engine) if self._place == "database" else OffsetsInTransaction()
+
+    def writer(self) -> DualWriter:
+        writer = DualWriter(
+            self.database.engine,
+            bootstrap_servers=self.emulator.bootstrap_servers,
+            transactional_id=unique("mover"),
+        )
+        self._to_close.append(writer)
+        return writer
+
+    def consumer(self) -> Any:
+        consumer = self._library(self.emulator.bootstrap_servers, "movers")
+        self._to_close.insert(0, consumer)
+        return consumer
+
+    def pipeline(self, handle: Any = None, writer: Any = None, **options: Any) -> ConsumeTransformWrite:
+        return ConsumeTransformWrite(
+            writer or self.writer(), self.consumer(), ["in"], handle or copy, offsets=self.place, **options
+        )
+
+    def fill(self, *values: str) -> None:
+        with Producer(bootstrap_servers=self.emulator.bootstrap_servers) as producer:
+            for number, value in enumerate(values):
+                producer.send("in", value, partition=number % PARTITIONS)
+            producer.flush()
+
+    def assert_carried(self, *values: str) -> None:
+        assert sorted(event_bodies(self.database)) == sorted(values)
+        assert sorted(value for _, value in read_topic(self.emulator.bootstrap_servers, "out")) == sorted(values)
+
+    def close(self) -> None:
+        for each in self._to_close:
+            each.close()
+
+
+def copy(tx: DualTransaction, record: ConsumedRecord) -> None:
+    assert record.value is not None
+    insert(tx, record.value.decode())
+    tx.send("out", record.value)
+
+
+def insert(tx: DualTransaction, body: str) -> None:
+    """No constraint keeps a second row of the same record out."""
+    tx.connection.execute(sa.insert(events), {"id": next(_numbers), "event_key": "k", "body": body})
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest) -> Consumers:
+    return LIBRARIES[request.param]
+
+
+@pytest.fixture(params=["database", "transaction"])
+def site(request: pytest.FixtureRequest, emulator: Emulator, sqlite: Database, library: Consumers) -> Iterator[Site]:
+    made = Site(emulator, sqlite, library, request.param)
+    yield made
+    made.close()
+
+
+def carry(pipeline: ConsumeTransformWrite, count: int) -> None:
+    """Step until so many records were taken over."""
+    done = 0
+
+    def enough() -> bool:
+        nonlocal done
+        done += pipeline.step(50)
+        return done >= count
+
+    until(enough)
+    assert done == count
+
+
+def test_a_pipeline_and_its_successor_go_on_where_the_writes_are(site: Site) -> None:
+    site.fill("a", "b", "c")
+    first = site.pipeline(max_records=2)
+    carry(first, 3)
+    site.assert_carried("a", "b", "c")
+    site._to_close[0].close()
+    del site._to_close[0]
+    site.fill("d", "e")
+    carry(site.pipeline(), 2)
+    site.assert_carried("a", "b", "c", "d", "e")
+
+
+def test_what_raised_is_read_again(site: Site) -> None:
+    site.fill("a", "b", "c")
+    failures = ["its batch", "alone"]
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        copy(tx, record)
+        if record.value == b"c" and failures:
+            raise RuntimeError(f"failed in {failures.pop(0)}")
+
+    pipeline = site.pipeline(handle)
+    with pytest.raises(RuntimeError, match="failed in alone"):
+        until(lambda: pipeline.step(50) < 0)
+    until(lambda: (pipeline.step(50), len(event_bodies(site.database)) >= 3)[1])
+    site.assert_carried("a", "b", "c")
+
+
+def test_what_kafka_refused_is_read_again(site: Site) -> None:
+    site.fill("a", "b")
+    site.emulator.faults.add(Fault(api="Produce", topic="out", action=Error("INVALID_RECORD")))
+    pipeline = site.pipeline()
+    with pytest.raises(AbortableError):
+        carry(pipeline, 2)
+    assert event_bodies(site.database) == []
+    carry(pipeline, 2)
+    site.assert_carried("a", "b")
+
+
+def test_a_poison_record_is_set_aside_by_a_dual_write_of_its_own(site: Site) -> None:
+    site.fill("a", "bad", "c", "d")
+    told: list[tuple[bytes | None, str]] = []
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        copy(tx, record)
+        if record.value == b"bad":
+            raise ValueError("cannot be read")
+
+    def set_aside(tx: DualTransaction, record: ConsumedRecord, error: Exception) -> None:
+        told.append((record.value, str(error)))
+        insert(tx, "set aside")
+        tx.send("out", "set aside")
+
+    carry(site.pipeline(handle, poison=set_aside), 4)
+    assert told == [(b"bad", "cannot be read")]
+    site.assert_carried("a", "set aside", "c", "d")
+
+
+class Interrupted:
+    """A writer before whose first block something happens, as while its process sleeps between reading and writing."""
+
+    def __init__(self, writer: DualWriter, meanwhile: Callable[[], object]) -> None:
+        self._writer = writer
+        self._meanwhile: Callable[[], object] | None = meanwhile
+
+    def transaction(self) -> AbstractContextManager[DualTransaction]:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return self._writer.transaction()
+
+
+def test_a_consumer_that_lost_its_partitions_writes_nothing(site: Site) -> None:
+    site.fill("a", "b")
+    successor = site.pipeline()
+
+    def lose() -> None:
+        leave(zombie)
+        carry(successor, 2)
+
+    zombie = site.pipeline(writer=Interrupted(site.writer(), lose))
+    done = 0
+
+    def lost() -> bool:
+        nonlocal done
+        done += zombie.step(50)
+        return len(event_bodies(site.database)) >= 2
+
+    until(lost)
+    assert done == 0
+    site.assert_carried("a", "b")
+    site.fill("c", "d")
+
+    def both() -> bool:
+        zombie.step(50)
+        successor.step(50)
+        return len(event_bodies(site.database)) >= 4
+
+    until(both)
+    site.assert_carried("a", "b", "c", "d")
+
+
+def leave(pipeline: ConsumeTransformWrite) -> None:
+    """As a group coordinator sees it, the member is gone; as the member sees it, nothing has happened."""
+    side: Any = pipeline._consumer
+    metadata, assignment = side.group_metadata(), side.assignment()
+    side._consumer.unsubscribe()
+    until(lambda: not side._consumer.poll(0) and not side._consumer.assignment())
+    side.group_metadata = lambda: metadata
+    side.assignment = lambda: assignment
+
+    def wake_up(*_: Any) -> Any:
+        for name in ("group_metadata", "assignment", "committed", "go_on_at"):
+            side.__dict__.pop(name, None)
+        side.subscribe(["in"], lambda new: pipeline._offsets.start(side, new))
+        return {}
+
+    side.committed = lambda *_: {}
+    side.go_on_at = wake_up
+
+
+def test_the_database_is_away_while_partitions_are_assigned(
+    emulator: Emulator, sqlite: Database, library: Consumers
+) -> None:
+    site = Site(emulator, sqlite, library, "database")
+    site.fill("a", "b", "c")
+    first = site.pipeline()
+    carry(first, 3)
+    site._to_close.pop(0).close()
+    site.fill("d")
+    pipeline = site.pipeline()
+    broken = [True, True]
+    start = pipeline._offsets.start
+
+    def unlucky(*arguments: Any) -> Any:
+        if broken:
+            broken.pop()
+            raise sa.exc.OperationalError("SELECT", {}, Exception("away"))
+        return start(*arguments)
+
+    pipeline._offsets.start = unlucky  # type: ignore[method-assign]
+    while broken:
+        with pytest.raises(sa.exc.OperationalError):
+            until(lambda: pipeline.step(50) > 0)
+    carry(pipeline, 1)
+    site.assert_carried("a", "b", "c", "d")
+    site.close()
+
+
+def test_the_row_of_a_partition_fences_by_itself(emulator: Emulator, sqlite: Database) -> None:
+    """Two that believe to have the partition, and the first row is made by the other."""
+    site = Site(emulator, sqlite, confluent_kafka, "database")
+    site.fill("a")
+    slow, quick = site.pipeline(), site.pipeline()
+    for pipeline in (slow, quick):
+        pipeline._offsets.start(pipeline._consumer, [])
+    partition = TopicPartition("in", 0)
+    with quick._writer.transaction() as tx:
+        quick._offsets.move(tx, quick._consumer, {partition: 1})
+    with pytest.raises(PartitionTakenOverError, match="stood at no offset"):
+        with slow._writer.transaction() as tx:
+            slow._offsets.move(tx, slow._consumer, {partition: 1})
+    slow._offsets.start(slow._consumer, [partition])
+    with quick._writer.transaction() as tx:
+        quick._offsets.moved({partition: 1})
+        quick._offsets.move(tx, quick._consumer, {partition: 5})
+    with pytest.raises(PartitionTakenOverError, match="stood at 1"):
+        with slow._writer.transaction() as tx:
+            slow._offsets.move(tx, slow._consumer, {partition: 9})
+    site.close()
+
+
+@pytest.mark.filterwarnings("ignore:value_deserializer does not implement:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"enable_auto_commit": True}, "commits offsets by itself"),
+        ({"isolation_level": "read_uncommitted"}, "may still be aborted"),
+        ({"value_deserializer": bytes.decode}, "deserialize in the handler"),
+    ],
+    ids=["auto commit", "isolation", "deserializer"],
+)
+def test_consumers_that_would_break_the_promise_are_refused(
+    emulator: Emulator, sqlite: Database, setting: dict[str, Any], said: str
+) -> None:
+    from kafka import KafkaConsumer
+
+    safe = {"enable_auto_commit": False, "isolation_level": "read_committed", "group_id": "g"}
+    consumer = KafkaConsumer(bootstrap_servers=emulator.bootstrap_servers, **{**safe, **setting})
+    writer: Any = None
+    with pytest.raises(ConfigError, match=said):
+        ConsumeTransformWrite(writer, consumer, ["in"], copy, offsets=OffsetsInTransaction())
+    consumer.close()
+    with pytest.raises(ConfigError, match=r"takes a kafka\.KafkaConsumer or a confluent_kafka\.Consumer"):
+        ConsumeTransformWrite(writer, object(), ["in"], copy, offsets=OffsetsInTransaction())

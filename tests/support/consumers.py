@@ -1,0 +1,52 @@
+"""Consumers of two libraries, as consume-transform-dual-write takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+Consumers = Callable[..., Any]
+
+
+def kafka_python(bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000) -> Any:
+    library: Any = import_module("kafka")
+    return library.KafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        session_timeout_ms=session_timeout_ms,
+        heartbeat_interval_ms=session_timeout_ms // 4,
+        metadata_max_age_ms=500,  # its assignor gives nothing of topics that it has not heard of yet
+    )
+
+
+def confluent_kafka(
+    bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000, strategy: str = "range,roundrobin"
+) -> Any:
+    library: Any = import_module("confluent_kafka")
+    return library.Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": session_timeout_ms,
+            "heartbeat.interval.ms": session_timeout_ms // 4,
+            "partition.assignment.strategy": strategy,
+            "log_level": 0,
+        }
+    )
+
+
+def cooperative(bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000) -> Any:
+    return confluent_kafka(bootstrap_servers, group, session_timeout_ms, "cooperative-sticky")
+
+
+LIBRARIES: dict[str, Consumers] = {
+    "kafka-python": kafka_python,
+    "confluent-kafka": confluent_kafka,
+    "confluent-kafka, cooperative": cooperative,
+}
