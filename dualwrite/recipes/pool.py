@@ -14,12 +14,11 @@ What happens when a block ends, and why it is safe: `dualwrite.recipes.dual_writ
 from __future__ import annotations
 
 import os
-import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -27,26 +26,22 @@ from sqlalchemy.orm import Session
 from dualwrite.errors import ConfigError
 from dualwrite.recipes import blocking
 from dualwrite.recipes.background_engine import FirstConnection, background_engine
-from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution, roll_back_database
+from dualwrite.recipes.dual_writes import DualWrite, Resolution, roll_back_database
 from dualwrite.recipes.isolation import keeps_a_snapshot, locks_whole_database
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
 from dualwrite.recipes.lease_table import SqlAlchemyLeases
-from dualwrite.recipes.leases import checked_prefix, transactional_id_of
 from dualwrite.recipes.pause_points import PauseHook
 from dualwrite.recipes.pool_runtime import ThreadRuntime
+from dualwrite.recipes.pool_settings import PoolSettings
 from dualwrite.recipes.pool_status import PoolStatus
 from dualwrite.recipes.pooled_writes import PooledWrites
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
-from dualwrite.recipes.settings import KafkaSettings
 from dualwrite.recipes.sqlalchemy import DualTransaction
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
-from dualwrite.recipes.transactional import OpenBlocks, Transactional
+from dualwrite.recipes.transactional import Transactional
 from dualwrite.recipes.unit_of_work import Bind, UnitOfWork, watch
 
 __all__ = ["DualTransaction", "DualWriterPool", "PoolStatus", "Resolution"]
-
-_RECOVERY_LOCK_TIMEOUT_MS: Final = 1_000
-"""How long the background waits for a row that a dead process's connection may still hold, before it tries others."""
 
 
 class DualWriterPool:
@@ -82,23 +77,22 @@ class DualWriterPool:
     ) -> None:
         if not isinstance(engine, sa.Engine):
             raise ConfigError(f"engine takes a sqlalchemy.Engine, made by create_engine(url), not {engine!r}")
-        if "transactional_id" in producer_settings:
-            raise ConfigError("transactional_id is not a choice here: a pool makes its ids from the prefix")
-        self._prefix = checked_prefix(prefix)
-        self._max_writers = _at_least(1, "max_writers", max_writers)
-        self._acquire_timeout_ms = _at_least(0, "acquire_timeout_ms", acquire_timeout_ms)
-        self._lease_ms = _at_least(100, "lease_ms", lease_ms)
+        self._settings = PoolSettings(
+            prefix,
+            max_writers=max_writers,
+            acquire_timeout_ms=acquire_timeout_ms,
+            lease_ms=lease_ms,
+            lock_timeout_ms=lock_timeout_ms,
+            resolve_timeout_ms=resolve_timeout_ms,
+            pause=pause,
+            producer_settings=producer_settings,
+        )
         watch(engine)
         self._engine = engine
         self._first_connection = FirstConnection(engine)
-        self._producer_settings: Mapping[str, Any] = producer_settings
-        self._serializers = self._settings(transactional_id_of(prefix, 0)).serializers
         self._session_factory = session_factory or (lambda: Session(engine))
-        self._lock_timeout_ms = lock_timeout_ms
-        self._resolve_timeout_ms = resolve_timeout_ms
         self._max_buffered_bytes = max_buffered_bytes
         self._create_table = create_table
-        self._pause = pause
         self._blocks = OpenBlocks()
         self._of_parents: list[PooledWrites] = []
         self._begin_life()
@@ -106,47 +100,26 @@ class DualWriterPool:
 
     def _begin_life(self) -> None:
         """Slots, leases and background of this process."""
-        engine = background_engine(self._engine)
+        settings = self._settings
+        engine = self._background_engine = background_engine(self._engine)
         watch(engine)
-        self._background_engine = engine
         self._database = SqlAlchemyDatabase(engine, create_table=self._create_table)
+        leases = SqlAlchemyLeases(
+            engine,
+            prefix=settings.prefix,
+            owner=settings.new_owner(),
+            lease_ms=settings.lease_ms,
+            create_table=self._create_table,
+        )
         self._writes = PooledWrites(
-            self._prefix,
-            max_writers=self._max_writers,
-            acquire_timeout_ms=self._acquire_timeout_ms,
-            lease_ms=self._lease_ms,
-            leases=SqlAlchemyLeases(
-                engine,
-                prefix=self._prefix,
-                owner=f"{os.getpid()}-{uuid.uuid4().hex}",
-                lease_ms=self._lease_ms,
-                create_table=self._create_table,
+            settings,
+            leases=leases,
+            new_writes=settings.writes_maker(
+                database=self._database, new_kafka=BlockingKafkaSide, sleep=blocking.sleep
             ),
-            new_writes=self._new_writes,
-            new_recovery=self._new_recovery,
             runtime=ThreadRuntime(),
             leases_inside_blocks=not locks_whole_database(engine.dialect),
         )
-
-    def _new_writes(self, transactional_id: str) -> DualWrites:
-        return self._writes_under(transactional_id, self._lock_timeout_ms)
-
-    def _new_recovery(self, transactional_id: str) -> DualWrites:
-        return self._writes_under(transactional_id, _RECOVERY_LOCK_TIMEOUT_MS)
-
-    def _writes_under(self, transactional_id: str, lock_timeout_ms: int | None) -> DualWrites:
-        return DualWrites(
-            transactional_id,
-            database=self._database,
-            kafka=BlockingKafkaSide(self._settings(transactional_id).producer),
-            sleep=blocking.sleep,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=self._resolve_timeout_ms,
-            pause=self._pause,
-        )
-
-    def _settings(self, transactional_id: str) -> KafkaSettings:
-        return KafkaSettings(transactional_id, self._producer_settings)
 
     def _after_fork_in_child(self) -> None:
         self._writes.leave_to_parent()
@@ -164,7 +137,7 @@ class DualWriterPool:
     @property
     def prefix(self) -> str:
         """What the transactional ids of this pool begin with; a dash and a number follow."""
-        return self._prefix
+        return self._settings.prefix
 
     @property
     def status(self) -> PoolStatus:
@@ -215,12 +188,13 @@ class DualWriterPool:
     # -- the dual writes of sessions that are committed elsewhere (sessions.py) ---------------------------------
 
     def _ready_for_sessions(self) -> None:
+        self._first_connection.make()
         if locks_whole_database(self._engine.dialect):  # no id could be leased while the session writes
             with self._writes.block() as block:
                 blocking.run(self._writes.take_slot(block))
 
     def _new_buffer(self) -> RecordBuffer:
-        return RecordBuffer(self._max_buffered_bytes, self._serializers)
+        return RecordBuffer(self._max_buffered_bytes, self._settings.serializers)
 
     def _commit_of_session(self, write: DualWrite) -> None:
         writes = self._writes
@@ -250,12 +224,6 @@ class DualWriterPool:
         blocking.run(self._writes.close(timeout_s))
         if self._background_engine is not self._engine:
             self._background_engine.dispose()
-
-
-def _at_least(least: int, name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name} takes a whole number of at least {least}, not {value!r}")
-    return value
 
 
 _pools: weakref.WeakSet[DualWriterPool] = weakref.WeakSet()

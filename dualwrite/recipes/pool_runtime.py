@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Protocol
 
 from dualwrite.recipes import blocking
@@ -64,3 +66,36 @@ class ThreadRuntime:
 
     def spawn(self, name: str, steps: Steps) -> Background:
         return _BackgroundThread(name, steps)
+
+
+class _TaskBell:
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout_s: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        self._event.clear()
+
+
+class _BackgroundTask:
+    def __init__(self, name: str, steps: Steps) -> None:
+        self._task = asyncio.get_running_loop().create_task(steps(), name=name)
+
+    async def join(self, timeout_s: float) -> None:
+        await asyncio.wait([self._task], timeout=timeout_s)
+        self._task.cancel()
+
+
+class TaskRuntime:
+    """Tasks of the loop that runs."""
+
+    def bell(self) -> Bell:
+        return _TaskBell()
+
+    def spawn(self, name: str, steps: Steps) -> Background:
+        return _BackgroundTask(name, steps)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +19,6 @@ from dualwrite.errors import IllegalStateError, PoolTimeoutError
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.dual_writes import (
     DualWrite,
-    DualWrites,
     Resolution,
     commit_database_alone,
     roll_back_database,
@@ -27,6 +26,7 @@ from dualwrite.recipes.dual_writes import (
 )
 from dualwrite.recipes.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.pool_runtime import Runtime
+from dualwrite.recipes.pool_settings import NewWrites, PoolSettings
 from dualwrite.recipes.pool_status import Counts, PoolStatus
 from dualwrite.recipes.slot_keeper import SlotKeeper
 from dualwrite.recipes.slot_shelf import PooledSlot, SlotShelf
@@ -49,36 +49,32 @@ class PooledWrites:
 
     def __init__(
         self,
-        prefix: str,
+        settings: PoolSettings,
         *,
-        max_writers: int,
-        acquire_timeout_ms: int,
-        lease_ms: int,
         leases: Leases,
-        new_writes: Callable[[str], DualWrites],
-        new_recovery: Callable[[str], DualWrites],
+        new_writes: NewWrites,
         runtime: Runtime,
         leases_inside_blocks: bool = True,
     ) -> None:
         """`leases_inside_blocks`: whether a lease can be taken while a block of this process has written something."""
-        self.prefix: Final = prefix
-        self._max_writers = max_writers
-        self._acquire_timeout_ms = acquire_timeout_ms
+        self.prefix: Final = settings.prefix
+        self._max_writers = settings.max_writers
+        self._acquire_timeout_ms = settings.acquire_timeout_ms
         self._leases = leases
         self._new_writes = new_writes
         self._runtime = runtime
         self._leases_inside_blocks = leases_inside_blocks
-        self._shelf = SlotShelf(max_writers)
+        self._shelf = SlotShelf(settings.max_writers)
         self._counts = Counts()
         self._last_block_bell = runtime.bell()
         self._is_the_parents = False
         self._keeper = SlotKeeper(
-            prefix,
+            settings.prefix,
             shelf=self._shelf,
             counts=self._counts,
             leases=leases,
-            lease_ms=lease_ms,
-            new_recovery=new_recovery,
+            lease_ms=settings.lease_ms,
+            new_writes=new_writes,
             runtime=runtime,
         )
 

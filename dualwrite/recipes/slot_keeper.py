@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
 from dualwrite.errors import DualWriteError
-from dualwrite.recipes.dual_writes import DualWrites, Resolution
+from dualwrite.recipes.dual_writes import Resolution
 from dualwrite.recipes.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.pool_runtime import Background, Runtime
+from dualwrite.recipes.pool_settings import NewWrites
 from dualwrite.recipes.pool_status import Counts
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.slot_shelf import PooledSlot, SlotShelf
@@ -43,7 +43,7 @@ class SlotKeeper:
         counts: Counts,
         leases: Leases,
         lease_ms: int,
-        new_recovery: Callable[[str], DualWrites],
+        new_writes: NewWrites,
         runtime: Runtime,
     ) -> None:
         self._prefix = prefix
@@ -51,7 +51,7 @@ class SlotKeeper:
         self._counts = counts
         self._leases = leases
         self._heartbeat_s = lease_ms / 3000
-        self._new_recovery = new_recovery
+        self._new_writes = new_writes
         self._runtime = runtime
         self._heartbeat_bell = runtime.bell()
         self._resolver_bell = runtime.bell()
@@ -241,7 +241,7 @@ class SlotKeeper:
             return []  # our own; the heartbeat is late
         if not await self._leases.claim(lease):
             return []
-        writes = self._new_recovery(transactional_id_of(self._prefix, lease.slot))
+        writes = self._new_writes(transactional_id_of(self._prefix, lease.slot), recovery=True)
         clean = False
         try:
             with writes.exclusively():
