@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.record_buffer import RecordBuffer
@@ -184,6 +184,13 @@ def _in_transaction(connection: sa.Connection) -> bool | None:
     return in_transaction if isinstance(in_transaction, bool) else None
 
 
+def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
+    """At once. A Session waits for the first statement, so that records before it would come before the savepoint, and
+    a statement on a Connection that somebody holds would not be in it at all."""
+    if transaction.nested:
+        session.connection()
+
+
 def _commits_by_itself(connection: sa.Connection) -> bool:
     dbapi_connection = connection.connection.dbapi_connection
     if dbapi_connection is None or not connection.dialect.detect_autocommit_setting(dbapi_connection):
@@ -264,6 +271,7 @@ class UnitOfWork:
         self.connection.execution_options(**{_OPTION: self})
         if self.session is not None:
             event.listen(self.session, "after_begin", self._refuse_second_database)
+            event.listen(self.session, "after_transaction_create", _set_savepoint)
 
     def _assert_can_decide(self, engine: sa.Engine) -> None:
         # Execution options make an Engine of their own that shares the pool.
@@ -330,6 +338,7 @@ class UnitOfWork:
             return
         if self.session is not None:
             event.remove(self.session, "after_begin", self._refuse_second_database)
+            event.remove(self.session, "after_transaction_create", _set_savepoint)
         self.connection.execution_options(**{_OPTION: None})
         try:
             self._binding.close()

@@ -6,6 +6,7 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.sqlalchemy import DualWriter
+from tests.crash.conftest import awaited as awaited
 from tests.crash.scenario import Scenario
 from tests.support.databases import Database
 

@@ -170,6 +170,20 @@ def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(scenario: Sce
     scenario.assert_both_sides_agree()
 
 
+def test_a_savepoint_that_is_rolled_back_before_its_first_statement(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        connection = tx.connection
+        put(tx, scenario, 1)
+        with pytest.raises(OrdinaryError), tx.session.begin_nested():
+            tx.send(scenario.topic, value="only sent")
+            raise OrdinaryError
+        with pytest.raises(OrdinaryError), tx.session.begin_nested():
+            connection.execute(sa.insert(events), {"id": 2, "event_key": "k", "body": "on the connection"})
+            raise OrdinaryError
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
 def test_serializers_are_asked_once_and_when_a_record_is_sent(scenario: Scenario) -> None:
     asked: list[object] = []
 

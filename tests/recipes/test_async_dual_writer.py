@@ -1,0 +1,488 @@
+"""`AsyncDualWriter` without crashes: what a block means, how it can be misused without harm, how it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import sqlalchemy as sa
+import uvloop
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import DeclarativeBase
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.errors import (
+    ConfigError,
+    IllegalStateError,
+    InvalidRecordError,
+    OutcomeUnknown,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
+from dualwrite.producer import TopicPartition
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter
+from tests.crash.awaited import AwaitedScenario, awaited_scenario
+from tests.crash.scenario import AtPoint, event_texts
+from tests.support.databases import PostgresDatabase, SqliteDatabase, events
+from tests.support.topics import read_topic
+
+Block = Callable[[AsyncDualWriter], Awaitable[None]]
+
+
+class OrdinaryError(Exception):
+    pass
+
+
+async def put(tx: AsyncDualTransaction, scenario: AwaitedScenario, number: int) -> None:
+    """One event to both sides."""
+    await tx.connection.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
+    tx.send(scenario.topic, key="k", value=str(number))
+
+
+async def break_a_statement(execute: Callable[..., Awaitable[object]]) -> None:
+    """Violate the primary key of event 1."""
+    await execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "again"})
+
+
+def with_writer(awaited: AwaitedScenario, use: Block, **settings: Any) -> None:
+    async def run() -> None:
+        async with awaited.awaited_writer(**settings) as writer:
+            await use(writer)
+
+    awaited.run(run())
+    awaited.assert_both_sides_agree()
+
+
+# ---- blocks -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def begun_session(engine: AsyncEngine) -> AsyncIterator[AsyncSession]:
+    async with AsyncSession(engine) as session, session.begin():
+        yield session
+
+
+@pytest.mark.parametrize("bind", [AsyncSession, begun_session, AsyncEngine.connect, AsyncEngine.begin])
+def test_the_callers_own_session_or_connection(
+    awaited: AwaitedScenario,
+    bind: Callable[[AsyncEngine], AbstractAsyncContextManager[AsyncSession | AsyncConnection]],
+) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        await writer.recover()  # makes the row, which on SQLite would wait for the lock of a begun transaction
+        async with bind(awaited.engine) as bound, writer.transaction(bound) as tx:
+            assert bound in (tx.connection, tx._session)
+            await put(tx, awaited, 1)
+        awaited.expected.append("1")
+        async with bind(awaited.engine) as bound:
+            with pytest.raises(OrdinaryError):
+                async with writer.transaction(bound) as tx:
+                    await put(tx, awaited, 2)
+                    raise OrdinaryError
+            assert tx.outcome is Outcome.ROLLED_BACK
+            assert not bound.in_transaction()
+
+    with_writer(awaited, use)
+
+
+def test_a_scoped_session_stands_for_the_tasks_own(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        session = async_scoped_session(async_sessionmaker(awaited.engine), asyncio.current_task)
+        async with writer.transaction(session) as tx:
+            assert tx.session is session()
+            await put(tx, awaited, 1)
+        await session.remove()
+        awaited.expected.append("1")
+
+    with_writer(awaited, use)
+
+
+class Base(DeclarativeBase): ...
+
+
+class Event(Base):
+    __table__ = events
+
+
+def test_objects_are_readable_after_the_block(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        async with writer.transaction() as tx:
+            event = Event(id=1, event_key="k", body="1")
+            tx.session.add(event)
+            records = [tx.send(awaited.topic, key="k", value=value) for value in ("1", "2")]
+            with pytest.raises(IllegalStateError, match="when its block ends"):
+                _ = records[0].metadata
+        assert event.body == "1"
+        assert [record.metadata.offset for record in records] == [0, 1]
+        assert tx.prepared_state == awaited.row()
+        with pytest.raises(IllegalStateError, match="ended"):
+            tx.send(awaited.topic, value="late")
+        async with writer.transaction() as tx:
+            await tx.session.execute(sa.insert(events), {"id": 2, "event_key": "k", "body": "2"})
+        assert tx.transactional_id is None
+        awaited.expected += ["1", "2"]
+
+    with_writer(awaited, use)
+
+
+def test_savepoints(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 1)
+            with pytest.raises(sa.exc.IntegrityError):
+                async with tx.session.begin_nested():
+                    await put(tx, awaited, 2)
+                    await break_a_statement(tx.session.execute)
+            async with tx.session.begin_nested():
+                await put(tx, awaited, 3)
+        awaited.expected += ["1", "3"]
+
+    with_writer(awaited, use)
+
+
+def test_offsets_are_committed_with_it(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 1)
+            tx.send_offsets({TopicPartition(awaited.topic, 0): 5}, "group")
+        awaited.expected.append("1")
+
+    with_writer(awaited, use)
+    consumer = Consumer({"bootstrap.servers": awaited.emulator.bootstrap_servers, "group.id": "group"})
+    (position,) = consumer.committed([KafkaPartition(awaited.topic, 0)], timeout=10)
+    consumer.close()
+    assert position.offset == 5
+
+
+def test_one_dual_write_at_a_time(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 1)
+            with pytest.raises(IllegalStateError, match="already carries"):
+                await asyncio.create_task(writer.recover())
+            with pytest.raises(IllegalStateError, match="leave its block"):
+                await writer.close()
+        awaited.expected.append("1")
+        await writer.close()
+        with pytest.raises(IllegalStateError, match="closed"):
+            await writer.recover()
+
+    with_writer(awaited, use)
+
+
+# ---- misuse -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["session", "connection"])
+def test_a_swallowed_statement_error_ends_in_an_exception(awaited: AwaitedScenario, way: str) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 1)
+        awaited.expected.append("1")
+        with pytest.raises(TransactionDoomedError):
+            async with writer.transaction() as tx:
+                await put(tx, awaited, 2)
+                with pytest.raises(sa.exc.IntegrityError):
+                    await break_a_statement(getattr(tx, way).execute)
+
+    with_writer(awaited, use)
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_the_transaction_is_ended_by_the_block_only(awaited: AwaitedScenario, ending: str) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        for end in (
+            lambda tx: getattr(tx.session, ending)(),
+            lambda tx: getattr(tx.connection, ending)(),
+            lambda tx: tx.session.execute(sa.text(ending)),
+        ):
+            with pytest.raises(TransactionEndedInsideError):
+                async with writer.transaction() as tx:
+                    await put(tx, awaited, 1)
+                    await end(tx)
+            assert tx.outcome is Outcome.ROLLED_BACK
+
+    with_writer(awaited, use)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_transaction_that_was_ended_past_sqlalchemy(awaited: AwaitedScenario, goes_on: bool) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        with pytest.raises(TransactionEndedInsideError, match="past SQLAlchemy"):
+            async with writer.transaction() as tx:
+                await put(tx, awaited, 1)
+                driver: Any = (await tx.connection.get_raw_connection()).driver_connection
+                await (driver.execute("ROLLBACK") if awaited.driver == "asyncpg" else driver.rollback())
+                if goes_on:
+                    await put(tx, awaited, 2)
+
+    with_writer(awaited, use)
+
+
+def test_a_connection_that_commits_each_statement_by_itself(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        engine = awaited.engine.execution_options(isolation_level="AUTOCOMMIT")
+        async with engine.connect() as connection:
+            with pytest.raises(IllegalStateError, match="autocommit"):
+                async with writer.transaction(connection) as tx:
+                    await put(tx, awaited, 1)
+
+    with_writer(awaited, use)
+
+
+def test_what_no_dual_write_can_run_on(awaited: AwaitedScenario, tmp_path: Path) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        other = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
+        await writer.recover()
+        async with AsyncSession(awaited.engine) as session, session.begin_nested():
+            with pytest.raises(IllegalStateError, match="inside a savepoint"):
+                await writer.transaction(session).__aenter__()
+        async with AsyncSession(other) as session:
+            with pytest.raises(IllegalStateError, match="another Engine"):
+                await writer.transaction(session).__aenter__()
+        await other.dispose()
+        for bind, sentence in (
+            (awaited.engine.connect(), "not started"),
+            (awaited.engine, "an AsyncSession or an AsyncConnection"),
+        ):
+            with pytest.raises(IllegalStateError, match=sentence):
+                await writer.transaction(bind).__aenter__()  # type: ignore[arg-type]
+        async with awaited.engine.connect() as connection, writer.transaction(connection) as tx:
+            with pytest.raises(IllegalStateError, match=r"use tx\.connection"):
+                _ = tx.session
+
+    with_writer(awaited, use)
+
+
+def test_an_engine_that_blocks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="create_async_engine"):
+        AsyncDualWriter(sa.create_engine("sqlite://"), transactional_id="t", bootstrap_servers="127.0.0.1:1")  # type: ignore[arg-type]
+
+
+def test_a_refused_record_dooms_the_block(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        with pytest.raises(TransactionDoomedError):
+            async with writer.transaction() as tx:
+                await put(tx, awaited, 1)
+                with suppress(InvalidRecordError):
+                    tx.send(awaited.topic, value=5)
+
+    with_writer(awaited, use)
+
+
+def test_a_forked_child_that_leaves_the_block_does_not_end_it(
+    emulator: Emulator, postgres_server: Any, request: pytest.FixtureRequest
+) -> None:
+    """Its ROLLBACK would go through the socket that it shares with its parent, and its loop is its parent's too."""
+    me = os.getpid()
+
+    def fork_and_leave() -> None:
+        child = os.fork()
+        if child == 0:
+            raise SystemExit
+        os.waitpid(child, 0)
+
+    for driver in ("psycopg", "asyncpg"):
+        database = PostgresDatabase(postgres_server)
+        with awaited_scenario(database, emulator, driver) as awaited:
+            writer = awaited.writer(AtPoint(PausePoint.AFTER_SEND, fork_and_leave))
+            try:
+                assert awaited.write(writer, 1).error is None
+            finally:
+                if os.getpid() != me:
+                    os._exit(0)
+            awaited.assert_both_sides_agree()
+            writer.close()
+        database.close()
+
+
+# ---- in doubt ---------------------------------------------------------------------------------------------------
+
+
+def test_what_kafka_has_not_confirmed_is_in_doubt_and_completed(awaited: AwaitedScenario) -> None:
+    with awaited.writer() as writer:
+        awaited.emulator.faults.add(Fault(api="EndTxn", action=Error(120)))  # TRANSACTION_ABORTABLE
+        assert awaited.write(writer, 1).error is None
+        assert writer.state is SlotState.IN_DOUBT
+        assert writer.in_doubt == awaited.row()
+        assert writer.recover().outcome is Outcome.COMMITTED
+    awaited.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_commit_without_an_answer_is_resolved_once_the_database_is_back(
+    awaited: AwaitedScenario, applied: bool
+) -> None:
+    def lose_commit_and_database() -> None:
+        awaited.database.lose_commit(applied=applied)
+        awaited.database.refuse_new_connections()
+
+    hook = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
+    with awaited.writer(hook, resolve_timeout_ms=200) as writer:
+        seen = awaited.write(writer, 1)
+        assert isinstance(seen.error, OutcomeUnknown)
+        assert writer.state is SlotState.UNRESOLVED
+        with pytest.raises(OutcomeUnknown):
+            writer.resolve()
+        awaited.database.come_back()
+        awaited.expected += event_texts("1") if applied else []
+        assert writer.resolve().outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
+        assert awaited.write(writer, 2).error is None
+    awaited.assert_both_sides_agree()
+
+
+# ---- cancellation in the ways of programs -----------------------------------------------------------------------
+
+
+def test_a_timeout_around_a_block(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        with pytest.raises(TimeoutError) as raised:
+            async with asyncio.timeout(None) as limit, writer.transaction() as tx:
+                await put(tx, awaited, 1)
+                limit.reschedule(asyncio.get_running_loop().time())
+                await asyncio.Event().wait()
+        assert isinstance(raised.value.__cause__, asyncio.CancelledError)
+        assert "neither database nor Kafka is changed" in raised.value.__cause__.__notes__[0]
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 2)
+        awaited.expected.append("2")
+
+    with_writer(awaited, use)
+
+
+def test_a_sibling_of_a_task_group_that_fails(awaited: AwaitedScenario) -> None:
+    inside = asyncio.Event()
+
+    async def fail() -> None:
+        await inside.wait()
+        raise OrdinaryError
+
+    async def use(writer: AsyncDualWriter) -> None:
+        async def write() -> None:
+            async with writer.transaction() as tx:
+                await put(tx, awaited, 1)
+                inside.set()
+                await asyncio.Event().wait()
+
+        with pytest.raises(ExceptionGroup) as raised:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(write())
+                group.create_task(fail())
+        assert [type(error) for error in raised.value.exceptions] == [OrdinaryError]
+        assert writer.state is SlotState.NEW
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 2)
+        awaited.expected.append("2")
+
+    with_writer(awaited, use)
+
+
+def test_a_scope_of_anyio_which_cancels_whatever_is_awaited_in_it(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        with anyio.CancelScope() as scope:
+            async with writer.transaction() as tx:
+                await put(tx, awaited, 1)
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert tx.outcome is Outcome.ROLLED_BACK
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 2)
+        awaited.expected.append("2")
+
+    with_writer(awaited, use)
+
+
+def test_a_cancellation_that_is_swallowed_inside_the_block_is_no_success(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        await writer.recover()
+        with pytest.raises((TransactionDoomedError, TransactionEndedInsideError)):
+            async with writer.transaction() as tx:
+                await put(tx, awaited, 1)
+                asyncio.get_running_loop().call_soon(_this_task().cancel)
+                with suppress(asyncio.CancelledError):
+                    await put(tx, awaited, 2)
+                assert _this_task().uncancel() == 0
+
+    with_writer(awaited, use)
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+def test_a_commit_without_records_that_is_cancelled_says_that_no_row_tells(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        await writer.recover()
+        async with AsyncSession(awaited.engine) as session:
+            sa.event.listen(session.sync_session, "before_commit", lambda _: _this_task().cancel() and None)
+            with pytest.raises(asyncio.CancelledError) as raised:
+                async with writer.transaction(session) as tx:
+                    await tx.session.execute(sa.select(1))
+            assert _this_task().uncancel() == 0
+            assert tx.outcome is None
+            assert "without records no row tells" in raised.value.__notes__[0]
+        assert writer.state is SlotState.READY
+
+    with_writer(awaited, use)
+
+
+def test_the_loop_ends_inside_a_block(emulator: Emulator, tmp_path: Path) -> None:
+    """asyncio.run() cancels what is still running, whatever it is; the next process finds nothing or completes it."""
+    database = SqliteDatabase(tmp_path)
+
+    async def leave() -> None:
+        writer = awaited.awaited_writer()
+        inside = asyncio.Event()
+
+        async def write() -> None:
+            async with writer.transaction() as tx:
+                await put(tx, awaited, 1)
+                inside.set()
+                await asyncio.Event().wait()
+
+        writing.append(asyncio.create_task(write()))
+        await inside.wait()
+
+    writing: list[asyncio.Task[None]] = []
+    with awaited_scenario(database, emulator, "aiosqlite") as awaited:
+        asyncio.run(leave())
+        assert writing[0].cancelled()
+        writer = awaited.writer()
+        assert awaited.write(writer, 2).error is None
+        writer.close()
+        awaited.assert_both_sides_agree()
+    database.close()
+
+
+def test_with_uvloop(emulator: Emulator, postgres_server: Any) -> None:
+    database = PostgresDatabase(postgres_server)
+    with awaited_scenario(database, emulator, "asyncpg", uvloop.new_event_loop) as awaited:
+        with awaited.writer() as writer:
+            assert awaited.write(writer, 1).error is None
+        awaited.assert_both_sides_agree()
+    assert [value for _, value in read_topic(emulator.bootstrap_servers, awaited.topic)] == event_texts("1")
+    database.close()
