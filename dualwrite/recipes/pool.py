@@ -38,7 +38,7 @@ from dualwrite.recipes.pooled_writes import PooledWrites
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.sqlalchemy import DualTransaction
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
-from dualwrite.recipes.transactional import Transactional
+from dualwrite.recipes.transactional import OpenBlocks, Transactional
 from dualwrite.recipes.unit_of_work import Bind, UnitOfWork, watch
 
 __all__ = ["DualTransaction", "DualWriterPool", "PoolStatus", "Resolution"]
