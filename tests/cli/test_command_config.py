@@ -1,0 +1,80 @@
+"""Properties files of Java clients, and that no secret leaves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dualwrite.cli.command_config import settings_of_file, translated
+from dualwrite.cli.connection import kafka_access
+from dualwrite.errors import ConfigError
+from tests.cli.conftest import Call, assert_one_line
+
+JAAS = 'org.apache.kafka.common.security.{}LoginModule required username="alice" password="se\\"s=a;me" ;'
+
+
+def test_a_file_of_a_java_client(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "# for operators\n"
+        "security.protocol = SASL_SSL\n"
+        "sasl.mechanism: SCRAM-SHA-512\n"
+        "sasl.jaas.config = org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
+        '    username="alice" password="sesame";\n'
+        "ssl.truststore.type=PEM\n"
+        "ssl.truststore.location=/etc/ca.pem\n"
+    )
+    assert settings_of_file(str(file)) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": "sesame",
+        "ssl.ca.location": "/etc/ca.pem",
+    }
+    kafka_access("127.0.0.1:1", str(file), 100)
+
+
+@pytest.mark.parametrize("kind", ["plain.Plain", "scram.Scram"])
+def test_a_quoted_password(kind: str) -> None:
+    settings = translated({"sasl.jaas.config": JAAS.format(kind)})
+    assert settings == {"sasl.username": "alice", "sasl.password": 'se"s=a;me'}
+
+
+def test_the_option_overrides_the_address_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=127.0.0.1:2\n")
+    assert kafka_access("127.0.0.1:1", str(file), 100).settings == {"bootstrap_servers": "127.0.0.1:1"}
+
+
+def test_ours_by_their_own_names() -> None:
+    settings = {"ssl.ca.location": "ca.pem", "sasl.username": "a", "request.timeout.ms": "5"}
+    assert translated(settings) == settings
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        (
+            {"sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required keyTab=sesame;"},
+            "PlainLoginModule",
+        ),
+        ({"sasl.jaas.config": JAAS.format("plain.Plain").replace("username", "user")}, "username and password"),
+        ({"ssl.truststore.location": "ca.jks", "ssl.truststore.password": "sesame"}, "convert it to PEM"),
+        ({"ssl.keystore.location": "me.p12", "ssl.keystore.type": "PKCS12"}, "ssl.certificate.location"),
+    ],
+)
+def test_what_only_java_reads(properties: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        translated(properties)
+    assert "sesame" not in str(raised.value)
+
+
+def test_wrong_files(call: Call, tmp_path: Path) -> None:
+    options = ("transactions", "list", "--bootstrap-server", "127.0.0.1:1", "--command-config")
+    assert_one_line(call(*options, tmp_path / "nowhere"), 2, "cannot be read")
+    file = tmp_path / "client.properties"
+    file.write_text("acks=all\nsasl.password=sesame\n")
+    done = call(*options, file)
+    assert_one_line(done, 2, "acks")
+    assert "sesame" not in done.err

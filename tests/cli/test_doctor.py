@@ -1,0 +1,161 @@
+"""`dualwrite doctor`: what it finds on brokers of every tier and on both databases, and that it changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.admin import BrokerFeatures, TransactionAdmin, TwoPhaseCommit
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
+from dualwrite.cli.doctor_checks import Verdict
+from dualwrite.cli.doctor_kafka import cluster_checks
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.state_table import create_state_table
+from dualwrite.testing.postgres import PostgresServer
+from tests.cli.conftest import Call
+from tests.producer.test_tiers import TIERS
+from tests.support.databases import Database, PostgresDatabase, SqliteDatabase
+
+REFUSED = BrokerConfig(
+    profile=Profile.KAFKA_4_3, unstable_api_versions_enable=True, transaction_two_phase_commit_enable=False
+)
+
+
+@pytest.mark.parametrize("tier", Tier)
+def test_the_tier_of_a_cluster(call: Call, tier: Tier) -> None:
+    with Emulator(config=TIERS[tier], nodes=2) as broker:
+        done = call("doctor", "--bootstrap-server", broker.bootstrap_servers, "--json")
+        assert broker.transactions() == []
+    assert (done.code, done.document["healthy"]) == (0, True)
+    assert done.document.keys() == {"healthy", "guarantee", "checks"}
+    assert done.document["guarantee"]["tier"] == tier
+    warned = {check["what"] for check in done.document["checks"] if check["verdict"] == "warn"}
+    expected = {
+        Tier.KEEP_PREPARED: set(),
+        Tier.STORED_PAIR: set(),
+        Tier.BOUNDED: {"two-phase commit", "tier"},
+        Tier.BOUNDED_V1: {"transaction.version", "two-phase commit", "tier"},
+    }
+    assert warned == expected[tier]
+    assert all(check["remedy"] for check in done.document["checks"] if check["verdict"] != "ok")
+
+
+def test_two_phase_commit_that_is_off(call: Call) -> None:
+    with Emulator(config=REFUSED) as broker:
+        done = call("doctor", "--bootstrap-server", broker.bootstrap_servers)
+    assert done.code == 0
+    assert "warn: broker 0, two-phase commit: set transaction.two.phase.commit.enable=true on the brokers" in done.out
+    assert "guarantee: the broker aborts a prepared transaction 900000 ms after its first record" in done.out
+
+
+def features(broker_id: int, init: int = 6, level: int = 2, supported: int = 2) -> BrokerFeatures:
+    versions = {22: (0, init), 26: (0, 5), 0: (3, 13)} | ({65: (0, 0)} if init > 3 else {})
+    return BrokerFeatures(
+        broker_id, versions, {"transaction.version": (0, supported)}, {"transaction.version": (0, level)}, 1
+    )
+
+
+def test_the_weakest_broker_counts() -> None:
+    both = {1: features(1), 2: features(2)}
+    answers = {1: TwoPhaseCommit.KEEPS_PREPARED, 2: TwoPhaseCommit.REFUSED}
+    checks, guarantee = cluster_checks(both, answers)
+    assert guarantee is not None
+    assert guarantee.tier is Tier.BOUNDED
+    assert any(check.what == "brokers agree" for check in checks)
+
+
+def test_a_broker_that_is_too_old_for_any_tier() -> None:
+    checks, guarantee = cluster_checks({1: features(1, init=2)}, {1: TwoPhaseCommit.NOT_OFFERED})
+    assert guarantee is None
+    assert {check.verdict for check in checks} == {Verdict.FAIL}
+
+
+@pytest.mark.parametrize(("supported", "remedy"), [(2, "kafka-features.sh upgrade"), (1, "Apache Kafka 4.0")])
+def test_how_to_raise_the_transaction_version(supported: int, remedy: str) -> None:
+    broker = features(1, level=1, supported=supported)
+    checks, _ = cluster_checks({1: broker}, {1: TwoPhaseCommit.NOT_OFFERED})
+    (check,) = [each for each in checks if each.what == "transaction.version"]
+    assert remedy in str(check.remedy)
+
+
+def test_a_database(call: Call, database: Database, emulator: Emulator) -> None:
+    url = database.url.render_as_string(hide_password=False)
+    options = ("doctor", "--bootstrap-server", emulator.bootstrap_servers, "--database", url, "--json")
+    without = call(*options)
+    assert without.code == 1
+    (missing,) = [check for check in without.document["checks"] if check["verdict"] == "fail"]
+    assert (missing["what"], missing["found"]) == ("kafka_transaction_state", "missing")
+    assert "dualwrite init-db" in missing["remedy"]
+    assert not sa.inspect(database.engine).has_table("kafka_transaction_state")
+    create_state_table(database.engine)
+    done = call(*options)
+    assert (done.code, done.document["healthy"]) == (0, True)
+
+
+def verdicts(call: Call, emulator: Emulator, url: sa.URL) -> dict[str, str]:
+    text = url.render_as_string(hide_password=False)
+    done = call("doctor", "--bootstrap-server", emulator.bootstrap_servers, "--database", text, "--json")
+    return {check["what"]: check["verdict"] for check in done.document["checks"] if check["where"] == "database"}
+
+
+def test_settings_of_postgres_that_forget(call: Call, postgres_server: PostgresServer, emulator: Emulator) -> None:
+    database = PostgresDatabase(postgres_server)
+    create_state_table(database.engine)
+    database.close()
+    path = database.url.query["options"]
+    forgetful = database.url.update_query_dict(
+        {"options": f"{path} -csynchronous_commit=off -cdefault_transaction_isolation=serializable"}
+    )
+    found = verdicts(call, emulator, forgetful)
+    assert (found["synchronous_commit"], found["isolation level"]) == ("fail", "warn")
+
+
+def test_settings_of_sqlite_that_forget(call: Call, emulator: Emulator, tmp_path: Path) -> None:
+    url = sa.URL.create("sqlite", database=str(tmp_path / "wal.db"))
+    engine = sa.create_engine(url)
+    create_state_table(engine)
+    assert verdicts(call, emulator, url)["journal_mode"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        (
+            "CREATE TABLE kafka_transaction_state (transactional_id TEXT PRIMARY KEY)",
+            "lacks prepared_transaction_state",
+        ),
+        (
+            "CREATE TABLE kafka_transaction_state "
+            "(transactional_id TEXT, prepared_transaction_state TEXT, updated_at TEXT)",
+            "primary key none",
+        ),
+    ],
+)
+def test_a_table_that_is_another_one(call: Call, emulator: Emulator, tmp_path: Path, ddl: str, said: str) -> None:
+    database = SqliteDatabase(tmp_path)
+    with database.engine.begin() as connection:
+        connection.execute(sa.text(ddl))
+    url = database.url.render_as_string(hide_password=False)
+    done = call("doctor", "--bootstrap-server", emulator.bootstrap_servers, "--database", url)
+    assert done.code == 1
+    assert said in done.out
+
+
+def test_one_that_is_away_does_not_hide_the_other(call: Call, emulator: Emulator, tmp_path: Path) -> None:
+    nowhere = f"sqlite:///{tmp_path / 'nowhere.db'}"
+    done = call("doctor", "--bootstrap-server", emulator.bootstrap_servers, "--database", nowhere)
+    assert done.code == 2
+    assert "1 (KEEP_PREPARED)" in done.out
+    assert "there is no file" in done.out
+    assert not (tmp_path / "nowhere.db").exists()
+    away = call("doctor", "--bootstrap-server", "127.0.0.1:1", "--timeout-ms", 200, "--database", nowhere)
+    assert away.code == 2
+    assert "kafka, reachable" in away.out
+
+
+def test_asking_creates_no_id(emulator: Emulator) -> None:
+    with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
+        assert admin.describe_two_phase_commit("some-id") == {0: TwoPhaseCommit.KEEPS_PREPARED}
+        assert admin.describe_transactions(["some-id"]) == {"some-id": None}
