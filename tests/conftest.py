@@ -11,6 +11,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.mariadb import MariaDbServer
 from dualwrite.testing.postgres import PostgresServer
 from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.zookeeper import ZooKeeperServer
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase
 
 
@@ -36,6 +37,18 @@ def mariadb_server() -> Iterator[MariaDbServer]:
         pytest.skip(str(error))
     with server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeperServer]:
+    try:
+        server = ZooKeeperServer().start()
+    except ServerUnavailableError as error:
+        if servers_are_required():
+            raise
+        pytest.skip(str(error))
+    yield server
+    server.stop()
 
 
 @pytest.fixture

@@ -1,0 +1,147 @@
+"""Each pause point x each fault x each key-value store x what a predecessor left x who goes on afterwards."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.faults import DropReply, Fault
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.slot import SlotState
+from dualwrite.testing.zookeeper import ZooKeeperServer
+from tests.crash.key_value_scenario import KeyValueScenario, Writer
+from tests.crash.scenario import (
+    POINTS_AFTER_THE_DECISION,
+    POINTS_OF_A_TAKE_OVER,
+    AtPoint,
+    InjectedError,
+    Predecessor,
+    event_texts,
+)
+from tests.crash.test_matrix import Survivor
+from tests.support.key_value_stores import KeyValueStore, ZooKeeperStore, in_directory
+
+CASES = [(point, Predecessor.COMMITTED) for point in PausePoint] + [
+    (point, Predecessor.ROLLED_BACK) for point in POINTS_OF_A_TAKE_OVER
+]
+each_case = pytest.mark.parametrize(("point", "predecessor"), CASES)
+each_survivor = pytest.mark.parametrize("survivor", Survivor)
+
+
+@pytest.fixture(params=["rocksdb", "zookeeper"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueStore]:
+    made: KeyValueStore = (
+        in_directory(tmp_path)
+        if request.param == "rocksdb"
+        else ZooKeeperStore.on(request.getfixturevalue("zookeeper_server"))
+    )
+    yield made
+    made.close()
+
+
+def go_on(scenario: KeyValueScenario, survivor: Survivor, writer: Writer) -> None:
+    if survivor is Survivor.NEW_WRITER:
+        writer = scenario.writer()
+        writer.recover()
+        scenario.assert_both_sides_agree()
+    assert scenario.write(writer, 2).error is None
+    assert writer.state is SlotState.READY
+    scenario.assert_both_sides_agree()
+
+
+@each_survivor
+@each_case
+def test_an_exception_at_a_point(
+    store: KeyValueStore, emulator: Emulator, point: PausePoint, predecessor: Predecessor, survivor: Survivor
+) -> None:
+    scenario = KeyValueScenario(store, emulator)
+    scenario.leave_behind(predecessor)
+
+    def throw() -> None:
+        raise InjectedError
+
+    with scenario.writer(AtPoint(point, throw)) as writer:
+        seen = scenario.write(writer, 1)
+        assert isinstance(seen.error, InjectedError)
+        assert seen.took_effect is (point in POINTS_AFTER_THE_DECISION)
+        go_on(scenario, survivor, writer)
+
+
+@pytest.mark.parametrize("fault", ["cut", "answer lost"])
+@each_case
+def test_a_broker_that_is_lost_at_a_point(
+    store: KeyValueStore, emulator: Emulator, point: PausePoint, predecessor: Predecessor, fault: str
+) -> None:
+    scenario = KeyValueScenario(store, emulator)
+    scenario.leave_behind(predecessor)
+
+    def strike() -> None:
+        if fault == "cut":
+            emulator.disconnect_clients()
+        else:
+            emulator.faults.add(Fault(action=DropReply()))
+
+    with scenario.writer(AtPoint(point, strike)) as writer:
+        assert scenario.write(writer, 1).error is None
+        go_on(scenario, Survivor.SAME_WRITER, writer)
+
+
+@pytest.mark.parametrize("fault", ["cut", "answer lost"])
+@each_case
+def test_a_zookeeper_that_is_lost_at_a_point(
+    zookeeper_server: ZooKeeperServer, emulator: Emulator, point: PausePoint, predecessor: Predecessor, fault: str
+) -> None:
+    """Whether the write takes effect depends on when the client notices; whatever it was told is so on both sides."""
+    store = ZooKeeperStore.on(zookeeper_server)
+    scenario = KeyValueScenario(store, emulator)
+    scenario.leave_behind(predecessor)
+    with scenario.writer(AtPoint(point, store.cut if fault == "cut" else store.lose_answer)) as writer:
+        seen = scenario.write(writer, 1)
+        assert seen.took_effect is not None
+        assert seen.took_effect or point not in POINTS_AFTER_THE_DECISION
+        store.come_back()
+        go_on(scenario, Survivor.SAME_WRITER, writer)
+    store.close()
+
+
+@each_case
+def test_a_kill_at_a_point(
+    store: KeyValueStore,
+    emulator: Emulator,
+    point: PausePoint,
+    predecessor: Predecessor,
+    request: pytest.FixtureRequest,
+) -> None:
+    scenario = KeyValueScenario(store, emulator)
+    scenario.leave_behind(predecessor)
+    kind = "zookeeper" if isinstance(store, ZooKeeperStore) else "rocksdb"
+    store.let_go()
+    killed = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.crash.key_value_worker", kind, store.address),
+            *(emulator.bootstrap_servers, scenario.transactional_id, scenario.topic, point),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    store.take_back()
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    if point in POINTS_AFTER_THE_DECISION:
+        scenario.expected += event_texts("1")
+    if isinstance(store, ZooKeeperStore) and store.direct.exists(
+        f"{store.state_path}/{scenario.transactional_id}/lock"
+    ):
+        store.break_the_lease(scenario.transactional_id)  # its session lives on for some seconds
+    with scenario.writer() as writer:
+        writer.recover()
+        scenario.assert_both_sides_agree()
+        assert scenario.write(writer, 2).error is None
+        scenario.assert_both_sides_agree()

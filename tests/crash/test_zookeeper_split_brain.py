@@ -1,0 +1,180 @@
+"""ZooKeeper without its lock node: whoever locks takes the decision away from who had locked before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import FencedError, RowLockTimeoutError, StateRowError
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.zookeeper import add_versioned_set, node_name
+from dualwrite.testing.zookeeper import ZooKeeperServer
+from tests.crash.key_value_scenario import KeyValueScenario, Writer
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Seen
+from tests.support.key_value_stores import ZooKeeperStore
+
+DEADLINE_S = 30
+POINTS_UNDER_THE_LOCK = [point for point in PausePoint if point not in POINTS_AFTER_THE_DECISION]
+
+
+@pytest.fixture
+def store(zookeeper_server: ZooKeeperServer) -> Iterator[ZooKeeperStore]:
+    made = ZooKeeperStore.on(zookeeper_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scenario(store: ZooKeeperStore, emulator: Emulator) -> KeyValueScenario:
+    return KeyValueScenario(store, emulator)
+
+
+class Sleeper:
+    """A dual write that stands still at a point until it is woken."""
+
+    def __init__(self, scenario: KeyValueScenario, point: PausePoint) -> None:
+        self._asleep = threading.Event()
+        self._wake = threading.Event()
+        self.writer: Writer = scenario.writer(AtPoint(point, self._sleep))
+        self.seen: Seen | None = None
+        self._thread = threading.Thread(target=self._run, args=(scenario,), daemon=True)
+        self._thread.start()
+        assert self._asleep.wait(DEADLINE_S)
+
+    def _sleep(self) -> None:
+        self._asleep.set()
+        assert self._wake.wait(DEADLINE_S)
+
+    def _run(self, scenario: KeyValueScenario) -> None:
+        self.seen = scenario.write(self.writer, 1)
+
+    def wake(self) -> Seen:
+        self._wake.set()
+        self._thread.join(DEADLINE_S)
+        assert self.seen is not None
+        return self.seen
+
+
+@contextmanager
+def sleeping(scenario: KeyValueScenario, point: PausePoint) -> Iterator[Sleeper]:
+    sleeper = Sleeper(scenario, point)
+    try:
+        yield sleeper
+    finally:
+        sleeper.wake()
+
+
+@pytest.mark.parametrize("point", POINTS_UNDER_THE_LOCK)
+def test_a_zombie_whose_lease_is_gone_changes_nothing(
+    store: ZooKeeperStore, scenario: KeyValueScenario, point: PausePoint
+) -> None:
+    with sleeping(scenario, point) as older, scenario.writer() as newer:
+        store.break_the_lease(scenario.transactional_id)
+        newer.recover()
+        assert scenario.write(newer, 2).error is None
+        seen = older.wake()
+        third = scenario.write(newer, 3)
+    assert seen.took_effect is False
+    if point in (PausePoint.AFTER_STATE_WRITE, PausePoint.BEFORE_DATABASE_COMMIT):
+        assert isinstance(seen.error, StateRowError)  # the multi was answered: nothing is unknown
+    if point is PausePoint.AFTER_LOCK:
+        # It woke up, initialised, and only then found its lock gone: that cost the newer one the id, and no data.
+        assert isinstance(third.error, FencedError)
+    else:
+        assert third.error is None
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("point", POINTS_AFTER_THE_DECISION)
+def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(
+    store: ZooKeeperStore, scenario: KeyValueScenario, point: PausePoint
+) -> None:
+    with sleeping(scenario, point) as older, scenario.writer() as newer:
+        store.break_the_lease(scenario.transactional_id)
+        completed = point is PausePoint.AFTER_DATABASE_COMMIT
+        assert newer.recover().outcome is (Outcome.COMMITTED if completed else Outcome.NOTHING)
+        assert older.wake().error is None
+        assert scenario.write(newer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_read(
+    store: ZooKeeperStore, scenario: KeyValueScenario
+) -> None:
+    """Meanwhile another one wrote and died between its two commits."""
+    with sleeping(scenario, PausePoint.AFTER_LOCK) as older:
+        store.break_the_lease(scenario.transactional_id)
+        scenario.leave_behind(Predecessor.COMMITTED)
+        assert older.wake().took_effect is False
+    with scenario.writer() as newer:
+        assert newer.recover().outcome is Outcome.COMMITTED
+    scenario.assert_both_sides_agree()
+
+
+def test_a_living_owner_is_waited_for(scenario: KeyValueScenario) -> None:
+    with sleeping(scenario, PausePoint.AFTER_PREPARE) as older, scenario.writer(lock_timeout_ms=50) as newer:
+        with pytest.raises(RowLockTimeoutError, match="stayed locked for 50 ms"):
+            newer.recover()
+        assert older.wake().error is None
+        assert newer.recover().outcome is Outcome.NOTHING
+        assert scenario.write(newer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_several_recover_at_once(scenario: KeyValueScenario) -> None:
+    scenario.leave_behind(Predecessor.COMMITTED)
+    found: list[Outcome] = []
+    writers = [scenario.writer() for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda writer=writer: found.append(writer.recover().outcome)) for writer in writers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert sorted(found) == [Outcome.COMMITTED, Outcome.NOTHING, Outcome.NOTHING, Outcome.NOTHING]
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_lost_answer_is_found_out(store: ZooKeeperStore, scenario: KeyValueScenario, applied: bool) -> None:
+    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: store.lose_multi(applied=applied))
+    with scenario.writer(lose) as writer:
+        seen = scenario.write(writer, 1)
+        assert seen.took_effect is applied
+        assert (seen.error is None) is applied
+        store.come_back()
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_what_zookeeper_refuses_changes_neither_side(store: ZooKeeperStore, scenario: KeyValueScenario) -> None:
+    with scenario.writer() as writer:
+        assert scenario.write(writer, 1).error is None
+        assert type(scenario.write(writer, 1).error).__name__ == "NodeExistsError"
+        scenario.expected = scenario.expected[:2]
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_names_of_nodes() -> None:
+    assert node_name("a/b.c d") == "a%2Fb%2Ec%20d"
+    assert node_name("..") == "%2E%2E"
+
+
+def test_no_version_is_the_one_that_compares_nothing() -> None:
+    class Multi:
+        sets: list[tuple[str, bytes, int]] = []  # noqa: RUF012
+
+        def set_data(self, *arguments: object) -> None:
+            self.sets.append(arguments)  # type: ignore[arg-type]
+
+    multi = Multi()
+    assert add_versioned_set(multi, "/n", b"s", 7) == 8
+    assert add_versioned_set(multi, "/n", b"s", -2) == 0
+    assert multi.sets == [("/n", b"s", 7), ("/n", b"s", -2), ("/n", b"s", -1)]
