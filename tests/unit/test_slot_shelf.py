@@ -1,0 +1,156 @@
+"""Who has a turn, in which order, and where slots are."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from dualwrite.errors import IllegalStateError
+from dualwrite.recipes.leases import slot_of, transactional_id_of
+from dualwrite.recipes.slot_shelf import PooledSlot, SlotShelf
+
+
+class FakeWrites:
+    def __init__(self, number: int) -> None:
+        self.transactional_id = transactional_id_of("p", number)
+
+
+def a_slot(number: int) -> PooledSlot:
+    return PooledSlot(number, cast(Any, FakeWrites(number)))
+
+
+class Asker:
+    """Asks for a turn and remembers in `served` when it was woken."""
+
+    def __init__(self, shelf: SlotShelf, name: int, served: list[int]) -> None:
+        self.turn = shelf.ask(lambda: served.append(name))
+
+
+def test_turns_are_given_in_the_order_of_asking() -> None:
+    shelf = SlotShelf(2)
+    served: list[int] = []
+    askers = [Asker(shelf, number, served) for number in range(6)]
+    assert [asker.turn.granted for asker in askers] == [True, True, False, False, False, False]
+    shelf.give_back_turn()
+    shelf.give_back_turn()
+    shelf.give_back_turn()
+    assert served == [2, 3, 4]
+    assert shelf.places().waiting == 1
+
+
+def test_nobody_overtakes_those_who_wait() -> None:
+    shelf = SlotShelf(1)
+    served: list[int] = []
+    Asker(shelf, 0, served)
+    waiting = Asker(shelf, 1, served)
+    shelf.give_back_turn()
+    assert waiting.turn.granted
+    assert not Asker(shelf, 2, served).turn.granted
+
+
+def test_who_waits_no_more_leaves_its_place_to_the_next() -> None:
+    shelf = SlotShelf(1)
+    served: list[int] = []
+    _, second, third = (Asker(shelf, number, served) for number in range(3))
+    assert shelf.withdraw(second.turn)
+    shelf.give_back_turn()
+    assert third.turn.granted
+    assert not shelf.withdraw(third.turn)
+    assert served == [2]
+
+
+def test_the_slot_that_was_used_last_is_used_next() -> None:
+    shelf = SlotShelf(2)
+    slots = [a_slot(0), a_slot(1)]
+    for slot in slots:
+        shelf.ask(lambda: None)
+        shelf.take_new(slot)
+    for slot in slots:
+        shelf.put_idle(slot)
+    shelf.ask(lambda: None)
+    assert shelf.take_idle() is slots[1]
+
+
+def test_a_slot_that_was_put_aside_makes_room_for_another_one() -> None:
+    shelf = SlotShelf(1)
+    served: list[int] = []
+    Asker(shelf, 0, served)
+    shelf.take_new(slot := a_slot(0))
+    waiting = Asker(shelf, 1, served)
+    shelf.put_aside(slot)
+    assert waiting.turn.granted
+    assert shelf.take_idle() is None
+    assert shelf.places().set_aside == ("p-0",)
+
+
+def test_new_slots_do_not_stand_in_without_end() -> None:
+    shelf = SlotShelf(2)
+    served: list[int] = []
+    for number in range(3):
+        assert Asker(shelf, number, served).turn.granted
+        shelf.take_new(slot := a_slot(number))
+        shelf.put_aside(slot)
+    waiting = Asker(shelf, 9, served)
+    assert not waiting.turn.granted
+    attended = shelf.attend(None)
+    assert attended is not None
+    assert len(shelf.places().set_aside) == 3  # it is not resolved yet
+    shelf.put_idle(attended)
+    assert waiting.turn.granted
+
+
+def test_a_slot_is_attended_to_by_one_and_when_it_is_due() -> None:
+    shelf = SlotShelf(2)
+    slot = a_slot(0)
+    slot.not_before_s = 10.0
+    shelf.ask(lambda: None)
+    shelf.take_new(slot)
+    shelf.put_aside(slot)
+    assert shelf.next_due_s == 10.0
+    assert shelf.attend(9.9) is None
+    assert shelf.attend(10.0) is slot
+    assert shelf.attend(None) is None
+
+
+def test_an_idle_slot_whose_lease_is_lost_is_gone() -> None:
+    shelf = SlotShelf(2)
+    idle, used = a_slot(0), a_slot(1)
+    for slot in (idle, used):
+        shelf.ask(lambda: None)
+        shelf.take_new(slot)
+    shelf.put_idle(idle)
+    assert shelf.lose([idle, used]) == [idle]
+    assert used.lease_lost
+    assert shelf.take_idle() is None
+
+
+def test_a_closed_shelf_lets_blocks_end() -> None:
+    shelf = SlotShelf(1)
+    shelf.enter()
+    shelf.close()
+    with pytest.raises(IllegalStateError, match="closed"):
+        shelf.enter()
+    assert shelf.blocks == 1
+    shelf.leave()
+    assert shelf.blocks == 0
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "slot"),
+    [
+        ("orders-0", 0),
+        ("orders-12", 12),
+        ("orders-012", None),
+        ("orders-eu-0", None),
+        ("orders", None),
+        ("orders-", None),
+        ("orders--1", None),
+        ("orders-1000000", None),
+        ("orders-\N{SUPERSCRIPT TWO}", None),
+        ("Orders-0", None),
+        ("my-orders-0", None),
+    ],
+)
+def test_which_ids_are_slots_of_a_prefix(transactional_id: str, slot: int | None) -> None:
+    assert slot_of("orders", transactional_id) == slot
