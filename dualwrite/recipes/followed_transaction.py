@@ -68,8 +68,9 @@ class Follower(Protocol):
 class _Arrival:
     """A transaction that somebody else flushes, closes and gives back."""
 
-    def __init__(self, session: Session, connection: sa.Connection) -> None:
-        self.session: Session | None = session
+    session: Session | None = None
+
+    def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
         self.send_commit: Callable[[], None] | None = None
 
@@ -93,19 +94,23 @@ class _Arrival:
 
 
 class FollowedTransaction(UnitOfWork):
-    """The transaction of a Session, from the first record on. `follower` hears how it ends."""
+    """The transaction on a Connection, from the first record on. `follower` hears how it ends.
+
+    One exception: if somebody's hook fails between the end of the flushes and COMMIT, nobody hears of that; then it
+    `is_over` without a word, and may be told by `rolled_back`.
+    """
 
     may_begin_in_savepoint = True
 
     def __init__(
         self,
-        session: Session,
         connection: sa.Connection,
         engine: sa.Engine,
         records: RecordBuffer,
         follower: Callable[[FollowedTransaction], Follower],
     ) -> None:
-        self._arrival = _Arrival(session, connection)
+        self._arrival = _Arrival(connection)
+        self._has_ended = False
         self._follow(self._arrival, engine, records)
         self._driver_has_begun = self._driver_is_in_transaction()
         self._follower = follower(self)
@@ -121,14 +126,16 @@ class FollowedTransaction(UnitOfWork):
         if self._belongs_to_the_parent:
             raise IllegalStateError(_OF_THE_PARENT)
         self._arrival.send_commit = send_commit
+        self._has_ended = True
         try:
             self._follower.decide()
         finally:
             self.close()
 
     def rolled_back(self) -> None:
-        if self._belongs_to_the_parent:
+        if self._has_ended or self._belongs_to_the_parent:
             return
+        self._has_ended = True
         self._follower.drop()
         self.close()
 

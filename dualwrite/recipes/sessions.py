@@ -33,7 +33,7 @@ from dualwrite.recipes.dual_writes import DualWrite, commit_database_alone, roll
 from dualwrite.recipes.followed_transaction import FollowedTransaction, follow_commits
 from dualwrite.recipes.record_buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
-from dualwrite.recipes.unit_of_work import work_on
+from dualwrite.recipes.unit_of_work import assert_one_database, work_on
 
 __all__ = ["current_dual_write", "dual_write_sessions", "send"]
 
@@ -60,6 +60,8 @@ class SessionWriter(Protocol):
 # By the class of the sessions, of which each sessionmaker has one of its own.
 _writers: weakref.WeakKeyDictionary[type[Session], SessionWriter] = weakref.WeakKeyDictionary()
 
+_followed: weakref.WeakKeyDictionary[Session, FollowedTransaction] = weakref.WeakKeyDictionary()
+
 
 def dual_write_sessions(
     sessions: sessionmaker[Any] | scoped_session[Any] | type[Session], writer: SessionWriter
@@ -83,6 +85,8 @@ def dual_write_sessions(
     _writers[made] = writer
     if is_new:
         event.listen(made, "after_transaction_create", _before_transaction)
+        event.listen(made, "after_begin", _on_connection)
+        event.listen(made, "after_transaction_end", _after_transaction)
 
 
 def _class_of(sessions: Any) -> type[Session]:
@@ -100,6 +104,19 @@ def _before_transaction(session: Session, transaction: SessionTransaction) -> No
     writer = _writer_of(session)
     if transaction.parent is None and writer is not None:
         writer._ready_for_sessions()
+
+
+def _on_connection(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
+    work = _followed.get(session)
+    if work is not None and not work.is_over:
+        work.refuse_second_database(session, transaction, connection)
+
+
+def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
+    work = _followed.get(session)
+    if work is not None and work.is_over:
+        del _followed[session]
+        work.rolled_back()  # unless it has ended otherwise; nobody else hears of a hook that fails right before COMMIT
 
 
 def _writer_of(session: Session) -> SessionWriter | None:
@@ -136,6 +153,9 @@ def current_dual_write(session: AnySession) -> DualWrite:
     writer = _writer_of(bound)
     connection = _connection_of(bound, writer)
     work = work_on(connection)
+    if isinstance(work, FollowedTransaction) and work.is_over:
+        work.rolled_back()
+        work = None
     if work is not None and work.write is not None:
         return work.write
     if writer is None:
@@ -153,15 +173,16 @@ def _connection_of(session: Session, writer: SessionWriter | None) -> sa.Connect
 
 
 def _begin(session: Session, connection: sa.Connection, writer: SessionWriter) -> DualWrite:
+    assert_one_database(session, connection)
     records = writer._new_buffer()
     work = FollowedTransaction(
-        session,
         connection,
         writer._engine,
         records,
         lambda followed: _SessionWrite(followed, records, writer),
     )
     assert work.write is not None, "it was set when the write was made"
+    _followed[session] = work
     return work.write
 
 

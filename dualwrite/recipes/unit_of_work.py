@@ -227,6 +227,13 @@ _LISTENERS: dict[str, Callable[..., Any]] = {
 }
 
 
+def assert_one_database(session: Session, connection: sa.Connection) -> None:
+    """Raise IllegalStateError where the Session's transaction has other connections than this one."""
+    root = session.get_transaction()
+    if root is not None and any(other is not connection for other in root.connections):
+        raise IllegalStateError(_SECOND_DATABASE)
+
+
 def work_on(connection: sa.Connection) -> UnitOfWork | None:
     """The dual write that the transaction of `connection` belongs to."""
     work: UnitOfWork | None = connection.get_execution_options().get(_OPTION)
@@ -270,7 +277,7 @@ class UnitOfWork:
             raise
         self.connection.execution_options(**{_OPTION: self})
         if self.session is not None:
-            event.listen(self.session, "after_begin", self._refuse_second_database)
+            event.listen(self.session, "after_begin", self.refuse_second_database)
             event.listen(self.session, "after_transaction_create", _set_savepoint)
 
     def _assert_can_decide(self, engine: sa.Engine) -> None:
@@ -279,8 +286,8 @@ class UnitOfWork:
             raise IllegalStateError(_OTHER_ENGINE)
         if self.connection.in_nested_transaction() and not self.may_begin_in_savepoint:
             raise IllegalStateError(_NESTED)
-        if self._is_in_a_second_database():
-            raise IllegalStateError(_SECOND_DATABASE)
+        if self.session is not None:
+            assert_one_database(self.session, self.connection)
         if isinstance(self._root, sa.TwoPhaseTransaction):
             raise IllegalStateError(_TWO_PHASE)
         if self.connection.get_execution_options().get(_OPTION) is not None:
@@ -288,14 +295,15 @@ class UnitOfWork:
         if _commits_by_itself(self.connection):
             raise IllegalStateError(_AUTOCOMMIT)
 
-    def _is_in_a_second_database(self) -> bool:
-        root = None if self.session is None else self.session.get_transaction()
-        return root is not None and any(connection is not self.connection for connection in root.connections)
-
     @property
     def session(self) -> Session | None:
         """The Session, or None where the dual write runs on a bare Connection."""
         return self._binding.session
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the transaction was ended, by whomever."""
+        return self._root is None or not self._root.is_active or self.connection.get_transaction() is not self._root
 
     def flush(self) -> None:
         """Send what the Session still holds back. Raises what the database says to it."""
@@ -306,7 +314,7 @@ class UnitOfWork:
         self._assert_not_doomed()
         if self._second_database:
             raise IllegalStateError(_SECOND_DATABASE)
-        if self._root is None or not self._root.is_active or self.connection.get_transaction() is not self._root:
+        if self.is_over:
             raise TransactionEndedInsideError(
                 "the block rolled its database transaction back, which also gave the row lock away; "
                 "neither database nor Kafka was changed: leave the ending of the transaction to the dual write"
@@ -337,7 +345,7 @@ class UnitOfWork:
             _abandoned.append(self.connection)
             return
         if self.session is not None:
-            event.remove(self.session, "after_begin", self._refuse_second_database)
+            event.remove(self.session, "after_begin", self.refuse_second_database)
             event.remove(self.session, "after_transaction_create", _set_savepoint)
         self.connection.execution_options(**{_OPTION: None})
         try:
@@ -424,7 +432,8 @@ class UnitOfWork:
         # From the statement, because the event of a new savepoint comes before SQLAlchemy has named it.
         follow_savepoint(statement, self._records)
 
-    def _refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
+    def refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
+        """The Session goes to `connection` too. Raises IllegalStateError where that is another one."""
         if connection is not self.connection:
             self._second_database = True
             raise IllegalStateError(_SECOND_DATABASE)
