@@ -32,6 +32,7 @@ _RECORD_OVERHEAD_BYTES: Final = 36  # at most, besides key, value and headers
 _HEADER_OVERHEAD_BYTES: Final = 10
 _ACCEPTED_AT_ONCE: Final = 256  # while the lock is held
 _VALUES_ACCEPTED_AT_ONCE: Final = 2048
+_LARGE_VALUE_BYTES: Final = 400  # from about here on `full_batch` takes less than the builder, whose checksum is slow
 _FIELDS: Final = tuple(Record.__dataclass_fields__)
 
 
@@ -132,15 +133,16 @@ class ValueSource:
 
     def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
         """See `_Source`. What does not fill a batch joins the records that linger."""
-        while 0 < self._room <= self._left_bytes:
-            yield self._full_batch(partitions)
+        if self._left_bytes >= _LARGE_VALUE_BYTES * self.record_count:
+            while 0 < self._room <= self._left_bytes:
+                yield self._full_batch(partitions)
         yield self._accept_rest
 
     def _full_batch(self, partitions: int) -> Callable[[], Operation | None]:
         bulk, engine, first = self._bulk, self._engine, self._bulk.accepted
         transactional = engine.config.transactional_id is not None
         filled = full_batch(self._values, first, self._room, timestamp_ms=self._now_ms, transactional=transactional)
-        self._left_bytes -= sum(map(len, self._values[first : first + filled.record_count]))
+        self._left_bytes -= filled.size()  # a little more than its values: what is left fills a batch for sure
         partition = engine.choice.choose(bulk.topic, None, partitions)
 
         def accept() -> Operation | None:

@@ -1,14 +1,14 @@
 """Full record batches of nothing but values.
 
 What a record has besides its value are a few varints; they are looked up and one join makes the batch, so that no byte
-is copied twice and the checksum is left to the processor. A builder of compiled code takes as long for values of 100
-bytes, and three times as long for 1 KiB.
+is copied twice and the checksum is left to the processor: for large values that takes a third of what a builder of
+compiled code takes, whose checksum is not. For small ones its loop is the faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from dualwrite.client.encoded_batch import EncodedBatch
@@ -17,6 +17,7 @@ _NO_KEY: Final = b"\x01"
 _NO_ATTRIBUTES_NO_TIME_DELTA: Final = b"\0\0"
 _NO_HEADERS: Final = b"\0"
 _LEAST_RECORD_BYTES: Final = 7
+_LENGTHS_KEPT: Final = 65_536
 
 
 def _varint(number: int) -> bytes:
@@ -30,10 +31,11 @@ def _varint(number: int) -> bytes:
     return bytes(written)
 
 
-_length = lru_cache(maxsize=8192)(_varint)
-
 _before_value: Final[list[bytes]] = []
 """By offset delta: everything between a record's length and that of its value."""
+
+_lengths: Final[dict[int, bytes]] = {}
+"""As varints; a dictionary is asked twice for each record, so it is one without a function around it."""
 
 
 def _known_offsets(count: int) -> list[bytes]:
@@ -42,22 +44,33 @@ def _known_offsets(count: int) -> list[bytes]:
     return _before_value
 
 
+def _new_length(length: int) -> bytes:
+    if len(_lengths) >= _LENGTHS_KEPT:
+        _lengths.clear()
+    written = _lengths[length] = _varint(length)
+    return written
+
+
 def full_batch(
     values: Sequence[bytes], first: int, room: int, *, timestamp_ms: int, transactional: bool
 ) -> EncodedBatch:
     """As many values from `first` on as `room` bytes of records take, and one at least."""
-    some = values[first : first + room // _LEAST_RECORD_BYTES + 1]
+    most = min(room // _LEAST_RECORD_BYTES + 1, len(values) - first)
     parts: list[bytes] = []
+    add = parts.append
     used = count = 0
-    for before, value in zip(_known_offsets(len(some)), some, strict=False):
-        head = before + _length(len(value))
-        size = len(head) + len(value) + 1
-        length = _length(size)
-        used += len(length) + size
+    for before, value in zip(_known_offsets(most), islice(values, first, first + most), strict=False):
+        length = len(value)
+        head = before + (_lengths.get(length) or _new_length(length))
+        size = len(head) + length + 1
+        start = (_lengths.get(size) or _new_length(size)) + head
+        used += len(start) + length + 1
         if used > room and count:
             break
         count += 1
-        parts += (length + head, value, _NO_HEADERS)
+        add(start)
+        add(value)
+        add(_NO_HEADERS)
     return EncodedBatch(
         b"".join(parts),
         record_count=count,

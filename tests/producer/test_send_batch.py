@@ -31,6 +31,22 @@ def test_values(make_producer: MakeProducer, read_committed: ReadCommitted) -> N
     assert read_committed() == values
 
 
+def test_large_values_keep_their_place_among_records_that_linger(
+    make_producer: MakeProducer, read_committed: ReadCommitted
+) -> None:
+    producer = make_producer(batch_size=4000, compression_type="gzip")
+    producer.init_transactions()
+    producer.begin_transaction()
+    values = [b"%04d" % number + b"x" * 600 for number in range(1000)]
+    producer.send("orders", b"first")
+    sent = producer.send_batch("orders", values)
+    producer.send("orders", b"last")
+    producer.commit_transaction()
+    assert read_committed() == [b"first", *values, b"last"]
+    assert sent.result()[0].offset == 1
+    assert sum(stored.record_count for stored in sent.result()) == 1000
+
+
 def test_every_kind_of_record(emulator: Emulator, make_producer: MakeProducer) -> None:
     producer = make_producer(None)
     keyed = murmur2_partition(b"key", 3)
