@@ -1,0 +1,138 @@
+"""The service: what it answers, and that nothing is lost or doubled when it is killed between its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.testing.postgres import PostgresServer
+from examples.fastapi_service import TOPIC, create_app
+from tests.support.conditions import until
+from tests.support.databases import unique
+from tests.support.topics import read_topic
+
+Use = Callable[[httpx.AsyncClient], Awaitable[None]]
+
+
+@pytest.fixture
+def database_url(postgres_server: PostgresServer) -> str:
+    url = postgres_server.create_database(unique("shop").replace("-", "_"))
+    return url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def kafka(emulator: Emulator) -> Emulator:
+    emulator.create_topic(TOPIC)
+    return emulator
+
+
+def table(database_url: str) -> list[tuple[str, str]]:
+    with sa.create_engine(database_url, poolclass=sa.NullPool).connect() as connection:
+        return [(str(order_id), item) for order_id, item in connection.execute(sa.text("SELECT id, item FROM orders"))]
+
+
+def in_process(database_url: str, kafka: Emulator, use: Use) -> None:
+    async def run() -> None:
+        app = create_app(database_url, kafka.bootstrap_servers)
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+                await use(client)
+
+    asyncio.run(run())
+
+
+def test_an_order_is_in_the_table_and_in_the_topic_once(database_url: str, kafka: Emulator) -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        lamp = {"item": "lamp"}
+        answers = await asyncio.gather(*(client.put(f"/orders/{number}", json=lamp) for number in range(20)))
+        assert {answer.status_code for answer in answers} == {201}
+        assert (await client.put("/orders/1", json=lamp)).status_code == 200
+        assert (await client.put("/orders/1", json={"item": "chair"})).status_code == 409
+        assert (await client.get("/orders/1")).json() == {"id": 1, "item": "lamp"}
+        assert (await client.get("/orders/99")).status_code == 404
+
+    in_process(database_url, kafka, use)
+    assert Counter(table(database_url)) == Counter((str(number), "lamp") for number in range(20))
+    assert Counter(read_topic(kafka.bootstrap_servers, TOPIC)) == Counter(table(database_url))
+
+
+def test_the_health_tells_what_is_in_doubt(database_url: str, kafka: Emulator) -> None:
+    """Kafka refuses to commit what the database has committed; the service goes on, and so does recovery."""
+
+    async def use(client: httpx.AsyncClient) -> None:
+        assert (await client.get("/health")).json()["in_doubt"] == []
+        kafka.faults.add(Fault(api="EndTxn", action=Error(120), count=None))  # TRANSACTION_ABORTABLE
+        assert (await client.put("/orders/1", json={"item": "lamp"})).status_code == 201
+        (in_doubt,) = (await client.get("/health")).json()["in_doubt"]
+        assert in_doubt.startswith("shop-")
+        assert (await client.put("/orders/1", json={"item": "lamp"})).status_code == 200
+        kafka.faults.clear()
+        async with asyncio.timeout(15):
+            while (await client.get("/health")).json()["in_doubt"]:  # noqa: ASYNC110 - nobody here can be told
+                await asyncio.sleep(0.01)
+
+    in_process(database_url, kafka, use)
+    assert read_topic(kafka.bootstrap_servers, TOPIC) == table(database_url) == [("1", "lamp")]
+
+
+@contextmanager
+def service(database_url: str, kafka: Emulator) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "examples.fastapi_service", "--port", "0", "--lease-ms", "1000"),
+            *("--database-url", database_url, "--bootstrap-servers", kafka.bootstrap_servers),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def order(process: subprocess.Popen[str], url: str, numbers: list[int], *, kill_after: int) -> list[int]:
+    """Send orders, eight at a time, and kill the service after so many answers; which were answered."""
+    answered: list[int] = []
+    limit = asyncio.Semaphore(8)
+
+    async def put(client: httpx.AsyncClient, number: int) -> None:
+        async with limit:
+            answer = await client.put(f"/orders/{number}", json={"item": f"item {number}"})
+            assert answer.status_code in (200, 201)
+            answered.append(number)
+            if len(answered) == kill_after:
+                process.kill()
+
+    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+        results = await asyncio.gather(*(put(client, number) for number in numbers), return_exceptions=True)
+    assert all(result is None or isinstance(result, httpx.TransportError) for result in results), results
+    return answered
+
+
+def test_killed_in_the_middle_and_asked_again(database_url: str, kafka: Emulator) -> None:
+    """What was not answered is asked for again, whether or not it was written."""
+    waiting = list(range(80))
+    for kill_after in (15, 25):
+        with service(database_url, kafka) as (process, url):
+            answered = asyncio.run(order(process, url, waiting, kill_after=kill_after))
+        assert len(answered) >= kill_after
+        waiting = [number for number in waiting if number not in answered]
+    with service(database_url, kafka) as (process, url):
+        assert asyncio.run(order(process, url, waiting, kill_after=-1)) != []
+        everything = Counter((str(number), f"item {number}") for number in range(80))
+        until(lambda: Counter(read_topic(kafka.bootstrap_servers, TOPIC)) == everything)
+        assert Counter(table(database_url)) == everything
