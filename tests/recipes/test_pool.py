@@ -1,0 +1,424 @@
+"""`DualWriterPool`: many at a time, who waits and for how long, and what the background does by itself."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, PoolTimeoutError
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.lease_table import create_lease_table
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.pool import DualTransaction, DualWriterPool
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario
+from tests.recipes.pools import LeaseTable, make_pool, prefix_of, put, write, written
+from tests.support.conditions import until
+from tests.support.databases import Database, unique
+
+DEADLINE_S = 30
+
+
+@pytest.fixture
+def scenario(database: Database, emulator: Emulator) -> Scenario:
+    return Scenario(database, emulator, transactional_id=f"{unique('pool')}-0")
+
+
+@pytest.fixture
+def leases(scenario: Scenario) -> LeaseTable:
+    return LeaseTable(scenario)
+
+
+def locks_whole_database(scenario: Scenario) -> bool:
+    return scenario.database.engine.dialect.name == "sqlite"
+
+
+class OrdinaryError(Exception):
+    pass
+
+
+class Holder:
+    """A thread whose dual write holds a slot of `pool` until it is let go."""
+
+    def __init__(self, scenario: Scenario, **settings: Any) -> None:
+        self._holds = threading.Event()
+        self._go = threading.Event()
+        self.pool = make_pool(scenario, pause=AtPoint(PausePoint.AFTER_BEGIN, self._hold), **settings)
+        self._thread = threading.Thread(target=write, args=(self.pool, scenario, 1), daemon=True)
+        self._thread.start()
+        assert self._holds.wait(DEADLINE_S)
+
+    def _hold(self) -> None:
+        self._holds.set()
+        assert self._go.wait(DEADLINE_S)
+
+    def let_go(self) -> None:
+        self._go.set()
+        self._thread.join(DEADLINE_S)
+
+
+@pytest.fixture
+def holder(scenario: Scenario) -> Iterator[Callable[..., Holder]]:
+    made: list[Holder] = []
+
+    def make(**settings: Any) -> Holder:
+        made.append(Holder(scenario, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.let_go()
+        each.pool.close()
+
+
+# ---- many at a time ---------------------------------------------------------------------------------------------
+
+
+def test_threads_write_at_once_under_ids_of_their_own(scenario: Scenario, leases: LeaseTable) -> None:
+    together = threading.Barrier(1 if locks_whole_database(scenario) else 4, timeout=DEADLINE_S)
+
+    def meet(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_PREPARE:
+            together.wait()
+
+    with make_pool(scenario, max_writers=4, pause=meet) as pool, ThreadPoolExecutor(8) as threads:
+        writes = list(threads.map(lambda number: write(pool, scenario, number), range(8)))
+        assert pool.status.in_use == pool.status.waiting == 0
+    assert {tx.outcome for tx in writes} == {Outcome.COMMITTED}
+    if not locks_whole_database(scenario):
+        assert len({tx.transactional_id for tx in writes}) == 4
+    assert set(leases.owners().values()) == {None}
+    assert written(scenario) == {str(number) for number in range(8)}
+    scenario.assert_nothing_open()
+
+
+def test_two_pools_share_the_ids_out(scenario: Scenario, leases: LeaseTable) -> None:
+    with make_pool(scenario) as first, make_pool(scenario) as second:
+        ids = [write(pool, scenario, number).transactional_id for number, pool in enumerate((first, second, first))]
+        assert ids == [f"{prefix_of(scenario)}-{slot}" for slot in (0, 1, 0)]
+        assert len(set(leases.owners().values())) == 2
+    with make_pool(scenario) as third:
+        assert write(third, scenario, 3).transactional_id == f"{prefix_of(scenario)}-0"
+    assert written(scenario) == {"0", "1", "2", "3"}
+
+
+def test_a_block_that_fails_or_has_no_records_needs_no_id(holder: Callable[..., Holder], scenario: Scenario) -> None:
+    if locks_whole_database(scenario):
+        pytest.skip("one dual write at a time, so each has its id from the start")
+    pool = holder(max_writers=1, acquire_timeout_ms=0).pool
+    with pool.transaction() as tx:
+        tx.session.execute(sa.text("SELECT 1"))
+    assert tx.outcome is Outcome.COMMITTED
+    assert tx.transactional_id is None
+    with pytest.raises(OrdinaryError), pool.transaction() as tx:
+        put(tx, scenario, 2)
+        raise OrdinaryError
+    assert tx.outcome is Outcome.ROLLED_BACK
+
+
+def test_who_waits_too_long_hears_how_many_there_are(holder: Callable[..., Holder], scenario: Scenario) -> None:
+    held = holder(max_writers=1, acquire_timeout_ms=50)
+    with pytest.raises(PoolTimeoutError, match=r"within 50 ms: 1 of 1 carry a dual write; 0 more blocks wait; nothing"):
+        write(held.pool, scenario, 2)
+    assert held.pool.status.timeouts_total == 1
+    held.let_go()
+    write(held.pool, scenario, 3)
+    assert written(scenario) == {"1", "3"}
+
+
+def test_who_waits_is_served_in_the_order_of_asking(holder: Callable[..., Holder], scenario: Scenario) -> None:
+    if locks_whole_database(scenario):
+        pytest.skip("SQLite itself lets its writers wait in no order")
+    held = holder(max_writers=1)
+    with ThreadPoolExecutor() as threads:
+        writes = []
+        for number in range(2, 7):
+            writes.append(threads.submit(write, held.pool, scenario, number))
+            until(lambda: held.pool.status.waiting == len(writes))
+        held.let_go()
+    offsets = [each.result().prepared_state for each in writes]
+    epochs = [int(str(state).split(":")[1]) for state in offsets]
+    assert epochs == sorted(epochs)
+    assert written(scenario) == {str(number) for number in range(1, 7)}
+
+
+def test_blocks_may_hold_every_connection_of_the_engine(scenario: Scenario, database: Database) -> None:
+    """A lease that needed one more would wait for those who wait for it."""
+    if locks_whole_database(scenario):
+        pytest.skip("one dual write at a time")
+    engine = sa.create_engine(database.url, pool_size=2, max_overflow=0, pool_timeout=5)
+    together = threading.Barrier(2, timeout=DEADLINE_S)
+
+    def write_together(number: int) -> None:
+        with pool.transaction() as tx:
+            put(tx, scenario, number)
+            together.wait()
+
+    with make_pool(scenario, engine=engine) as pool, ThreadPoolExecutor() as threads:
+        list(threads.map(write_together, (1, 2)))
+    assert written(scenario) == {"1", "2"}
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_snapshot_is_taken_after_the_id(scenario: Scenario, database: Database, level: str) -> None:
+    """Otherwise each dual write would fail that began before the last one under its id had ended."""
+    if locks_whole_database(scenario):
+        pytest.skip("one dual write at a time")
+    engine = sa.create_engine(database.url, isolation_level=level)
+    together = threading.Barrier(2, timeout=DEADLINE_S)
+
+    def write_together(number: int) -> None:
+        with pool.transaction() as tx:
+            tx.session.execute(sa.text("SELECT 1"))
+            together.wait()
+            put(tx, scenario, number)
+
+    with make_pool(scenario, engine=engine, max_writers=2) as pool, ThreadPoolExecutor(2) as threads:
+        list(threads.map(write_together, range(10)))
+    assert written(scenario) == {str(number) for number in range(10)}
+
+
+@pytest.mark.parametrize("bind", [sa.orm.Session, sa.Engine.connect])
+def test_the_callers_own_session_or_connection(scenario: Scenario, bind: Callable[[sa.Engine], Any]) -> None:
+    with make_pool(scenario) as pool, bind(scenario.database.engine) as bound:
+        with pool.transaction(bound) as tx:
+            put_on_connection(tx, scenario, 1)
+        assert not bound.in_transaction()
+    assert written(scenario) == {"1"}
+
+
+def put_on_connection(tx: DualTransaction, scenario: Scenario, number: int) -> None:
+    tx.connection.execute(
+        sa.text("INSERT INTO events (id, event_key, body) VALUES (:id, 'k', :body)"), {"id": number, "body": number}
+    )
+    tx.send(scenario.topic, value=str(number), key="k")
+
+
+# ---- what is left open ------------------------------------------------------------------------------------------
+
+
+def test_what_a_dead_process_left_is_recovered_in_the_background_and_used_again(
+    scenario: Scenario, leases: LeaseTable
+) -> None:
+    scenario.leave_behind(Predecessor.COMMITTED)
+    leases.add(0, "dead")
+    with make_pool(scenario) as pool:
+        with pool.transaction():
+            """A block without records wakes the background, and needs no slot."""
+        until(lambda: leases.owners().get(0, "dead") is None or locks_whole_database(scenario))
+        until(lambda: pool.status.recovered_total == 1)
+        assert write(pool, scenario, 10).transactional_id is not None
+    assert written(scenario) == {*scenario.expected, "10"}
+    scenario.assert_nothing_open()
+
+
+def test_applications_do_not_see_each_others_ids(scenario: Scenario, leases: LeaseTable) -> None:
+    scenario.leave_behind(Predecessor.COMMITTED)
+    leases.add(0, "dead")
+    prefix = prefix_of(scenario)
+    for other in (prefix[:-1], f"{prefix}-0", prefix.upper(), prefix.rpartition("-")[0]):
+        with make_pool(scenario, prefix=other) as pool:
+            assert pool.recover() == []
+    with make_pool(scenario) as pool:
+        (resolution,) = pool.recover()
+    assert resolution.transactional_id == scenario.transactional_id
+
+
+def test_a_dual_write_in_doubt_is_completed_in_the_background(scenario: Scenario, emulator: Emulator) -> None:
+    with make_pool(scenario) as pool:
+        write(pool, scenario, 1)
+        emulator.faults.add(Fault(api="EndTxn", action=Error(120)))  # TRANSACTION_ABORTABLE
+        assert write(pool, scenario, 2).outcome is Outcome.COMMITTED
+        until(lambda: pool.status.recovered_total == 1 and not pool.status.set_aside)
+        assert pool.status.idle == 1
+        write(pool, scenario, 3)
+    assert written(scenario) == {"1", "2", "3"}
+    scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_commit_without_an_answer_is_resolved_in_the_background(
+    scenario: Scenario, database: Database, applied: bool
+) -> None:
+    def lose_commit_and_database() -> None:
+        database.lose_commit(applied=applied)
+        database.refuse_new_connections()
+        pool._background_engine.dispose()
+
+    strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
+    with make_pool(scenario, pause=strike, resolve_timeout_ms=100) as pool:
+        with pytest.raises(OutcomeUnknown), pool.transaction() as tx:
+            put(tx, scenario, 1)
+        assert tx.outcome is None
+        assert pool.status.set_aside == (scenario.transactional_id,)
+        until(lambda: pool.status.background_failures_total > 0)
+        assert pool.status.last_background_error is not None
+        database.come_back()
+        until(lambda: tx.outcome is not None and not pool.status.set_aside)
+        assert tx.outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
+        write(pool, scenario, 2)
+    assert written(scenario) == {*({"1"} if applied else set()), "2"}
+    scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("point", list(PausePoint))
+def test_an_interruption_at_a_point(scenario: Scenario, point: PausePoint) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with make_pool(scenario, pause=AtPoint(point, interrupt)) as pool:
+        with pytest.raises(KeyboardInterrupt):
+            write(pool, scenario, 1)
+        assert pool.status.in_use == 0
+        write(pool, scenario, 2)
+        until(lambda: not pool.status.set_aside)
+    assert written(scenario) == {*({"1"} if point in POINTS_AFTER_THE_DECISION else set()), "2"}
+    scenario.assert_nothing_open()
+
+
+def test_the_background_survives_a_database_that_goes_away(scenario: Scenario, database: Database) -> None:
+    with make_pool(scenario, lease_ms=300) as pool:
+        write(pool, scenario, 1)
+        database.refuse_new_connections()
+        if not locks_whole_database(scenario):  # a connection of SQLite must not be closed while a thread uses it
+            database.cut()
+        until(lambda: pool.status.background_failures_total >= 3)
+        assert pool.status.last_background_error is not None
+        database.come_back()
+        until(lambda: pool.status.last_background_error is None)
+        write(pool, scenario, 2)
+    assert written(scenario) == {"1", "2"}
+
+
+# ---- the end ----------------------------------------------------------------------------------------------------
+
+
+def test_closing_waits_for_blocks_and_lets_none_begin(
+    holder: Callable[..., Holder], scenario: Scenario, leases: LeaseTable
+) -> None:
+    held = holder()
+    with ThreadPoolExecutor() as threads:
+        closing = threads.submit(held.pool.close)
+        until(lambda: held.pool._writes._shelf.is_closed)
+        with pytest.raises(IllegalStateError, match="closed"):
+            write(held.pool, scenario, 2)
+        assert not closing.done()
+        held.let_go()
+        closing.result(DEADLINE_S)
+    assert leases.owners() == {0: None}
+    assert written(scenario) == {"1"}
+    held.pool.close()
+
+
+def test_a_block_may_end_after_the_pool_was_closed(holder: Callable[..., Holder], scenario: Scenario) -> None:
+    if locks_whole_database(scenario):
+        pytest.skip("closing would wait for the lock that the block holds")
+    held = holder()
+    held.pool.close(timeout_s=0)
+    held.let_go()
+    assert written(scenario) == {"1"}
+
+
+def test_what_is_in_doubt_when_a_pool_closes_is_for_the_next_one(
+    scenario: Scenario, emulator: Emulator, leases: LeaseTable
+) -> None:
+    with make_pool(scenario) as pool:
+        write(pool, scenario, 1)
+        away = emulator.faults.add(Fault(api="EndTxn", action=Error(120), count=None))
+        emulator.faults.add(Fault(api="InitProducerId", action=Error(53), count=None))
+        write(pool, scenario, 2)
+    assert set(leases.owners()) == {0}
+    assert leases.owners()[0] is not None
+    assert away is not None
+    emulator.faults.clear()
+    with make_pool(scenario) as pool:
+        (resolution,) = pool.recover()
+        assert resolution.outcome is Outcome.COMMITTED
+    assert written(scenario) == {"1", "2"}
+    scenario.assert_nothing_open()
+
+
+def test_a_forked_child_has_ids_of_its_own(scenario: Scenario, database: Database, leases: LeaseTable) -> None:
+    if locks_whole_database(scenario):
+        pytest.skip("SQLite's connections must not be carried across a fork at all")
+    with make_pool(scenario) as pool:
+        write(pool, scenario, 1)
+        with pool.transaction() as tx:
+            put(tx, scenario, 2)
+            child = os.fork()
+            if child == 0:
+                os._exit(_child_that_writes(pool, scenario, database))
+            assert os.waitpid(child, 0)[1] == 0
+        assert tx.transactional_id == f"{prefix_of(scenario)}-0"
+        assert pool.status.moved_total == 0
+    assert written(scenario) == {"1", "2", "3"}
+
+
+def _child_that_writes(pool: DualWriterPool, scenario: Scenario, database: Database) -> int:
+    database.engine.dispose(close=False)
+    tx = write(pool, scenario, 3)
+    return 0 if tx.transactional_id == f"{prefix_of(scenario)}-1" else 1
+
+
+def test_a_forked_child_does_not_end_its_parents_block(scenario: Scenario) -> None:
+    if locks_whole_database(scenario):
+        pytest.skip("SQLite's connections must not be carried across a fork at all")
+    me = os.getpid()
+    with make_pool(scenario) as pool:
+        try:
+            with pool.transaction() as tx:
+                put(tx, scenario, 1)
+                child = os.fork()
+                if child:
+                    assert os.waitpid(child, 0)[1] == 0
+        except IllegalStateError as error:
+            assert os.getpid() != me
+            os._exit(0 if "belongs to the process that forked" in str(error) else 1)
+        finally:
+            if os.getpid() != me:
+                os._exit(2)
+    assert written(scenario) == {"1"}
+
+
+# ---- misuse -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"prefix": ""}, "prefix takes"),
+        ({"prefix": "x" * 255}, "of 1 to 255 characters"),
+        ({"max_writers": 0}, "max_writers takes a whole number of at least 1, not 0"),
+        ({"lease_ms": 5}, "lease_ms takes a whole number of at least 100, not 5"),
+        ({"acquire_timeout_ms": -1}, "acquire_timeout_ms takes"),
+        ({"transactional_id": "t"}, "a pool makes its ids from the prefix"),
+        ({"no_such_setting": 1}, "no_such_setting"),
+    ],
+)
+def test_a_setting_that_is_not_one(settings: dict[str, Any], sentence: str) -> None:
+    engine = sa.create_engine("sqlite://")
+    with pytest.raises(ConfigError, match=sentence):
+        DualWriterPool(engine, **{"prefix": "p", "bootstrap_servers": "127.0.0.1:1", **settings})
+
+
+def test_a_database_whose_clock_nobody_knows_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = sa.create_engine("sqlite://")
+    monkeypatch.setattr(engine.dialect, "name", "firebird")
+    with pytest.raises(ConfigError, match=r"whose clock can be asked \(postgresql, .*, not firebird"):
+        DualWriterPool(engine, prefix="p", bootstrap_servers="127.0.0.1:1")
+
+
+def test_a_table_that_nobody_made(scenario: Scenario) -> None:
+    with make_pool(scenario, create_table=False) as pool:
+        with pytest.raises(Exception, match="kafka_transaction_lease does not exist"):
+            write(pool, scenario, 1)
+        create_lease_table(scenario.database.engine)
+        write(pool, scenario, 1)
+    assert written(scenario) == {"1"}
