@@ -1,14 +1,9 @@
-"""A process that carries records from one topic to a table and another topic: `python -m tests.crash.consuming_worker`.
-
-Runs until it is killed, or until its standard input ends.
-"""
+"""A process that carries records from one topic to a table and another topic."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import select
-import sys
+from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -18,6 +13,7 @@ from tests.crash.scenario import make_writer
 from tests.support.consumers import LIBRARIES
 
 SESSION_TIMEOUT_MS = 1_000
+MAX_RECORDS = 3
 
 # No constraint: what is written twice is there twice.
 carried = sa.Table("carried", sa.MetaData(), sa.Column("place", sa.String(40)), sa.Column("body", sa.String(100)))
@@ -30,22 +26,24 @@ def carry(tx: DualTransaction, record: ConsumedRecord) -> None:
     tx.send("out", record.value, key=place)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    for name in ("--database-url", "--bootstrap-servers", "--transactional-id", "--place", "--library"):
-        parser.add_argument(name, required=True)
-    arguments = parser.parse_args()
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    engine = sa.create_engine(arguments.database_url)
-    place = OffsetsInDatabase(engine) if arguments.place == "database" else OffsetsInTransaction()
-    consumer = LIBRARIES[arguments.library](arguments.bootstrap_servers, "carriers", SESSION_TIMEOUT_MS)
-    writer = make_writer(engine, arguments.bootstrap_servers, arguments.transactional_id)
-    pipeline = ConsumeTransformWrite(writer, consumer, ["in"], carry, offsets=place, max_records=7)
-    while not select.select([sys.stdin], [], [], 0)[0]:
+class Task(NamedTuple):
+    """What a worker needs to know."""
+
+    database_url: str
+    bootstrap_servers: str
+    transactional_id: str
+    library: str
+    place: str
+
+
+def work(task: Task, end: Connection) -> None:
+    """Until it is killed, or told to end."""
+    engine = sa.create_engine(task.database_url)
+    place = OffsetsInDatabase(engine) if task.place == "database" else OffsetsInTransaction()
+    consumer = LIBRARIES[task.library](task.bootstrap_servers, "carriers", SESSION_TIMEOUT_MS)
+    writer = make_writer(engine, task.bootstrap_servers, task.transactional_id)
+    pipeline = ConsumeTransformWrite(writer, consumer, ["in"], carry, offsets=place, max_records=MAX_RECORDS)
+    while not end.poll():
         pipeline.step(100)
     writer.close()
     consumer.close()
-
-
-if __name__ == "__main__":
-    main()
