@@ -18,7 +18,7 @@ from dualwrite.errors import IllegalStateError, StateRowError, TransactionDoomed
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SELECT_LOCKED, STILL_HELD, lock_row
 from dualwrite.recipes.psycopg_connections import Connections, settled
-from dualwrite.recipes.psycopg_watch import AnyConnection, Watch, assert_can_begin, is_idle
+from dualwrite.recipes.psycopg_watch import AnyConnection, Watch, assert_can_begin, is_busy, is_idle
 from dualwrite.recipes.record_buffer import RecordBuffer
 from dualwrite.recipes.state_row import not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.uninterrupted import Uninterrupted
@@ -128,6 +128,9 @@ class PsycopgTransaction:
     async def rollback(self) -> None:
         self._watch.stop()
         if self._belongs_to_the_parent:
+            return
+        if is_busy(self.connection):
+            self._drop()
             return
         try:
             await settled(self.connection.rollback())

@@ -35,6 +35,11 @@ def is_idle(connection: AnyConnection) -> bool:
     return connection.info.transaction_status == _TransactionStatus.IDLE
 
 
+def is_busy(connection: AnyConnection) -> bool:
+    """Whether a statement, a COPY, a stream or a notifies() is under way: a call would wait for it, maybe for ever."""
+    return connection.info.transaction_status == _TransactionStatus.ACTIVE or connection.lock.locked()
+
+
 def assert_can_begin(connection: AnyConnection) -> None:
     """Raise IllegalStateError where the COMMIT of this connection would not be the decision, or not be ours to send."""
     if _WATCH in vars(connection):
@@ -47,7 +52,7 @@ def assert_can_begin(connection: AnyConnection) -> None:
     if connection._num_transactions:
         raise IllegalStateError(_NESTED)
     status = connection.info.transaction_status
-    if status in (_TransactionStatus.INERROR, _TransactionStatus.ACTIVE):
+    if status == _TransactionStatus.INERROR or is_busy(connection):
         raise IllegalStateError(_NOT_READY)
     if not isinstance(connection.cursor_factory, type):
         raise IllegalStateError(_NO_CURSOR_CLASS)
@@ -102,7 +107,7 @@ class Watch:
             raise TransactionEndedInsideError(_CLOSED)
         if status == _TransactionStatus.IDLE:
             raise TransactionEndedInsideError(_ENDED)
-        if status != _TransactionStatus.INTRANS or self._nested:
+        if self._nested or is_busy(self._connection):
             raise IllegalStateError(_UNFINISHED)
 
     # -- statements ----------------------------------------------------------------------------------------------

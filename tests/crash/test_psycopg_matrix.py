@@ -38,20 +38,20 @@ _HEART = [
 
 
 @pytest.fixture
-def database(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
+def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
     made = PostgresDatabase(postgres_server)
     yield made
     made.close()
 
 
 @pytest.fixture
-def blocking(database: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
-    return PsycopgScenario(database, emulator)
+def blocking(postgres: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
+    return PsycopgScenario(postgres, emulator)
 
 
 @pytest.fixture
-def awaited(database: PostgresDatabase, emulator: Emulator) -> Iterator[AwaitedPsycopgScenario]:
-    with awaited_psycopg_scenario(database, emulator) as scenario:
+def awaited(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[AwaitedPsycopgScenario]:
+    with awaited_psycopg_scenario(postgres, emulator) as scenario:
         yield scenario
 
 

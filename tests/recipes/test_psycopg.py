@@ -1,0 +1,705 @@
+"""`PsycopgDualWriter` without crashes: connections of every origin, what ends a block, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from psycopg import pq, sql
+from psycopg.rows import dict_row
+from psycopg_pool import ConnectionPool
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import (
+    ConfigError,
+    FencedError,
+    IllegalStateError,
+    InvalidRecordError,
+    RowLockTimeoutError,
+    StateRowError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+    TransactionTooLargeError,
+)
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes import blocking
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.psycopg import PsycopgDualTransaction, PsycopgDualWriter
+from dualwrite.recipes.psycopg_transaction import PsycopgTransaction
+from dualwrite.recipes.record_buffer import RecordBuffer
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
+from tests.crash.scenario import Predecessor, Scenario, event_texts, make_writer, write_events
+from tests.support.databases import PostgresDatabase
+from tests.support.topics import read_topic
+
+
+class OrdinaryError(Exception):
+    pass
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
+    made = PostgresDatabase(postgres_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scenario(postgres: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
+    return PsycopgScenario(postgres, emulator)
+
+
+@pytest.fixture
+def writer(scenario: PsycopgScenario) -> Iterator[PsycopgDualWriter]:
+    with scenario.writer() as made:
+        yield made
+
+
+@pytest.fixture(params=[True, False], ids=["autocommit", "transactional"])
+def connection(request: pytest.FixtureRequest, scenario: Scenario) -> Iterator[psycopg.Connection]:
+    """The caller's own."""
+    with psycopg.connect(conninfo_of(scenario.database.url), autocommit=request.param) as made:
+        yield made
+
+
+def put(tx: PsycopgDualTransaction, scenario: Scenario, number: int) -> None:
+    """One event to both sides."""
+    tx.connection.execute(INSERT, (number, str(number)))
+    tx.send(scenario.topic, key="k", value=str(number))
+
+
+def break_a_statement(connection: psycopg.Connection) -> None:
+    """Violate the primary key of event 1."""
+    connection.execute(INSERT, (1, "again"))
+
+
+# -- where connections come from --
+
+
+@contextmanager
+def from_a_pool(conninfo: str) -> Iterator[ConnectionPool]:
+    with ConnectionPool(conninfo, min_size=1, max_size=2) as pool:
+        yield pool
+        pool.close()
+
+
+@contextmanager
+def from_an_autocommit_pool(conninfo: str) -> Iterator[ConnectionPool]:
+    with ConnectionPool(conninfo, min_size=1, max_size=2, kwargs={"autocommit": True, "row_factory": dict_row}) as pool:
+        yield pool
+
+
+@contextmanager
+def from_a_function(conninfo: str) -> Iterator[Callable[[], psycopg.Connection]]:
+    yield lambda: psycopg.connect(conninfo, cursor_factory=psycopg.RawCursor)
+
+
+@pytest.mark.parametrize("source", [from_a_pool, from_an_autocommit_pool, from_a_function])
+def test_connections_of_every_origin(scenario: Scenario, source: Callable[[str], AbstractContextManager[Any]]) -> None:
+    with source(conninfo_of(scenario.database.url)) as database, writer_on(database, scenario) as writer:
+        for number in range(8):  # beyond psycopg's threshold for preparing a statement
+            with writer.transaction() as tx:
+                tx.connection.cursor().execute(sql.SQL("SELECT 1"))
+                psycopg.Cursor(tx.connection).execute(INSERT, (number, str(number)))
+                tx.send(scenario.topic, key="k", value=str(number))
+            scenario.expected.append(str(number))
+        with pytest.raises(OrdinaryError), writer.transaction() as tx:
+            psycopg.Cursor(tx.connection).execute(INSERT, (9, "9"))
+            tx.send(scenario.topic, value="9")
+            raise OrdinaryError
+        assert writer.recover().outcome is Outcome.NOTHING
+    scenario.assert_both_sides_agree()
+
+
+def writer_on(database: Any, scenario: Scenario, **settings: Any) -> PsycopgDualWriter:
+    return PsycopgDualWriter(
+        database,
+        transactional_id=scenario.transactional_id,
+        bootstrap_servers=scenario.emulator.bootstrap_servers,
+        **settings,
+    )
+
+
+def test_a_pool_gets_its_connection_back_as_it_was(scenario: Scenario) -> None:
+    with ConnectionPool(conninfo_of(scenario.database.url), min_size=1, max_size=1, timeout=10) as pool:
+        with writer_on(pool, scenario) as writer:
+            for _ in range(2):
+                with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
+                    put(tx, scenario, 1)
+                    with pytest.raises(psycopg.errors.UniqueViolation):
+                        break_a_statement(tx.connection)
+        with pool.connection() as connection:
+            assert "commit" not in vars(connection)
+            assert connection.cursor_factory is psycopg.Cursor
+            connection.execute("SELECT 1")
+
+
+def test_a_connection_that_went_away_while_nobody_used_it_is_replaced(
+    scenario: PsycopgScenario, writer: PsycopgDualWriter
+) -> None:
+    assert scenario.write(writer, 1).error is None
+    scenario.database.cut()
+    assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_so_are_those_of_a_pool(scenario: Scenario) -> None:
+    with ConnectionPool(conninfo_of(scenario.database.engine.url), min_size=2, max_size=2) as pool:
+        pool.wait()
+        with writer_on(pool, scenario) as writer:
+            writer.recover()
+            scenario.database.cut()
+            with writer.transaction() as tx:
+                put(tx, scenario, 1)
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_the_callers_own_connection(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+) -> None:
+    with writer.transaction(connection) as tx:
+        assert tx.connection is connection
+        put(tx, scenario, 1)
+    scenario.expected.append("1")
+    assert connection.info.transaction_status == pq.TransactionStatus.IDLE
+    with pytest.raises(OrdinaryError), writer.transaction(connection) as tx:
+        put(tx, scenario, 2)
+        raise OrdinaryError
+    assert connection.info.transaction_status == pq.TransactionStatus.IDLE
+    connection.execute("SELECT 1")
+    connection.rollback()
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_the_connection_did_before_the_block_belongs_to_it(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection, fails: bool
+) -> None:
+    if connection.autocommit:
+        connection.execute("BEGIN")
+    connection.execute(INSERT, (1, "1"))
+    try:
+        with writer.transaction(connection) as tx:
+            tx.send(scenario.topic, key="k", value="1")
+            if fails:
+                raise OrdinaryError
+    except OrdinaryError:
+        pass
+    scenario.expected += [] if fails else ["1"]
+    scenario.assert_both_sides_agree()
+
+
+def test_the_transaction_is_as_the_connection_says(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+) -> None:
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    connection.deferrable = False
+    with writer.transaction(connection) as tx:
+        assert tx.connection.execute("SHOW transaction_isolation").fetchone() == ("repeatable read",)
+        put(tx, scenario, 1)
+    connection.read_only = True
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction), writer.transaction(connection) as tx:
+        tx.send(scenario.topic, value="2")
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+# -- what a block means --
+
+
+def test_the_outcome_and_the_state_that_was_stored(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+    with writer.transaction() as tx:
+        assert tx.outcome is None
+        put(tx, scenario, 1)
+    assert tx.outcome is Outcome.COMMITTED
+    assert tx.prepared_state == scenario.row()
+    assert tx.transactional_id == writer.transactional_id == scenario.transactional_id
+    with pytest.raises(IllegalStateError, match="ended"):
+        tx.send(scenario.topic, value="late")
+
+
+def test_without_records_it_is_a_database_transaction(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+    with writer.transaction() as tx:
+        tx.connection.execute(INSERT, (1, "1"))
+    assert tx.outcome is Outcome.COMMITTED
+    assert tx.transactional_id is None
+    assert scenario.row().is_empty
+    assert scenario.emulator.transactions() == []
+
+
+def test_offsets_are_committed_with_it(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+        tx.send_offsets({(scenario.topic, 0): 7}, "readers")
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_an_exception_is_the_callers_own_and_neither_side_is_written(
+    scenario: Scenario, writer: PsycopgDualWriter
+) -> None:
+    mine = OrdinaryError("mine")
+    with pytest.raises(OrdinaryError) as caught, writer.transaction() as tx:
+        put(tx, scenario, 1)
+        raise mine
+    assert caught.value is mine
+    assert tx.outcome is Outcome.ROLLED_BACK
+    assert scenario.emulator.transactions() == []
+    scenario.assert_both_sides_agree()
+
+
+def test_a_swallowed_statement_error_ends_in_an_exception(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+) -> None:
+    with writer.transaction(connection) as tx:
+        put(tx, scenario, 1)
+    scenario.expected.append("1")
+    with pytest.raises(TransactionDoomedError, match="UniqueViolation") as caught, writer.transaction(connection) as tx:
+        put(tx, scenario, 2)
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            break_a_statement(tx.connection)
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            tx.connection.execute("SELECT 1")
+    assert isinstance(caught.value.__cause__, psycopg.errors.UniqueViolation)
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("refused", [{"value": 5}, {"value": b"x" * 50_000_000}])
+def test_a_refused_record_that_is_swallowed_dooms_the_block(
+    scenario: Scenario, writer: PsycopgDualWriter, refused: dict[str, Any]
+) -> None:
+    with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        with pytest.raises((InvalidRecordError, TransactionTooLargeError)):
+            tx.send(scenario.topic, **refused)
+    scenario.assert_both_sides_agree()
+
+
+# -- savepoints --
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+) -> None:
+    with writer.transaction(connection) as tx:
+        put(tx, scenario, 1)
+        with tx.connection.transaction():
+            put(tx, scenario, 2)
+            with pytest.raises(OrdinaryError), tx.connection.transaction("named"):
+                put(tx, scenario, 3)
+                raise OrdinaryError
+            put(tx, scenario, 4)
+        with tx.connection.transaction() as nested:
+            put(tx, scenario, 5)
+            raise psycopg.Rollback(nested)
+        with tx.connection.transaction(force_rollback=True):
+            put(tx, scenario, 6)
+        with pytest.raises(psycopg.errors.UniqueViolation), tx.connection.transaction():
+            tx.send(scenario.topic, value="7")
+            break_a_statement(tx.connection)
+        put(tx, scenario, 8)
+    scenario.expected += ["1", "2", "4", "8"]
+    scenario.assert_both_sides_agree()
+
+
+def test_a_rollback_that_leaves_several_savepoints(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+        with tx.connection.transaction() as outer:
+            put(tx, scenario, 2)
+            with tx.connection.transaction():
+                put(tx, scenario, 3)
+                raise psycopg.Rollback(outer)
+        put(tx, scenario, 4)
+    scenario.expected += ["1", "4"]
+    scenario.assert_both_sides_agree()
+
+
+def test_savepoints_as_statements(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+    with writer.transaction() as tx:
+        execute = tx.connection.execute
+        put(tx, scenario, 1)
+        execute("/* one */ SAVEPOINT Mine")
+        put(tx, scenario, 2)
+        execute(sql.SQL("ROLLBACK TO SAVEPOINT {}").format(sql.Identifier("mine")))
+        put(tx, scenario, 3)
+        execute(b"-- two\nrollback to mine")
+        tx.connection.cursor().execute('SAVEPOINT "Other"')
+        put(tx, scenario, 4)
+        execute('RELEASE "Other"')
+        put(tx, scenario, 5)
+    scenario.expected += ["1", "4", "5"]
+    scenario.assert_both_sides_agree()
+
+
+def test_savepoints_inside_a_pipeline(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+    with writer.transaction() as tx:
+        with tx.connection.pipeline():
+            put(tx, scenario, 1)
+            with pytest.raises(OrdinaryError), tx.connection.transaction():
+                put(tx, scenario, 2)
+                raise OrdinaryError
+            with tx.connection.transaction():
+                put(tx, scenario, 3)
+        put(tx, scenario, 4)
+    scenario.expected += ["1", "3", "4"]
+    scenario.assert_both_sides_agree()
+
+
+# -- what would end the transaction --
+
+
+@pytest.mark.parametrize("swallow", [True, False])
+@pytest.mark.parametrize("call", ["commit", "rollback"])
+def test_the_connections_own_commit_and_rollback_are_refused(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection, call: str, swallow: bool
+) -> None:
+    expected = TransactionDoomedError if swallow else TransactionEndedInsideError
+    with pytest.raises(expected), writer.transaction(connection) as tx:
+        put(tx, scenario, 1)
+        try:
+            getattr(tx.connection, call)()
+        except TransactionEndedInsideError:
+            if not swallow:
+                raise
+    scenario.assert_both_sides_agree()
+    connection.execute(INSERT, (2, "2"))
+    connection.commit()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COMMIT",
+        " rollback",
+        "END",
+        "commit and chain",
+        "PREPARE TRANSACTION 'x'",
+        b"ABORT",
+        sql.SQL("COMMIT"),
+        "/* so */ COMMIT",
+        "--\nROLLBACK",
+    ],
+)
+def test_a_written_out_end_of_the_transaction_is_refused(
+    scenario: Scenario, writer: PsycopgDualWriter, statement: Any
+) -> None:
+    with pytest.raises(TransactionEndedInsideError, match="not executed"), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        tx.connection.execute(statement)
+    scenario.assert_both_sides_agree()
+
+
+def raw(connection: psycopg.Connection, statement: str) -> None:
+    """Past everything that a dual write can see."""
+    connection.pgconn.exec_(statement.encode())
+
+
+@pytest.mark.parametrize("go_on", [True, False])
+@pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT", "COMMIT AND CHAIN", "COMMIT; BEGIN", "ROLLBACK AND CHAIN"])
+def test_a_transaction_that_was_ended_past_the_connection(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection, ending: str, go_on: bool
+) -> None:
+    """Found by the mark that the transaction bore, even where another one has begun since."""
+    with pytest.raises(TransactionEndedInsideError), writer.transaction(connection) as tx:
+        put(tx, scenario, 1)
+        raw(tx.connection, ending)
+        if go_on:
+            put(tx, scenario, 2)
+    assert scenario.row().is_empty
+    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
+    scenario.assert_nothing_open()
+
+
+def test_a_savepoint_from_before_the_block_takes_the_block_with_it(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+) -> None:
+    connection.execute("BEGIN") if connection.autocommit else connection.execute("SELECT 1")
+    connection.execute("SAVEPOINT before")
+    with (
+        pytest.raises(TransactionEndedInsideError, match="savepoint from before"),
+        writer.transaction(connection) as tx,
+    ):
+        put(tx, scenario, 1)
+        tx.connection.execute("ROLLBACK TO before")
+        tx.send(scenario.topic, value="2")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_failed_transaction_that_is_asked_to_commit_is_told_by_its_answer(
+    scenario: Scenario, writer: PsycopgDualWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL answers ROLLBACK and no error."""
+    writer.recover()
+    genuine = PsycopgTransaction.commit
+
+    async def fail_before(transaction: PsycopgTransaction) -> None:
+        raw(transaction.connection, "SELECT 1/0")
+        await genuine(transaction)
+
+    monkeypatch.setattr(PsycopgTransaction, "commit", fail_before)
+    for send in (True, False):
+        with pytest.raises(TransactionDoomedError, match="answered COMMIT with ROLLBACK"), writer.transaction() as tx:
+            tx.connection.execute(INSERT, (1, "1"))
+            if send:
+                tx.send(scenario.topic, value="1")
+        assert tx.outcome is Outcome.ROLLED_BACK
+    assert writer.state is SlotState.READY
+    scenario.assert_both_sides_agree()
+
+
+def test_a_connection_that_was_closed_inside(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+    with pytest.raises(TransactionEndedInsideError, match="closed or lost"), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        tx.connection.close()
+    assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_what_is_unfinished_at_the_end(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+    for unfinished in (psycopg.Connection.transaction, psycopg.Connection.pipeline):
+        with ExitStack() as stack, pytest.raises(IllegalStateError, match=r"ended inside connection\."):
+            with writer.transaction() as tx:
+                put(tx, scenario, 1)
+                stack.enter_context(getattr(tx.connection, unfinished.__name__)())
+            stack.pop_all()
+    with pytest.raises(IllegalStateError, match="stream"), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        rows = tx.connection.cursor().stream("SELECT generate_series(1, 10)")
+        next(rows)
+    with pytest.raises(OrdinaryError), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        for _ in tx.connection.cursor().stream("SELECT generate_series(1, 10)"):
+            raise OrdinaryError  # the traceback holds the stream, which holds the connection's lock
+    assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+# -- connections whose COMMIT is not the decision --
+
+
+def test_no_dual_write_inside_a_block_of_psycopg(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+) -> None:
+    with connection.transaction():
+        with pytest.raises(IllegalStateError, match="outermost"), writer.transaction(connection):
+            pass
+        connection.execute(INSERT, (1, "1"))
+    with writer.transaction(connection) as tx:
+        tx.send(scenario.topic, value="1")
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_no_dual_write_in_pipeline_mode(writer: PsycopgDualWriter, connection: psycopg.Connection) -> None:
+    with connection.pipeline():
+        with pytest.raises(IllegalStateError, match="pipeline"), writer.transaction(connection):
+            pass
+
+
+def test_no_dual_write_in_a_two_phase_transaction(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+    with psycopg.connect(conninfo_of(scenario.database.url)) as connection:
+        connection.tpc_begin("ours")
+        with pytest.raises(IllegalStateError, match="tpc_begin"), writer.transaction(connection):
+            pass
+        connection.tpc_rollback()
+        with pytest.raises(psycopg.ProgrammingError), writer.transaction(connection) as tx:
+            put(tx, scenario, 1)
+            tx.connection.tpc_begin("ours")
+    scenario.assert_both_sides_agree()
+
+
+def test_no_dual_write_in_a_transaction_that_has_failed(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+) -> None:
+    if connection.autocommit:
+        connection.execute("BEGIN")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        connection.execute("SELECT 1/0")
+    with pytest.raises(IllegalStateError, match="failed already"), writer.transaction(connection):
+        pass
+    connection.rollback()
+
+
+def test_no_dual_write_inside_another(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+) -> None:
+    with PsycopgScenario(scenario.database, scenario.emulator).writer() as inner:
+        with writer.transaction(connection) as tx:
+            put(tx, scenario, 1)
+            with pytest.raises(IllegalStateError, match="already carries"), writer.transaction(connection):
+                pass
+            with pytest.raises(IllegalStateError, match="cannot decide two"), inner.transaction(connection):
+                pass
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_connection_to_another_database(
+    scenario: Scenario, writer: PsycopgDualWriter, postgres_server: PostgresServer
+) -> None:
+    """A lost commit would be looked up in the wrong one, and Kafka told to abort what is committed."""
+    other = PsycopgScenario(PostgresDatabase(postgres_server), scenario.emulator)
+    with psycopg.connect(conninfo_of(other.database.url)) as connection:
+        with pytest.raises(IllegalStateError, match="another database"), writer.transaction(connection):
+            pass
+        assert connection.info.transaction_status == pq.TransactionStatus.IDLE
+        connection.execute("SELECT 1")
+        with pytest.raises(IllegalStateError, match="another database"), writer.transaction(connection):
+            pass
+        assert connection.info.transaction_status == pq.TransactionStatus.INTRANS
+        connection.commit()
+    other.database.close()
+    assert scenario.write(writer, 1).error is None
+
+
+def test_a_cursor_factory_that_is_no_class(
+    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+) -> None:
+    connection.cursor_factory = lambda *arguments, **keywords: psycopg.Cursor(*arguments, **keywords)  # type: ignore
+    with pytest.raises(IllegalStateError, match="cursor_factory"), writer.transaction(connection):
+        pass
+
+
+@pytest.mark.parametrize("wrong", [5, None, sa.create_engine("sqlite://")])
+def test_what_is_no_database(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="conninfo"):
+        PsycopgDualWriter(wrong, transactional_id="t", bootstrap_servers="127.0.0.1:1")
+
+
+def test_what_is_no_connection(writer: PsycopgDualWriter) -> None:
+    with pytest.raises(IllegalStateError, match=r"psycopg\.Connection"), writer.transaction("dbname=x"):  # type: ignore
+        pass
+
+
+# -- the row --
+
+
+def test_the_table_is_made_where_it_is_missing(postgres_server: PostgresServer, emulator: Emulator) -> None:
+    database = PostgresDatabase(postgres_server)
+    conninfo = conninfo_of(database.url)
+    settings: dict[str, Any] = {"transactional_id": "t", "bootstrap_servers": emulator.bootstrap_servers}
+    with PsycopgDualWriter(conninfo, create_table=False, **settings) as careful:
+        with pytest.raises(StateRowError, match=r"schema\.sql"), careful.transaction():
+            pass
+    with PsycopgDualWriter(conninfo, **settings) as writer:
+        writer.recover()
+        writer.recover()
+    database.close()
+
+
+def test_a_locked_row_times_out_with_a_sentence(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
+    writer.recover()
+    with psycopg.connect(conninfo_of(scenario.database.url)) as holder, scenario.writer(lock_timeout_ms=30) as other:
+        holder.execute("SELECT * FROM kafka_transaction_state FOR UPDATE")
+        with pytest.raises(RowLockTimeoutError, match="stayed locked for 30 ms"), other.transaction() as tx:
+            put(tx, scenario, 1)
+    scenario.assert_both_sides_agree()
+
+
+def test_a_deleted_row_is_told(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
+    writer.recover()
+    with psycopg.connect(conninfo_of(scenario.database.url)) as other:
+        other.execute("DELETE FROM kafka_transaction_state")
+    with pytest.raises(StateRowError, match="was deleted"), writer.transaction() as tx:
+        put(tx, scenario, 1)
+    scenario.assert_both_sides_agree()
+
+
+def test_a_row_that_was_locked_by_another_transaction_is_not_written(
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+) -> None:
+    writer.recover()
+    transaction = PsycopgTransaction(connection, RecordBuffer(), None)
+    blocking.run(transaction.begin())
+    with pytest.raises(StateRowError, match="past psycopg"):  # nobody has locked it
+        blocking.run(
+            transaction.write(scenario.transactional_id, previous=PreparedTxnState(), new=PreparedTxnState("1:1"))
+        )
+    blocking.run(transaction.rollback())
+    blocking.run(transaction.close())
+    assert scenario.row().is_empty
+
+
+def test_the_lock_timeout_of_the_transaction_stays_its_own(scenario: PsycopgScenario) -> None:
+    with scenario.writer(lock_timeout_ms=20_000) as writer:
+        writer.recover()
+        transaction = blocking.run(writer._database.begin())
+        transaction.connection.execute("SET LOCAL lock_timeout = '3s'")
+        blocking.run(transaction.lock(scenario.transactional_id, timeout_ms=5_000))
+        assert transaction.connection.execute("SHOW lock_timeout").fetchone() == ("3s",)
+        blocking.run(transaction.rollback())
+        blocking.run(transaction.close())
+
+
+# -- together with DualWriter --
+
+
+def test_writers_of_both_kinds_take_an_id_over_from_one_another(scenario: PsycopgScenario) -> None:
+    def with_sqlalchemy() -> DualWriter:
+        return make_writer(scenario.database.engine, scenario.emulator.bootstrap_servers, scenario.transactional_id)
+
+    scenario.leave_behind(Predecessor.COMMITTED)
+    for number in range(1, 5):
+        writer = scenario.writer() if number % 2 else with_sqlalchemy()
+        write = write_psycopg_events if number % 2 else write_events
+        assert write(writer, scenario.topic, number).error is None
+        scenario.expected += event_texts(str(number))
+        writer.close()
+    with with_sqlalchemy() as older, scenario.writer() as newer:
+        assert write_events(older, scenario.topic, 5).error is None
+        assert write_psycopg_events(newer, scenario.topic, 6).error is None
+        scenario.expected += [*event_texts("5"), *event_texts("6")]
+        assert isinstance(write_events(older, scenario.topic, 7).error, FencedError)
+        assert write_psycopg_events(newer, scenario.topic, 8).error is None
+        scenario.expected += event_texts("8")
+    scenario.assert_both_sides_agree()
+
+
+# -- processes --
+
+
+def test_it_needs_no_sqlalchemy() -> None:
+    script = (
+        "import sys; sys.modules['sqlalchemy'] = None\n"
+        "import dualwrite.recipes.psycopg, dualwrite.recipes.psycopg_async"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_forked_child_sends_nothing_through_its_parents_connection(
+    scenario: PsycopgScenario, writer: PsycopgDualWriter
+) -> None:
+    """Neither the connection of the block, nor the one that the writer keeps."""
+    parent = os.getpid()
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+        child = os.fork()
+        if child == 0:
+            with pytest.raises(IllegalStateError, match="parent"):
+                blocking.run(tx._database.commit())
+            blocking.run(tx._database.rollback())
+            blocking.run(tx._database.close())
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    assert os.getpid() == parent
+    scenario.expected.append("1")
+    child = os.fork()
+    if child == 0:
+        scenario.database.disarm()
+        kept = writer._connections._take()
+        os._exit(0 if kept is None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
