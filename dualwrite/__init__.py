@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         TransactionAdmin as TransactionAdmin,
     )
     from dualwrite.async_producer import AsyncProducer as AsyncProducer
+    from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter as AsyncDualWriter
     from dualwrite.errors import (
         AbortableError as AbortableError,
         AdminError as AdminError,
@@ -70,6 +71,7 @@ _MODULES: Final = {
     "AsyncTransactionAdmin": "dualwrite.admin",
     "TransactionAdmin": "dualwrite.admin",
     "AsyncProducer": "dualwrite.async_producer",
+    "AsyncDualWriter": "dualwrite.recipes.sqlalchemy_async",
     "AbortableError": "dualwrite.errors",
     "AdminError": "dualwrite.errors",
     "AuthenticationError": "dualwrite.errors",

@@ -88,6 +88,21 @@ def test_the_readme_shows_the_producers_alone(run: Run, emulator: Emulator) -> N
     assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")] * 3
 
 
+def test_the_dual_write_page_shows_an_awaited_one(
+    run: Run, emulator: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = (code for code in examples(ROOT / "docs" / "dual-write.md") if "await writer.recover()" in code)
+    database = tmp_path / "shop.db"
+    with sa.create_engine(f"sqlite:///{database}").begin() as connection:
+        connection.execute(sa.text("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)"))
+    emulator.create_topic("orders")
+    run(code.replace("postgresql+asyncpg://localhost/shop", f"sqlite+aiosqlite:///{database}"))
+    assert "committed RecordMetadata(topic='orders', partition=0, offset=0" in capsys.readouterr().out
+    with sa.create_engine(f"sqlite:///{database}").connect() as connection:
+        assert connection.execute(sa.text("SELECT id, item FROM orders")).all() == [(1, "lamp")]
+    assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")]
+
+
 def test_the_emulator_page_shows_faults_and_pause_points(run: Run) -> None:
     def client(broker: Emulator) -> None:
         def transact() -> None:
