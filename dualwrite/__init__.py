@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         TransactionAdmin as TransactionAdmin,
     )
     from dualwrite.async_producer import AsyncProducer as AsyncProducer
+    from dualwrite.recipes.psycopg import PsycopgDualWriter as PsycopgDualWriter
+    from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
     from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter as AsyncDualWriter
     from dualwrite.errors import (
         AbortableError as AbortableError,
@@ -71,6 +73,8 @@ _MODULES: Final = {
     "AsyncTransactionAdmin": "dualwrite.admin",
     "TransactionAdmin": "dualwrite.admin",
     "AsyncProducer": "dualwrite.async_producer",
+    "PsycopgDualWriter": "dualwrite.recipes.psycopg",
+    "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg_async",
     "AsyncDualWriter": "dualwrite.recipes.sqlalchemy_async",
     "AbortableError": "dualwrite.errors",
     "AdminError": "dualwrite.errors",

@@ -10,6 +10,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -20,7 +21,10 @@ from dualwrite.client.metrics import Metrics
 from dualwrite.config import ACKS, COMPRESSION_TYPES, ProducerConfig
 from dualwrite.producer import Producer
 from dualwrite.security_config import SecurityConfig
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.psycopg_scenario import conninfo_of
 from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
 
 ROOT = Path(__file__).parent.parent
@@ -101,6 +105,17 @@ def test_the_dual_write_page_shows_an_awaited_one(
     with sa.create_engine(f"sqlite:///{database}").connect() as connection:
         assert connection.execute(sa.text("SELECT id, item FROM orders")).all() == [(1, "lamp")]
     assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")]
+
+
+def test_the_psycopg_page_shows_both_writers(run: Run, emulator: Emulator, postgres_server: PostgresServer) -> None:
+    database = PostgresDatabase(postgres_server)
+    conninfo = conninfo_of(database.url)
+    for code in examples(DOCS / "psycopg.md"):
+        run(code.replace("postgresql://localhost/shop", conninfo))
+    with psycopg.connect(conninfo) as connection:
+        assert connection.execute("SELECT * FROM orders ORDER BY id").fetchall() == [(1, "torch"), (3, "bulb")]
+    assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp"), ("1", "torch"), ("3", "bulb")]
+    database.close()
 
 
 def test_the_emulator_page_shows_faults_and_pause_points(run: Run) -> None:
