@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dualwrite.recipes.psycopg import PsycopgDualWriter as PsycopgDualWriter
     from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
     from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter as AsyncDualWriter
+    from dualwrite.recipes.recovery import RecoveryService as RecoveryService
     from dualwrite.errors import (
         AbortableError as AbortableError,
         AdminError as AdminError,
@@ -76,6 +77,7 @@ _MODULES: Final = {
     "PsycopgDualWriter": "dualwrite.recipes.psycopg",
     "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg_async",
     "AsyncDualWriter": "dualwrite.recipes.sqlalchemy_async",
+    "RecoveryService": "dualwrite.recipes.recovery",
     "AbortableError": "dualwrite.errors",
     "AdminError": "dualwrite.errors",
     "AuthenticationError": "dualwrite.errors",
