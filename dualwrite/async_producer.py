@@ -143,6 +143,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         self._loop = loop
         super().__init__(parsed, loop, loop.call_soon)
         self._sends_values_as_they_are = self._engine.sends_values_as_they_are
+        self._lets_loop_send = False
         self._closed = False
 
     # ---- transactions ---------------------------------------------------------------------------------------
@@ -237,6 +238,9 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         """
         if self._generation != process_generation() or _running_loop() is not self._loop:
             self._check_here()
+        if self._lets_loop_send:
+            self._lets_loop_send = False
+            await asyncio.sleep(0)  # a task that only sends would keep full batches from leaving until it is done
         # what most records are, as in `Producer.send()`
         if (
             type(value) is bytes
@@ -256,6 +260,8 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         handed = self._hand_over(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         if isinstance(handed, HeldBack):
             return await self._send_when_possible(handed)
+        if handed._index == 0:
+            self._lets_loop_send = self._engine.has_full_batches
         return handed
 
     async def _send_when_possible(self, held: HeldBack) -> AsyncRecordFuture:

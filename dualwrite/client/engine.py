@@ -121,6 +121,11 @@ class Engine:
         """Whether the transaction has anything to commit."""
         return self._manager is not None and self._manager.has_records
 
+    @property
+    def has_full_batches(self) -> bool:
+        """Whether there are batches that need not wait for more records."""
+        return self._accumulator.has_full_batches
+
     def metrics(self) -> dict[str, float]:
         """What `Producer.metrics()` gives."""
         with self.lock:

@@ -349,3 +349,14 @@ def test_both_producers_have_the_same_calls_with_the_same_arguments() -> None:
         }
 
     assert calls(Producer) == calls(AsyncProducer)
+
+
+def test_full_batches_leave_while_a_task_does_nothing_but_send(run: Run, emulator: Emulator) -> None:
+    async def main() -> None:
+        async with make(emulator, None, batch_size=1000, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
+            async with asyncio.timeout(30):
+                first = await producer.send("orders", b"x" * 100)
+                while not first.done():
+                    await producer.send("orders", b"x" * 100)
+
+    run(main())
