@@ -1,0 +1,98 @@
+"""A pipeline: orders come from Kafka, invoices go to a table and to Kafka, each order in effect exactly once.
+
+    python -m examples.pipeline
+
+The progress of the consumer is a row in the same commit. Whatever is killed and wherever partitions move, no order is
+billed twice or left out. An order that cannot be read goes to a topic of its own, in a dual write too.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.producer import Producer
+from dualwrite.recipes.consume import ConsumedRecord, ConsumeTransformWrite, OffsetsInDatabase
+from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.testing.postgres import PostgresServer
+
+PRICES = {"lamp": 20, "chair": 45}
+
+
+class Base(DeclarativeBase): ...
+
+
+class Invoice(Base):
+    __tablename__ = "invoices"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    order_id: Mapped[str]
+    amount: Mapped[int]
+
+
+def bill(tx: DualTransaction, record: ConsumedRecord) -> None:
+    """One order."""
+    order = json.loads(record.value or b"")
+    invoice = Invoice(order_id=order["id"], amount=PRICES[order["item"]])
+    tx.session.add(invoice)
+    tx.session.flush()  # the database gives the invoice its number
+    tx.send("invoices", key=record.key, value=json.dumps({"invoice": invoice.id, "amount": invoice.amount}))
+
+
+def set_aside(tx: DualTransaction, record: ConsumedRecord, error: Exception) -> None:
+    """An order that `bill` cannot take, for somebody to look at."""
+    tx.send("orders-refused", key=record.key, value=record.value, headers={"error": repr(error).encode()})
+
+
+def pipeline(engine: sa.Engine, bootstrap_servers: str, consumer: Any, name: str) -> ConsumeTransformWrite:
+    """One member of the group `billing`; each has a `name` of its own that outlives it."""
+    Base.metadata.create_all(engine)
+    writer = DualWriter(engine, bootstrap_servers=bootstrap_servers, transactional_id=f"billing-{name}")
+    return ConsumeTransformWrite(
+        writer, consumer, ["orders"], bill, offsets=OffsetsInDatabase(engine), poison=set_aside, max_records=100
+    )
+
+
+def kafka_python_consumer(bootstrap_servers: str) -> Any:
+    library: Any = import_module("kafka")
+    return library.KafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        group_id="billing",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+    )
+
+
+def place_orders(bootstrap_servers: str) -> int:
+    """Some, one of them unreadable; how many."""
+    orders = [json.dumps({"id": f"order-{number}", "item": item}) for number, item in enumerate(PRICES)]
+    with Producer(bootstrap_servers=bootstrap_servers) as producer:
+        for order in [*orders, "{"]:
+            producer.send("orders", order)
+        producer.flush()
+    return len(orders) + 1
+
+
+def main() -> None:
+    topics = {"orders": 2, "invoices": 1, "orders-refused": 1}
+    with PostgresServer.start() as postgres, Emulator(topics=topics) as kafka:
+        engine = sa.create_engine(postgres.url)
+        waiting = place_orders(kafka.bootstrap_servers)
+        consumer = kafka_python_consumer(kafka.bootstrap_servers)
+        billing = pipeline(engine, kafka.bootstrap_servers, consumer, "1")
+        while waiting > 0:  # a service would call billing.run(stop.is_set)
+            waiting -= billing.step()
+        consumer.close()
+        with engine.connect() as connection:
+            for order_id, amount in connection.execute(sa.select(Invoice.order_id, Invoice.amount)):
+                print(f"{order_id} is billed with {amount}")
+        engine.dispose()
+
+
+if __name__ == "__main__":
+    main()
