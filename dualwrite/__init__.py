@@ -15,6 +15,11 @@ if TYPE_CHECKING:
         TransactionAdmin as TransactionAdmin,
     )
     from dualwrite.async_producer import AsyncProducer as AsyncProducer
+    from dualwrite.recipes.consume import ConsumeTransformWrite as ConsumeTransformWrite
+    from dualwrite.recipes.consumed_offsets import (
+        OffsetsInDatabase as OffsetsInDatabase,
+        OffsetsInTransaction as OffsetsInTransaction,
+    )
     from dualwrite.recipes.psycopg import PsycopgDualWriter as PsycopgDualWriter
     from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
     from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter as AsyncDualWriter
@@ -74,6 +79,9 @@ _MODULES: Final = {
     "AsyncTransactionAdmin": "dualwrite.admin",
     "TransactionAdmin": "dualwrite.admin",
     "AsyncProducer": "dualwrite.async_producer",
+    "ConsumeTransformWrite": "dualwrite.recipes.consume",
+    "OffsetsInDatabase": "dualwrite.recipes.consumed_offsets",
+    "OffsetsInTransaction": "dualwrite.recipes.consumed_offsets",
     "PsycopgDualWriter": "dualwrite.recipes.psycopg",
     "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg_async",
     "AsyncDualWriter": "dualwrite.recipes.sqlalchemy_async",

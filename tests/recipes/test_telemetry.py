@@ -177,10 +177,19 @@ def test_a_writer_that_was_fenced(heard: Heard, scenario: Scenario) -> None:
     assert heard.sums("dualwrite.fenced") == {"": 1}
 
 
+def test_what_was_consumed_is_counted(heard: Heard) -> None:
+    telemetry.count_consumed("written", 3)
+    telemetry.count_consumed("poison", 1)
+    telemetry.count_consumed("written", 2)
+    assert heard.sums("dualwrite.consumed") == {"written": 5, "poison": 1}
+
+
 def test_without_opentelemetry_nothing_is_told_and_nothing_missed() -> None:
     program = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from dualwrite.recipes.telemetry import Telemetry, telemetry_of\n"
-        "assert type(telemetry_of('x')) is Telemetry"
+        "from dualwrite.recipes.telemetry import count_consumed\n"
+        "assert type(telemetry_of('x')) is Telemetry\n"
+        "count_consumed('written', 1)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
