@@ -58,13 +58,17 @@ def emulator() -> Iterator[Emulator]:
 
 
 _ON_MARIADB_TOO = (
+    "cli.test_doctor",
+    "cli.test_init_db",
     "crash.test_lost_commit",
     "crash.test_matrix",
     "crash.test_split_brain",
     "recipes.test_dual_writer",
+    "recipes.test_lease_table",
     "recipes.test_misuse",
     "recipes.test_state_table",
     "recipes.test_whose_transaction",
+    "recovery.test_service",
 )
 
 

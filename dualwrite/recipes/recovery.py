@@ -47,6 +47,9 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_MIN_AGE_MS: Final = 60_000
 DEFAULT_LOCK_TIMEOUT_MS: Final = 100
+_WITH_LOCK_MS: Final = 5_000
+"""How long a row stays locked for a coordinator that does not answer what is asked before anything is changed."""
+
 Progress = Callable[[int, int], None]
 """Hears after each id: how many were looked at, of how many."""
 
@@ -148,6 +151,7 @@ class RecoveryService:
         self._engine = engine
         self._min_age_ms = min_age_ms
         self._lock_timeout_ms = lock_timeout_ms
+        self._timeout_ms = timeout_ms
         self._clock = clock
         self._settings = _without(_ADMIN_ONLY, settings) | {
             "accept_bounded_guarantee": True,  # what is found was left under it; nothing new is prepared here
@@ -284,8 +288,10 @@ class RecoveryService:
 
     def _look_again(self, seen: _Seen, row: PreparedTxnState) -> _Seen:
         """The facts under the lock."""
-        description = self._admin.describe_transactions([seen.transactional_id])[seen.transactional_id]
-        return _Seen(seen.transactional_id, str(row), description, seen.transaction_version)
+        described = self._admin.describe_transactions(
+            [seen.transactional_id], timeout_ms=min(self._timeout_ms, _WITH_LOCK_MS)
+        )
+        return _Seen(seen.transactional_id, str(row), described[seen.transactional_id], seen.transaction_version)
 
     def _acknowledged(self, seen: _Seen) -> Found:
         """What shows the loss is overwritten at the coordinator; the row stays as it was decided."""
