@@ -81,6 +81,9 @@ class AwaitedScenario(Scenario):
     def write_events(self, writer: AwaitedWriter, number: int) -> Seen:
         return self.run(write_awaited_events(writer.awaited, self.topic, number))
 
+    async def insert(self, tx: AsyncDualTransaction, event_id: int, body: str) -> None:
+        await tx.session.execute(sa.insert(events), {"id": event_id, "event_key": "k", "body": body})
+
     def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
         return self.runner.run(coroutine)
 

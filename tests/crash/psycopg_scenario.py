@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy as sa
@@ -18,6 +18,8 @@ from dualwrite.recipes.psycopg_async import AsyncPsycopgDualTransaction, AsyncPs
 from tests.crash.awaited import AwaitedWriter
 from tests.crash.scenario import Scenario, Seen, event_texts
 from tests.support.databases import PostgresDatabase
+
+ResultT = TypeVar("ResultT")
 
 INSERT = "INSERT INTO events (id, event_key, body) VALUES (%s, 'k', %s)"
 
@@ -109,7 +111,13 @@ class AwaitedPsycopgScenario(Scenario):
         return AwaitedWriter(self.runner, self.awaited_writer(pause, **settings))
 
     def write_events(self, writer: AwaitedWriter, number: int) -> Seen:
-        return self.runner.run(write_awaited_psycopg_events(writer.awaited, self.topic, number))
+        return self.run(write_awaited_psycopg_events(writer.awaited, self.topic, number))
+
+    async def insert(self, tx: AsyncPsycopgDualTransaction, event_id: int, body: str) -> None:
+        await tx.connection.execute(INSERT, (event_id, body))
+
+    def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+        return self.runner.run(coroutine)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import sqlalchemy as sa
 
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.slot import SlotState
@@ -11,7 +10,7 @@ from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWr
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.scenario import Predecessor, event_texts
 from tests.producer.cancelling import Moment, cancelled_at
-from tests.support.databases import events, unique
+from tests.support.databases import unique
 
 NOTES = {
     Outcome.COMMITTED: "is committed all the same",
@@ -34,8 +33,7 @@ class Attempt:
         try:
             async with self._writer.transaction() as self.tx:
                 for index, body in enumerate(event_texts(str(self._number))):
-                    values = {"id": self._number * 10 + index, "event_key": "k", "body": body}
-                    await self.tx.session.execute(sa.insert(events), values)
+                    await self._scenario.insert(self.tx, self._number * 10 + index, body)
                     self.tx.send(self._scenario.topic, value=body, key="k")
         except BaseException as error:
             self.error = error

@@ -11,13 +11,13 @@ import sqlalchemy as sa
 
 from dualwrite.recipes.pause_points import PausePoint
 from tests.crash.awaited import make_awaited_writer, write_awaited_events
+from tests.crash.of_sessions import Way, write_events_of_session
 from tests.crash.psycopg_scenario import (
     make_awaited_psycopg_writer,
     make_psycopg_writer,
     write_awaited_psycopg_events,
     write_psycopg_events,
 )
-from tests.crash.of_sessions import Way, write_events_of_session
 from tests.crash.scenario import AtPoint, Seen, make_writer, write_events
 from tests.support.awaited_databases import awaited_engine
 
