@@ -478,6 +478,61 @@ def test_the_loop_ends_inside_a_block(emulator: Emulator, tmp_path: Path) -> Non
     database.close()
 
 
+def test_a_wait_for_the_row_is_cancelled_at_once(emulator: Emulator, postgres_server: Any) -> None:
+    """The server is told to wait no longer either: the lock, once free, is nobody's."""
+    for driver in ("psycopg", "asyncpg"):
+        database = PostgresDatabase(postgres_server)
+        with awaited_scenario(database, emulator, driver) as awaited:
+
+            async def use(writer: AsyncDualWriter, awaited: AwaitedScenario = awaited) -> None:
+                await writer.recover()
+                async with awaited.engine.begin() as other:
+                    await other.execute(sa.text("SELECT * FROM kafka_transaction_state FOR UPDATE"))
+                    task = asyncio.create_task(write(writer, awaited, 1))
+                    await waits_for_a_lock(awaited.engine)
+                    task.cancel()
+                    async with asyncio.timeout(5):
+                        await asyncio.wait([task])
+                    assert task.cancelled()
+                await write(writer, awaited, 2)
+
+            with_writer(awaited, use)
+        database.close()
+
+
+async def write(writer: AsyncDualWriter, awaited: AwaitedScenario, number: int) -> None:
+    async with writer.transaction() as tx:
+        await put(tx, awaited, number)
+    awaited.expected.append(str(number))
+
+
+async def waits_for_a_lock(engine: AsyncEngine) -> None:
+    waiting = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    async with asyncio.timeout(10), engine.connect() as connection:
+        while not await connection.scalar(waiting):
+            await connection.rollback()
+
+
+def test_a_second_loop_is_refused_once_and_has_a_producer_of_its_own_then(
+    emulator: Emulator, postgres_server: Any
+) -> None:
+    """The connections of the first one went with it."""
+    database = PostgresDatabase(postgres_server)
+    with awaited_scenario(database, emulator, "psycopg") as awaited:
+        writer = awaited.awaited_writer()
+        awaited.run(write(writer, awaited, 1))
+        awaited.run(awaited.engine.dispose())
+        with asyncio.Runner() as second:
+            with pytest.raises(IllegalStateError, match="belongs to another event loop"):
+                second.run(write(writer, awaited, 2))
+            assert writer.state is SlotState.NEW
+            second.run(write(writer, awaited, 3))
+            second.run(awaited.engine.dispose())
+            second.run(writer.close())
+        awaited.assert_both_sides_agree()
+    database.close()
+
+
 def test_with_uvloop(emulator: Emulator, postgres_server: Any) -> None:
     database = PostgresDatabase(postgres_server)
     with awaited_scenario(database, emulator, "asyncpg", uvloop.new_event_loop) as awaited:
