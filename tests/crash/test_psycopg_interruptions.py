@@ -1,0 +1,81 @@
+"""A KeyboardInterrupt after every call of psycopg that a dual write makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes import psycopg_transaction
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.psycopg import PsycopgDualTransaction
+from dualwrite.recipes.slot import SlotState
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.psycopg_scenario import INSERT, PsycopgScenario
+from tests.support.databases import PostgresDatabase
+
+
+@pytest.fixture
+def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[PsycopgScenario]:
+    database = PostgresDatabase(postgres_server)
+    yield PsycopgScenario(database, emulator)
+    database.close()
+
+
+class InterruptedAt:
+    """`settled`, interrupted at its n-th call from now on."""
+
+    def __init__(self, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._genuine = psycopg_transaction.settled
+        self._left = at
+        monkeypatch.setattr(psycopg_transaction, "settled", self)
+
+    async def __call__(self, value: Any) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            raise KeyboardInterrupt
+        return await self._genuine(value)
+
+    @property
+    def struck(self) -> bool:
+        return self._left <= 0
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["ready writer", "new writer"])
+def test_an_interruption_at_every_call(scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch, new: bool) -> None:
+    """The call was carried out, and its answer is lost with the interruption."""
+    writer = scenario.writer()
+    met: set[Outcome | None] = set()
+    number = 0
+    struck = True
+    while struck:
+        number += 1
+        if new:
+            writer.close()
+            writer = scenario.writer()
+        elif writer.state is not SlotState.READY:
+            writer.recover()
+        tx: PsycopgDualTransaction | None = None
+        with monkeypatch.context() as patched:
+            interruption = InterruptedAt(number, patched)
+            try:
+                with writer.transaction() as tx:
+                    tx.connection.execute(INSERT, (number, str(number)))
+                    tx.send(scenario.topic, value=str(number), key="k")
+            except KeyboardInterrupt:
+                pass
+            struck = interruption.struck
+        outcome = Outcome.ROLLED_BACK if tx is None else tx.outcome
+        met.add(outcome)
+        if outcome is None:
+            assert tx is not None
+            assert writer.state is SlotState.UNRESOLVED
+            outcome = writer.resolve().outcome
+            assert tx.outcome is outcome
+        if outcome is Outcome.COMMITTED:
+            scenario.expected.append(str(number))
+        scenario.assert_both_sides_agree()
+    assert met == {Outcome.COMMITTED, Outcome.ROLLED_BACK, None}
+    writer.close()
