@@ -33,6 +33,8 @@ CONFLUENT = "confluent-kafka"
 BROKERS = (EMULATOR, APACHE_KAFKA)
 MIN_DURATION_S = 0.1
 _TIMEOUT_S = 30.0
+_WARNINGS = 4  # of syslog
+_FILE_WIDTH = 140
 
 SMALL_CLIENTS = ("Producer", "AsyncProducer", "Producer, prepared", CONFLUENT, "aiokafka", "kafka-python")
 BULK_CLIENTS = (
@@ -171,7 +173,8 @@ def table(broker: str, workload: Workload, rounds: Rounds) -> Table:
 @contextmanager
 def new_topic(bootstrap_servers: str) -> Iterator[str]:
     """A topic of one partition, deleted afterwards: records of a fast client would fill memory and disk."""
-    admin, name = AdminClient({"bootstrap.servers": bootstrap_servers}), f"bench-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": _WARNINGS})
+    name = f"bench-{uuid.uuid4().hex[:8]}"
     admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[name].result(_TIMEOUT_S)
     try:
         yield name
@@ -231,7 +234,7 @@ def show_progress(console: Console, total: int) -> Iterator[Callable[[str], None
 
 
 def run(brokers: Sequence[str], plan: Mapping[Workload, Sequence[str]], chosen: argparse.Namespace) -> None:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
     results: Results = {}
     missing: dict[str, str] = {}
     total = chosen.rounds * len(brokers) * sum(map(len, plan.values()))
