@@ -47,6 +47,15 @@ class PsycopgDualTransaction(DualWrite):
         assert isinstance(self._connection, psycopg.Connection)
         return self._connection
 
+    @contextmanager
+    def savepoint(self) -> Iterator[Self]:
+        """A part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
+
+        Whoever catches it outside goes on with the rest of the dual write. May be nested.
+        """
+        with self.connection.transaction():
+            yield self
+
 
 class PsycopgDualWriter(PsycopgWriterBase):
     """Atomic writes to one PostgreSQL and to Kafka, one at a time, under one transactional id.

@@ -51,6 +51,12 @@ class AsyncPsycopgDualTransaction(DualWrite):
         assert isinstance(self._connection, psycopg.AsyncConnection)
         return self._connection
 
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[Self]:
+        """A part that may fail by itself; as `PsycopgDualTransaction.savepoint`."""
+        async with self.connection.transaction():
+            yield self
+
 
 class AsyncPsycopgDualWriter(PsycopgWriterBase):
     """`PsycopgDualWriter` for coroutines: the same names, settings, rules and errors; what waits is awaited.

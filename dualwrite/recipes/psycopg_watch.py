@@ -66,7 +66,7 @@ class Watch:
         self._records = records
         self._cursor_factory: Any = None
         self._nested = 0
-        self._failure: BaseException | None = None
+        self._refused_ending: BaseException | None = None
         self._statement_failure: BaseException | None = None
 
     def start(self) -> None:
@@ -90,14 +90,15 @@ class Watch:
                 del vars(self._connection)[name]
 
     def doom(self, error: BaseException) -> None:
-        """From now on the transaction can only be rolled back, even if `error` is swallowed."""
-        if self._failure is None:
-            self._failure = error
+        """From now on the transaction, or the savepoint that it is in, can only be rolled back, even if `error` is
+        swallowed."""
+        self._records.refuse(error)
 
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError where the transaction cannot be the decision."""
-        if self._failure is not None:
-            raise TransactionDoomedError(_doomed(self._failure)) from self._failure
+        failure = self._refused_ending or self._records.refused
+        if failure is not None:
+            raise TransactionDoomedError(_doomed(failure)) from failure
         if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             raise IllegalStateError(_PIPELINE_OPEN)
         status = self._connection.info.transaction_status
@@ -142,10 +143,10 @@ class Watch:
         )
 
     def _refuse(self, sentence: str) -> NoReturn:
-        """Nothing was sent. Even if that is swallowed: what the caller meant to undo must not be committed."""
-        ended = TransactionEndedInsideError(sentence)
-        self.doom(ended)
-        raise ended
+        """Nothing was sent. Even if that is swallowed, or undone with a savepoint: what the caller meant to end must
+        not go on as if it had not been."""
+        self._refused_ending = TransactionEndedInsideError(sentence)
+        raise self._refused_ending
 
     # -- connection.transaction() ----------------------------------------------------------------------------------
 

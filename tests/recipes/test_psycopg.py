@@ -313,6 +313,22 @@ def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(
     scenario.assert_both_sides_agree()
 
 
+def test_a_part_that_may_fail_by_itself(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+    """A record that was refused in it is taken back with it; a refused commit is not."""
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+        with pytest.raises(InvalidRecordError), tx.savepoint() as part:
+            put(part, scenario, 2)
+            part.send(scenario.topic, value=5)
+        put(tx, scenario, 3)
+    scenario.expected += ["1", "3"]
+    with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
+        with pytest.raises(TransactionEndedInsideError), tx.savepoint():
+            tx.connection.commit()
+        put(tx, scenario, 4)
+    scenario.assert_both_sides_agree()
+
+
 def test_a_rollback_that_leaves_several_savepoints(scenario: Scenario, writer: PsycopgDualWriter) -> None:
     with writer.transaction() as tx:
         put(tx, scenario, 1)

@@ -106,7 +106,7 @@ def test_the_callers_own_connection_and_savepoints(
             async with tx.connection.transaction():
                 await put(tx, scenario, 2)
             with pytest.raises(OrdinaryError):
-                async with tx.connection.transaction():
+                async with tx.savepoint():
                     await put(tx, scenario, 3)
                     raise OrdinaryError
             async with tx.connection.transaction(force_rollback=True):
