@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import Final
 
@@ -33,9 +34,15 @@ class _Lazy(OneLineGroup):
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="dualwrite", message="%(version)s")
-def cli() -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Log to standard error what the client does.")
+def cli(*, verbose: bool) -> None:
     """Change a database and publish to Kafka atomically: the tools around it.
 
     Exit codes: 0 all is well; 1 it worked, and something is left, wrong, or was refused; 2 wrong usage, or a cluster or
     database that cannot be reached. Errors are one line on standard error.
     """
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    else:
+        # What a command has to say it says itself; without a handler, Python would print warnings between its lines.
+        logging.getLogger("dualwrite").addHandler(logging.NullHandler())

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import signal
+import subprocess
+import sys
+
 from dualwrite.admin import TopicPartition, TransactionDescription
 from dualwrite.broker_emulator import Emulator
 from dualwrite.cli.output import duration
@@ -55,3 +61,24 @@ def test_the_oldest_is_first() -> None:
 def test_durations() -> None:
     shown = {None: "-", 0: "0.0s", 59_900: "59.9s", 60_000: "1m", 3_661_000: "1h 1m", 90_061_000: "1d 1h"}
     assert {milliseconds: duration(milliseconds) for milliseconds in shown} == shown
+
+
+def test_the_live_view_ends_with_an_interrupt(emulator: Emulator) -> None:
+    left_open(emulator, "orders-1", "orders")
+    ours, theirs = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "dualwrite", "top", "--bootstrap-server", emulator.bootstrap_servers],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "200"},
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while b"1 open, 0 in doubt" not in shown or b"orders-1" not in shown:
+            shown += os.read(ours, 65_536)
+    finally:
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=30)
+        os.close(ours)
+    assert (running.returncode, errors) == (0, b"")
