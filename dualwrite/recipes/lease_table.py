@@ -4,7 +4,8 @@ A lease is taken by an UPDATE that names what it replaces, which works alike on 
 level, leaves a row that people can look at, and outlives the connection that made it. Advisory locks (PostgreSQL
 only, and one connection held for each pool) and SKIP LOCKED (not in SQLite, and a transaction left open for as long as
 a lease lasts) would notice a dead process sooner; nothing depends on that.
-`pool_schema.sql` is the same table for people who create tables by hand.
+`pool_schema.sql`, and `pool_schema_mysql.sql` for MySQL and MariaDB, are the same table for people who create tables by
+hand.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from dualwrite.errors import ConfigError, StateRowError
+from dualwrite.recipes.database_conflicts import is_conflict
+from dualwrite.recipes.isolation import locks_whole_database
 from dualwrite.recipes.leases import Lease, slot_of
 from dualwrite.recipes.sqlalchemy_transaction import Carry, here
 from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH
@@ -27,7 +30,6 @@ ResultT = TypeVar("ResultT")
 
 metadata = sa.MetaData()
 
-
 kafka_transaction_lease = sa.Table(
     "kafka_transaction_lease",
     metadata,
@@ -35,6 +37,8 @@ kafka_transaction_lease = sa.Table(
     sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("owner", exact_text(64), nullable=True),
     sa.Column("expires_at_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    mysql_engine="InnoDB",  # whatever the server's default is: others have no transactions
+    mariadb_engine="InnoDB",
 )
 
 
@@ -62,9 +66,6 @@ def _compile_now_ms(element: _NowMs, compiler: Any, **_: Any) -> str:
 _T = kafka_transaction_lease
 _STATE_ID = kafka_transaction_state.c.transactional_id
 _EXPIRED = sa.and_(_T.c.owner.is_not(None), _T.c.expires_at_ms < _NowMs())
-
-# A serialization failure or a deadlock (SQLSTATE): another process changed the same lease in this instant.
-_LOST_RACE_SQLSTATES: Final = frozenset({"40001", "40P01"})
 
 
 def create_lease_table(engine: sa.Engine) -> None:
@@ -176,9 +177,9 @@ class SqlAlchemyLeases:
         except IntegrityError:
             return False
         except DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) in _LOST_RACE_SQLSTATES:
-                return False
-            raise
+            if locks_whole_database(self._engine.dialect) or not is_conflict(error):
+                raise  # SQLite's only conflict is that its lock was not free in time
+            return False
 
     async def _in_transaction(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
         return await self._carry(lambda: self._run(steps))

@@ -1,6 +1,5 @@
 -- Who uses which slot of a pool of transactional ids; the id of a slot is its prefix, a dash, and its number.
--- A lease only saves work, so the table may be emptied at any time. On MySQL and MariaDB give prefix and owner a
--- collation that tells letters apart: CHARACTER SET utf8mb4 COLLATE utf8mb4_bin.
+-- A lease only saves work, so the table may be emptied at any time.
 CREATE TABLE IF NOT EXISTS kafka_transaction_lease (
     prefix        VARCHAR(255) NOT NULL,
     slot          INTEGER      NOT NULL,

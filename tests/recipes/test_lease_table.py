@@ -1,0 +1,137 @@
+"""The leases in their table, on each database."""
+
+from __future__ import annotations
+
+import importlib.resources
+import threading
+
+import pytest
+import sqlalchemy as sa
+
+import dualwrite.recipes
+from dualwrite.recipes import blocking
+from dualwrite.recipes.lease_table import SqlAlchemyLeases, create_lease_table, kafka_transaction_lease
+from dualwrite.recipes.leases import Lease
+from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from tests.support.databases import Database
+
+LEASE_MS = 60_000
+
+
+def leases_of(database: Database, owner: str, *, prefix: str = "p", lease_ms: int = LEASE_MS) -> SqlAlchemyLeases:
+    return SqlAlchemyLeases(database.engine, prefix=prefix, owner=owner, lease_ms=lease_ms, create_table=True)
+
+
+@pytest.fixture
+def ours(database: Database) -> SqlAlchemyLeases:
+    return leases_of(database, "us")
+
+
+@pytest.fixture
+def theirs(database: Database) -> SqlAlchemyLeases:
+    return leases_of(database, "them")
+
+
+def every(leases: SqlAlchemyLeases) -> list[Lease]:
+    return blocking.run(leases.every_lease())
+
+
+def test_a_lease_excludes_others_until_it_is_released(ours: SqlAlchemyLeases, theirs: SqlAlchemyLeases) -> None:
+    assert blocking.run(ours.add(0))
+    assert not blocking.run(theirs.add(0))
+    assert every(theirs) == [Lease(0, free=False, expired=False)]
+    blocking.run(theirs.release(0))
+    assert every(theirs) == [Lease(0, free=False, expired=False)]
+    blocking.run(ours.release(0))
+    (lease,) = every(theirs)
+    assert lease == Lease(0, free=True, expired=False)
+    assert blocking.run(theirs.claim(lease))
+    assert not blocking.run(ours.claim(lease))
+
+
+def test_a_lease_that_was_abandoned_is_expired_at_once(ours: SqlAlchemyLeases, theirs: SqlAlchemyLeases) -> None:
+    blocking.run(ours.add(0))
+    blocking.run(ours.abandon(0))
+    (lease,) = every(theirs)
+    assert lease == Lease(0, free=False, expired=True)
+    assert blocking.run(theirs.claim(lease))
+    assert not blocking.run(ours.claim(lease))
+    assert blocking.run(ours.renew({0})) == set()
+    assert blocking.run(theirs.renew({0, 1})) == {0}
+
+
+def test_a_renewal_revives_what_nobody_took(ours: SqlAlchemyLeases, theirs: SqlAlchemyLeases) -> None:
+    blocking.run(ours.add(0))
+    blocking.run(ours.abandon(0))
+    assert blocking.run(ours.renew({0})) == {0}
+    assert every(theirs) == [Lease(0, free=False, expired=False)]
+
+
+def test_the_clock_is_the_databases_and_counts_milliseconds_since_1970(
+    database: Database, ours: SqlAlchemyLeases
+) -> None:
+    blocking.run(ours.add(0))
+    table = kafka_transaction_lease
+    with database.engine.connect() as connection:
+        connection.execute(sa.text("SELECT 1"))
+        expires_at_ms = connection.scalar(sa.select(table.c.expires_at_ms))
+    assert expires_at_ms is not None
+    with sa.create_engine("sqlite://").connect() as elsewhere:
+        now_ms = elsewhere.scalar(sa.text("SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000"))
+    assert now_ms is not None
+    assert 0 <= expires_at_ms - now_ms <= LEASE_MS + 1000
+
+
+def test_only_one_of_many_gets_a_lease(database: Database, ours: SqlAlchemyLeases) -> None:
+    blocking.run(ours.add(0))
+    blocking.run(ours.release(0))
+    (lease,) = every(ours)
+    together = threading.Barrier(8)
+    won: list[bool] = []
+
+    def claim(owner: str) -> None:
+        leases = leases_of(database, owner)
+        together.wait()
+        won.append(blocking.run(leases.claim(lease)))
+
+    threads = [threading.Thread(target=claim, args=(f"owner {number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won) == [False] * 7 + [True]
+
+
+def test_rows_of_the_state_table_without_a_lease_are_adopted(database: Database, ours: SqlAlchemyLeases) -> None:
+    blocking.run(ours.adopt())  # neither table is there
+    create_state_table(database.engine)
+    store = SqlAlchemyStateStore(database.engine)
+    for transactional_id in ("p-0", "p-3", "p-x", "p_-1", "q-1", "p-eu-2", "p", "P-5", "p-07"):
+        store.ensure_row(transactional_id)
+    blocking.run(ours.add(3))
+    blocking.run(ours.adopt())
+    blocking.run(ours.adopt())
+    assert every(ours) == [Lease(0, free=False, expired=True), Lease(3, free=False, expired=False)]
+
+
+def test_prefixes_are_told_apart_to_the_letter(database: Database) -> None:
+    for prefix in ("orders", "Orders", "orders-eu", "orders ", "order%"):
+        assert blocking.run(leases_of(database, "us", prefix=prefix).add(0))
+    for prefix in ("orders", "Orders", "orders-eu", "orders ", "order%"):
+        assert blocking.run(leases_of(database, "us", prefix=prefix).renew({0})) == {0}
+
+
+def test_the_sql_file_makes_the_same_table(database: Database) -> None:
+    name = "pool_schema_mysql.sql" if database.engine.dialect.name in ("mysql", "mariadb") else "pool_schema.sql"
+    text = (importlib.resources.files(dualwrite.recipes) / name).read_text()
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql(text.rstrip().rstrip(";"))
+    by_hand = _columns(database.engine)
+    kafka_transaction_lease.drop(database.engine)
+    create_lease_table(database.engine)
+    assert _columns(database.engine) == by_hand
+
+
+def _columns(engine: sa.Engine) -> dict[str, tuple[str, bool]]:
+    columns = sa.inspect(engine).get_columns(kafka_transaction_lease.name)
+    return {column["name"]: (repr(column["type"]), column["nullable"]) for column in columns}
