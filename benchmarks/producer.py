@@ -153,7 +153,8 @@ def table(broker: str, workload: Workload, rounds: Rounds) -> Table:
     made.add_column("client")
     for column in (workload.unit, "min", "max", "p50 ms", "p99 ms", "CPU s per million records", f"/ {CONFLUENT}"):
         made.add_column(column, justify="right")
-    for client, done in rounds.items():
+    for client in (name for name in workload.clients if name in rounds):
+        done = rounds[client]
         rates = [workload.rate(each) for each in done]
         others = rounds.get(CONFLUENT)
         made.add_row(
@@ -205,13 +206,21 @@ def measure(client: str, workload: Workload, bootstrap_servers: str, duration_s:
 Results = dict[tuple[str, str], dict[str, list[Done]]]
 
 
+def in_turn(clients: Sequence[str], number: int) -> list[str]:
+    """Another one begins in each round, because the first one meets a broker that is less warm."""
+    first = number % len(clients) if clients else 0
+    return [*clients[first:], *clients[:first]]
+
+
 def run_round(
-    broker: str, plan: Mapping[Workload, Sequence[str]], duration_s: float, results: Results
+    broker: str, plan: Mapping[Workload, Sequence[str]], number: int, duration_s: float, results: Results
 ) -> Iterator[str]:
     """Every client does every workload, in turns; yields a line after each."""
     with PEERS[broker]() as running:
+        # a broker in Java takes seconds of work until it is compiled
+        measure(CONFLUENT, MANY_PRODUCERS, running.bootstrap_servers, 3 * duration_s)
         for workload, clients in plan.items():
-            for client in clients:
+            for client in in_turn(clients, number):
                 done = measure(client, workload, running.bootstrap_servers, duration_s)
                 results.setdefault((broker, workload.name), {}).setdefault(client, []).append(done)
                 yield f"{broker}, {workload.name}, {client}: {workload.rate(done):,.0f} {workload.unit}"
@@ -239,12 +248,12 @@ def run(brokers: Sequence[str], plan: Mapping[Workload, Sequence[str]], chosen: 
     missing: dict[str, str] = {}
     total = chosen.rounds * len(brokers) * sum(map(len, plan.values()))
     with show_progress(console, total) as measured:
-        for _ in range(chosen.rounds):
+        for number in range(chosen.rounds):
             for broker in brokers:
                 if broker in missing:
                     continue
                 try:
-                    for line in run_round(broker, plan, chosen.duration_s, results):
+                    for line in run_round(broker, plan, number, chosen.duration_s, results):
                         measured(line)
                 except PeerMissingError as error:
                     missing[broker] = str(error)

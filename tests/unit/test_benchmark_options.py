@@ -13,6 +13,7 @@ from benchmarks.producer import (
     MANY_PRODUCERS,
     ONE_PRODUCER,
     WORKLOADS,
+    in_turn,
     options,
     plan_of,
     run,
@@ -54,6 +55,16 @@ def test_clients_and_workloads_can_be_chosen() -> None:
     plan = plan_of([ONE_PRODUCER.name, MANY_PRODUCERS.name], ["aiokafka"])
     assert plan == {ONE_PRODUCER: ["aiokafka"], MANY_PRODUCERS: ["aiokafka"]}
     assert list(plan_of(None, None)) == list(WORKLOADS.values())
+
+
+def test_another_client_begins_in_each_round() -> None:
+    assert [in_turn(["a", "b", "c"], number) for number in range(4)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+    ]
+    assert in_turn([], 1) == []
 
 
 def done(rate: float, p99_ms: float = 1.0) -> Done:
