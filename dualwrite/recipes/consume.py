@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.client.records import TopicPartition
+from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.consumed_offsets import OffsetPlace, OffsetsInDatabase, OffsetsInTransaction
 from dualwrite.recipes.consumer_side import ConsumedRecord, side_of
@@ -90,6 +90,7 @@ class ConsumeTransformWrite:
         self._subscribed = False
         self._lost_its_place = False
         self._go_on_at: dict[TopicPartition, int] = {}
+        self._membership: ConsumerGroupMetadata
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Take step after step until `stopped()`. Raises what `step()` raises."""
@@ -103,14 +104,12 @@ class ConsumeTransformWrite:
         was committed after all. A partition that another consumer has taken over is no error.
         """
         self._get_ready()
-        records = [
-            record
-            for record in self._consumer.poll(timeout_ms, self._max_records)
-            if not self._offsets.is_behind(record.topic_partition, record.offset)
-        ]
+        polled, membership = self._consumer.poll(timeout_ms, self._max_records)
+        records = [record for record in polled if not self._offsets.is_behind(record.topic_partition, record.offset)]
         if not records:
             return 0
         self._go_on_at = _first_offsets(records)
+        self._membership = membership
         try:
             self._write(records)
         except BaseException as error:
@@ -155,7 +154,7 @@ class ConsumeTransformWrite:
         """One dual write, with the offsets first: who may not write finds out before any work is done."""
         next_offsets = _next_offsets(records)
         with self._writer.transaction() as tx:
-            self._offsets.move(tx, self._consumer, next_offsets)
+            self._offsets.move(tx, self._membership, next_offsets)
             handle(tx, records)
         self._offsets.moved(next_offsets)
         self._go_on_at.update(next_offsets)

@@ -13,8 +13,7 @@ from typing import Final, Protocol
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.client.group_metadata import group_of
-from dualwrite.client.records import TopicPartition
+from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import AbortableError, PartitionTakenOverError
 from dualwrite.recipes.consumer_side import ConsumerSide
 from dualwrite.recipes.sqlalchemy import DualTransaction
@@ -74,7 +73,9 @@ class OffsetPlace(Protocol):
     def is_behind(self, partition: TopicPartition, offset: int) -> bool:
         """Whether the record was consumed before."""
 
-    def move(self, tx: DualTransaction, consumer: ConsumerSide, next_offsets: Mapping[TopicPartition, int]) -> None:
+    def move(
+        self, tx: DualTransaction, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
+    ) -> None:
         """Make the offsets a part of the dual write. Raises PartitionTakenOverError."""
 
     def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
@@ -121,17 +122,18 @@ class OffsetsInDatabase:
 
     def _stored(self, consumer: ConsumerSide) -> dict[TopicPartition, int]:
         with self._engine.connect() as connection:
-            rows = connection.execute(_SELECT, {"group": _group_id(consumer)}).all()
+            rows = connection.execute(_SELECT, {"group": consumer.group_id}).all()
         return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
 
     def is_behind(self, partition: TopicPartition, offset: int) -> bool:
         expected = self._expected.get(partition)
         return expected is not None and offset < expected
 
-    def move(self, tx: DualTransaction, consumer: ConsumerSide, next_offsets: Mapping[TopicPartition, int]) -> None:
-        group = _group_id(consumer)
+    def move(
+        self, tx: DualTransaction, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
+    ) -> None:
         for partition in sorted(next_offsets):  # in one order everywhere, so that consumers do not lock each other out
-            self._move_one(tx.connection, group, partition, next_offsets[partition])
+            self._move_one(tx.connection, membership.group_id, partition, next_offsets[partition])
 
     def _move_one(self, connection: sa.Connection, group: str, partition: TopicPartition, next_offset: int) -> None:
         expected = self._expected.get(partition)
@@ -178,8 +180,15 @@ class OffsetsInTransaction:
     def is_behind(self, partition: TopicPartition, offset: int) -> bool:
         return False
 
-    def move(self, tx: DualTransaction, consumer: ConsumerSide, next_offsets: Mapping[TopicPartition, int]) -> None:
-        tx.send_offsets(next_offsets, consumer.group_metadata())
+    def move(
+        self, tx: DualTransaction, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        if membership.generation_id < 0:  # offsets without a generation are taken from anybody
+            raise PartitionTakenOverError(
+                f"this consumer is no longer a member of group {membership.group_id!r}; nothing was written on either "
+                "side: another consumer reads these records again"
+            )
+        tx.send_offsets(next_offsets, membership)
 
     def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         """Kafka knows."""
@@ -190,11 +199,8 @@ class OffsetsInTransaction:
         return consumer.committed(partitions)
 
     def lost_membership(self, error: BaseException) -> bool:
-        return isinstance(error, AbortableError) and error.error_code in _LOST_MEMBERSHIP
-
-
-def _group_id(consumer: ConsumerSide) -> str:
-    return group_of(consumer.group_metadata()).group_id
+        refused = isinstance(error, AbortableError) and error.error_code in _LOST_MEMBERSHIP
+        return refused or isinstance(error, PartitionTakenOverError)
 
 
 _: tuple[type[OffsetPlace], ...] = (OffsetsInDatabase, OffsetsInTransaction)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from dualwrite.client.records import TopicPartition
+from dualwrite.client.group_metadata import group_of
+from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import ConfigError
 
 Start = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]]
@@ -35,12 +36,23 @@ class ConsumedRecord:
         return TopicPartition(self.topic, self.partition)
 
 
+class Batch(NamedTuple):
+    """What one poll gave, and the group membership under which it did.
+
+    The membership is not that of later: a heartbeat in the background finds out that it is lost and forgets it, and a
+    group coordinator takes offsets without membership from anybody.
+    """
+
+    records: list[ConsumedRecord]
+    membership: ConsumerGroupMetadata
+
+
 class ConsumerSide(Protocol):
     """One consumer, used by one thread. Raises what its library raises."""
 
     def subscribe(self, topics: Collection[str], start: Start) -> None: ...
 
-    def poll(self, timeout_ms: int, max_records: int) -> list[ConsumedRecord]:
+    def poll(self, timeout_ms: int, max_records: int) -> Batch:
         """What is there, waiting `timeout_ms` for the first; in order within each partition."""
 
     def assignment(self) -> set[TopicPartition]: ...
@@ -51,8 +63,8 @@ class ConsumerSide(Protocol):
     def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Give out nothing else of these partitions than what is there from these offsets on."""
 
-    def group_metadata(self) -> Any:
-        """The group, and this consumer's membership as of the last poll."""
+    @property
+    def group_id(self) -> str: ...
 
 
 def side_of(consumer: Any) -> ConsumerSide:
@@ -104,19 +116,21 @@ class KafkaPythonSide:
             self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe(list(topics), listener=Listener())
 
-    def poll(self, timeout_ms: int, max_records: int) -> list[ConsumedRecord]:
+    def poll(self, timeout_ms: int, max_records: int) -> Batch:
         found = self._consumer.poll(timeout_ms, max_records=max_records)
+        membership = self._membership()
         try:
             replaced = self._place()
         except BaseException:
             self.go_on_at({TopicPartition(*each): records[0].offset for each, records in found.items()})
             raise
-        return [
+        records = [
             _of_kafka_python(record)
             for partition, records in found.items()
             if TopicPartition(*partition) not in replaced
             for record in records
         ]
+        return Batch(records, membership)
 
     def _place(self) -> Collection[TopicPartition]:
         """Set what was assigned to its positions. Stays to be done where this raises."""
@@ -138,8 +152,12 @@ class KafkaPythonSide:
         for partition, offset in positions.items():
             self._consumer.seek(self._structs.TopicPartition(*partition), offset)
 
-    def group_metadata(self) -> Any:
-        return self._consumer.group_metadata()
+    @property
+    def group_id(self) -> str:
+        return self._membership().group_id
+
+    def _membership(self) -> ConsumerGroupMetadata:
+        return group_of(self._consumer.group_metadata())
 
 
 def _of_kafka_python(record: Any) -> ConsumedRecord:
@@ -203,15 +221,18 @@ class ConfluentSide:
             self._is_cooperative = True
             self._consumer.incremental_assign(partitions)
 
-    def poll(self, timeout_ms: int, max_records: int) -> list[ConsumedRecord]:
+    def poll(self, timeout_ms: int, max_records: int) -> Batch:
         if self._unplaced:
             self._place()
         # consume() waits until it has all that it may have, so it is asked for more only once there is something
         first = self._consumer.poll(timeout_ms / 1000)
+        # before more is taken, because that may carry out a rebalance, after which the first is another consumer's
+        membership = self._membership()
         if first is None:
-            return []
+            return Batch([], membership)
         messages = [first, *(self._consumer.consume(max_records - 1, 0) if max_records > 1 else ())]
-        return [self._of_confluent(message) for message in messages if not self._is_end_of_partition(message)]
+        records = [self._of_confluent(message) for message in messages if not self._is_end_of_partition(message)]
+        return Batch(records, membership)
 
     def _is_end_of_partition(self, message: Any) -> bool:
         error = message.error()
@@ -256,5 +277,9 @@ class ConfluentSide:
         found: list[Any] = self._consumer.position([self._library.TopicPartition(*each) for each in partitions])
         return found
 
-    def group_metadata(self) -> Any:
-        return self._consumer.consumer_group_metadata()
+    @property
+    def group_id(self) -> str:
+        return self._membership().group_id
+
+    def _membership(self) -> ConsumerGroupMetadata:
+        return group_of(self._consumer.consumer_group_metadata())
