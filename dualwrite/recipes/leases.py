@@ -71,9 +71,10 @@ def slot_of(prefix: str, transactional_id: str) -> int | None:
 
 def checked_prefix(prefix: object) -> str:
     """One whose ids fit into the state table. Raises ConfigError."""
-    if not isinstance(prefix, str) or not prefix:
+    if not isinstance(prefix, str) or not prefix or prefix != prefix.strip():  # MySQL ignores blanks at the end
         raise ConfigError(
-            f"prefix takes a text, what the transactional ids of an application begin with; not {prefix!r}"
+            f"prefix takes what the transactional ids of an application begin with, without blanks around it, "
+            f"not {prefix!r}"
         )
     checked_transactional_id(transactional_id_of(prefix, MAX_SLOTS))
     return prefix

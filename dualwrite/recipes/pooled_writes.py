@@ -37,6 +37,10 @@ _MOST_SLOTS_TRIED: Final = 5
 """By one dual write. Who loses that many in a row has a rival that no other slot would hide from."""
 
 
+_MOST_RACES: Final = 100
+"""For a lease, that a process may lose to others in a row."""
+
+
 @dataclass(slots=True)
 class Block:
     """One block of the application, and the slot that it has, if any."""
@@ -218,7 +222,7 @@ class PooledWrites:
 
     async def _lease_one(self) -> PooledSlot:
         """A slot that is free, else a new one. Those of dead processes become free once they are recovered."""
-        while True:
+        for _ in range(_MOST_RACES):
             leases = await self._leases.every_lease()
             for lease in leases:
                 if lease.free and await self._leases.claim(lease):
@@ -226,6 +230,7 @@ class PooledWrites:
             new = _lowest_missing(leases)
             if await self._leases.add(new):
                 return await self._prepared(new)
+        raise self._timeout()
 
     async def _prepared(self, number: int) -> PooledSlot:
         writes = self._new_writes(transactional_id_of(self.prefix, number))

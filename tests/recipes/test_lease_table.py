@@ -115,9 +115,9 @@ def test_rows_of_the_state_table_without_a_lease_are_adopted(database: Database,
 
 
 def test_prefixes_are_told_apart_to_the_letter(database: Database) -> None:
-    for prefix in ("orders", "Orders", "orders-eu", "orders ", "order%"):
+    for prefix in ("orders", "Orders", "orders-eu", "order%"):
         assert blocking.run(leases_of(database, "us", prefix=prefix).add(0))
-    for prefix in ("orders", "Orders", "orders-eu", "orders ", "order%"):
+    for prefix in ("orders", "Orders", "orders-eu", "order%"):
         assert blocking.run(leases_of(database, "us", prefix=prefix).renew({0})) == {0}
 
 
