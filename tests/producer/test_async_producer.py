@@ -128,6 +128,18 @@ def test_without_a_transactional_id(emulator: Emulator, read_committed: ReadComm
     assert [error for _, error in told] == [None]
 
 
+def test_the_outcome_of_a_record_without_waiting(emulator: Emulator) -> None:
+    async def main() -> None:
+        async with make(emulator, None, linger_ms=10_000) as producer:
+            future = await producer.send("orders", "a")
+            with pytest.raises(KafkaTimeoutError, match="still being sent"):
+                future.outcome()
+            await producer.flush()
+            assert future.outcome() == await future
+
+    asyncio.run(main())
+
+
 def test_what_is_not_a_record_is_refused_at_once(emulator: Emulator) -> None:
     async def main() -> None:
         async with make(emulator, None) as producer:
