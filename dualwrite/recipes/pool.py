@@ -187,11 +187,10 @@ class DualWriterPool:
 
     # -- the dual writes of sessions that are committed elsewhere (sessions.py) ---------------------------------
 
+    _leases_at_commit = True
+
     def _ready_for_sessions(self) -> None:
         self._first_connection.make()
-        if locks_whole_database(self._engine.dialect):  # no id could be leased while the session writes
-            with self._writes.block() as block:
-                blocking.run(self._writes.take_slot(block))
 
     def _new_buffer(self) -> RecordBuffer:
         return RecordBuffer(self._max_buffered_bytes, self._settings.serializers)

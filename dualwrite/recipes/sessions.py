@@ -31,6 +31,7 @@ from dualwrite.recipes import blocking
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.dual_writes import DualWrite, commit_database_alone, roll_back_database, settle
 from dualwrite.recipes.followed_transaction import FollowedTransaction, follow_commits
+from dualwrite.recipes.isolation import locks_whole_database
 from dualwrite.recipes.record_buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.unit_of_work import assert_one_database, work_on
@@ -47,6 +48,7 @@ class SessionWriter(Protocol):
 
     _engine: sa.Engine
     _database: SqlAlchemyDatabase
+    _leases_at_commit: bool
 
     def _ready_for_sessions(self) -> None:
         """Do now what could not be done once a transaction has begun. Called before each; costs nothing when done."""
@@ -73,12 +75,17 @@ def dual_write_sessions(
     the row, `lock_timeout_ms`), or a DualWriterPool, with which several commit at the same time. Repeated, the last one
     counts.
 
-    Raises ConfigError where `sessions` is something else, or the engine is an asynchronous one.
+    Raises ConfigError where `sessions` is something else, the engine is an asynchronous one, or a pool's is SQLite.
     """
     made = _class_of(sessions)
     if writer._engine.dialect.is_async:
         raise ConfigError(
             "an asynchronous engine's commits cannot wait for Kafka in this way: use AsyncDualWriter for its sessions"
+        )
+    if writer._leases_at_commit and locks_whole_database(writer._engine.dialect):
+        raise ConfigError(
+            "a pool could not lease an id while a session writes to SQLite, which locks the whole database: use a "
+            "DualWriter, as sessions write to SQLite one at a time anyway"
         )
     follow_commits(writer._engine)
     is_new = made not in _writers

@@ -176,6 +176,8 @@ class DualWriter:
 
     # -- the dual writes of sessions that are committed elsewhere (sessions.py) ---------------------------------
 
+    _leases_at_commit = False
+
     def _ready_for_sessions(self) -> None:
         blocking.run(self._writes.ensure_row())
 
