@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         OffsetsInDatabase as OffsetsInDatabase,
         OffsetsInTransaction as OffsetsInTransaction,
     )
+    from dualwrite.recipes.pool import DualWriterPool as DualWriterPool
+    from dualwrite.recipes.pool_async import AsyncDualWriterPool as AsyncDualWriterPool
     from dualwrite.recipes.psycopg import PsycopgDualWriter as PsycopgDualWriter
     from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
     from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter as AsyncDualWriter
@@ -82,6 +84,8 @@ _MODULES: Final = {
     "ConsumeTransformWrite": "dualwrite.recipes.consume",
     "OffsetsInDatabase": "dualwrite.recipes.consumed_offsets",
     "OffsetsInTransaction": "dualwrite.recipes.consumed_offsets",
+    "DualWriterPool": "dualwrite.recipes.pool",
+    "AsyncDualWriterPool": "dualwrite.recipes.pool_async",
     "PsycopgDualWriter": "dualwrite.recipes.psycopg",
     "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg_async",
     "AsyncDualWriter": "dualwrite.recipes.sqlalchemy_async",

@@ -20,6 +20,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.metrics import Metrics
 from dualwrite.config import ACKS, COMPRESSION_TYPES, ProducerConfig
 from dualwrite.producer import Producer
+from dualwrite.recipes.pool_status import PoolStatus
 from dualwrite.security_config import SecurityConfig
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
@@ -135,6 +136,27 @@ def test_the_emulator_page_shows_faults_and_pause_points(run: Run) -> None:
     settled = wait + "    until(lambda: all(t.state.startswith('Complete') for t in broker.transactions()))\n"
     code = code.replace("    ...  #", "    client(broker)  #").replace(wait, settled)
     run(code, client=client, until=until)
+
+
+def test_the_page_of_the_pool_writes_and_recovers(
+    run: Run, emulator: Emulator, postgres_server: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = PostgresDatabase(postgres_server)
+    with database.engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE orders (id integer PRIMARY KEY, item text)"))
+        connection.execute(sa.text("CREATE TABLE invoices (id integer PRIMARY KEY)"))
+    threads, tasks, recovery = examples(ROOT / "docs" / "pool.md")
+    for code in (threads, tasks, recovery):
+        run(code.replace("postgresql+psycopg://localhost/shop", database.url.render_as_string(hide_password=False)))
+    assert sorted(int(key) for key, _ in read_topic(emulator.bootstrap_servers, "orders")) == list(range(100))
+    assert sorted(int(key) for key, _ in read_topic(emulator.bootstrap_servers, "invoices")) == list(range(20))
+    assert "max_writers=8, in_use=0" in capsys.readouterr().out
+    database.close()
+
+
+def test_the_page_of_the_pool_names_everything_in_its_status() -> None:
+    named = re.findall(r"`(\w+)`", " ".join(row[0] for row in rows("pool.md", "`pool.status`")))
+    assert named == [field.name for field in fields(PoolStatus)]
 
 
 DOCS = ROOT / "docs"
