@@ -46,7 +46,7 @@ _INSERT: Final = (
     "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
     " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
 )
-_HAS_TABLE: Final = "SELECT CASE WHEN to_regclass('kafka_transaction_state') IS NULL THEN '' ELSE 'yes' END"
+_TABLE: Final = "SELECT CAST(to_regclass('kafka_transaction_state') AS text)"
 
 # Connections of a parent process, kept from the garbage collector of its child.
 _abandoned: list[AnyConnection] = []
@@ -97,14 +97,19 @@ class PsycopgTransaction:
             while True:
                 answer = await self._scalar(*steps.send(answer))
         except StopIteration as locked:
-            return state_in(transactional_id, locked.value)
+            return self._locked_state(transactional_id, locked.value)
         except psycopg.OperationalError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
             raise stayed_locked(transactional_id, timeout_ms) from error
 
     async def read(self, transactional_id: str) -> PreparedTxnState:
-        return state_in(transactional_id, await self._scalar(SELECT_LOCKED, {"id": transactional_id}))
+        return self._locked_state(transactional_id, await self._scalar(SELECT_LOCKED, {"id": transactional_id}))
+
+    def _locked_state(self, transactional_id: str, text: str | None) -> PreparedTxnState:
+        if is_idle(self.connection):  # in autocommit mode a lock outside a transaction ends with its statement
+            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+        return state_in(transactional_id, text)
 
     async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
         values = {"id": transactional_id, "previous": str(previous), "new": str(new), "mark": self._mark}
@@ -189,7 +194,7 @@ class PsycopgTransaction:
 
     async def make_row(self, transactional_id: str, *, create_table: bool) -> None:
         """Create the row, empty, and the table, if it may be; harmless where they exist."""
-        if not await self._scalar(_HAS_TABLE):
+        if await self._scalar(_TABLE) is None:
             if not create_table:
                 raise StateRowError(_NO_TABLE)
             await self._execute(_schema(), prepare=False)

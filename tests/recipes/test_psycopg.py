@@ -31,6 +31,7 @@ from dualwrite.errors import (
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes import blocking
 from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.psycopg import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.psycopg_transaction import PsycopgTransaction
 from dualwrite.recipes.record_buffer import RecordBuffer
@@ -38,7 +39,7 @@ from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
-from tests.crash.scenario import Predecessor, Scenario, event_texts, make_writer, write_events
+from tests.crash.scenario import AtPoint, Predecessor, Scenario, event_texts, make_writer, write_events
 from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
 
@@ -436,6 +437,19 @@ def test_a_transaction_that_was_ended_past_the_connection(
     assert scenario.row().is_empty
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
     scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("point", [PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_PREPARE])
+def test_a_transaction_that_was_ended_under_the_lock(
+    scenario: PsycopgScenario, connection: psycopg.Connection, point: PausePoint
+) -> None:
+    """By a forked process, for instance: nothing is decided by what is read without the lock."""
+    scenario.leave_behind(Predecessor.COMMITTED)
+    with scenario.writer(AtPoint(point, lambda: raw(connection, "ROLLBACK"))) as writer:
+        with pytest.raises((TransactionEndedInsideError, StateRowError)), writer.transaction(connection) as tx:
+            put(tx, scenario, 10)
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
 
 
 def test_a_savepoint_from_before_the_block_takes_the_block_with_it(
