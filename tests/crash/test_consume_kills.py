@@ -24,8 +24,8 @@ from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
 
 PARTITIONS = 4
-RECORDS = 1_600
-KILLS = 6
+RECORDS = 800
+KILLS = 5
 PAUSE_S = (0.1, 0.5)
 
 

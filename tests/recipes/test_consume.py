@@ -85,7 +85,7 @@ class Site:
         assert sorted(value for _, value in read_topic(self.emulator.bootstrap_servers, "out")) == sorted(values)
 
     def close(self) -> None:
-        for each in self._to_close:
+        for each in reversed(self._to_close):
             each.close()
 
 
