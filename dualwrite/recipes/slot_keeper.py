@@ -189,7 +189,9 @@ class SlotKeeper:
                 slot.not_before_s = time.monotonic() + _backoff_s(slot.failures)
                 self._shelf.put_aside(slot)
                 raise
-        slot.failures = 0
+        if slot.failures:
+            slot.failures = 0
+            self._shelf.make_due()  # what was away for this one is back for the others
         if slot.writes.state is SlotState.READY and not slot.lease_lost and not self._shelf.is_closed:
             self._shelf.put_idle(slot)
         else:

@@ -184,6 +184,12 @@ class SlotShelf:
                     return slot
             return None
 
+    def make_due(self) -> None:
+        """Let all that were put aside be due now."""
+        with self._lock:
+            for slot in self._aside:
+                slot.not_before_s = 0.0
+
     @property
     def next_due_s(self) -> float | None:
         """When the next of them is due; None where there is none."""

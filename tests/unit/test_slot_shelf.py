@@ -109,6 +109,9 @@ def test_a_slot_is_attended_to_by_one_and_when_it_is_due() -> None:
     shelf.put_aside(slot)
     assert shelf.next_due_s == 10.0
     assert shelf.attend(9.9) is None
+    shelf.make_due()
+    assert shelf.next_due_s == 0.0
+    slot.not_before_s = 10.0
     assert shelf.attend(10.0) is slot
     assert shelf.attend(None) is None
 
