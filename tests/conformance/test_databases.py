@@ -1,0 +1,79 @@
+"""The conformance suite, as a third party runs it, on every database that this machine can start."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.testing.mariadb import MariaDbServer
+from dualwrite.testing.postgres import VERSIONS, PostgresServer
+from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+
+pytestmark = pytest.mark.timeout(240)  # a process that starts others, on a machine that does much else
+
+IN_PROCESS_ONLY = 18
+"""SQLite skips what needs a socket to cut, a lock per row, or an isolation level."""
+
+
+def tell(url: sa.URL, *options: str) -> str:
+    """What the suite says at its end; fails where it finds something."""
+    command = [sys.executable, "-m", "dualwrite.testing.conformance", url.render_as_string(hide_password=False)]
+    done = subprocess.run(
+        [*command, "-q", "--tb=short", "-p", "no:cacheprovider", "-W", "ignore", *options],
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    return done.stdout.splitlines()[-1]
+
+
+def skipped(summary: str) -> int:
+    found = re.search(r"(\d+) skipped", summary)
+    return int(found[1]) if found else 0
+
+
+@contextlib.contextmanager
+def started(version: int) -> Iterator[sa.URL]:
+    try:
+        server = PostgresServer.start(version)
+    except ServerUnavailableError as error:
+        if servers_are_required():
+            raise
+        pytest.skip(str(error))
+    with server:
+        yield server.create_database("conformance")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_postgres(version: int) -> None:
+    with started(version) as url:
+        with sa.create_engine(url, poolclass=sa.NullPool).connect() as connection:
+            assert str(connection.scalar(sa.text("SHOW server_version"))).startswith(f"{version}.")
+        # what a killed process leaves does not depend on the version: the newest will do
+        options = () if version == max(VERSIONS) else ("-k", "not killed_process")
+        assert skipped(tell(url, *options)) == 2  # SNAPSHOT is not one of its isolation levels
+
+
+def test_mariadb(mariadb_server: MariaDbServer) -> None:
+    assert skipped(tell(mariadb_server.create_database("conformance"))) == 2  # as above
+
+
+def test_sqlite(tmp_path: Path) -> None:
+    assert skipped(tell(sa.make_url(f"sqlite:///{tmp_path}/conformance.db"))) == IN_PROCESS_ONLY
+
+
+def test_it_says_how_it_is_called() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dualwrite.testing.conformance"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "--database-url" in done.stderr
