@@ -84,6 +84,7 @@ def kafka_access(bootstrap_server: str, command_config: str | None, timeout_ms: 
     """Settings by underscored names. Raises ConfigError."""
     settings = {} if command_config is None else settings_of_file(command_config)
     named: dict[str, Any] = {name.replace(".", "_"): value for name, value in settings.items()}
+    named.pop("default_api_timeout_ms", None)  # which --timeout-ms says
     return KafkaAccess(named | {"bootstrap_servers": bootstrap_server}, timeout_ms)
 
 

@@ -354,7 +354,14 @@ class _Seen:
     @property
     def described(self) -> Described:
         """Raises ValueError for a state that this version of the package has not heard of."""
-        return Described(DescribedState(self.state), self.pair, -1 if self.start_ms is None else self.start_ms)
+        try:
+            state = DescribedState(self.state)
+        except ValueError:
+            raise ValueError(
+                f"the coordinator calls the state of this id {self.state!r}, which is not known here; nothing was "
+                "changed: the next round looks again, and a newer dualwrite may know it"
+            ) from None
+        return Described(state, self.pair, -1 if self.start_ms is None else self.start_ms)
 
     @property
     def state(self) -> str:

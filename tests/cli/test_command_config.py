@@ -41,9 +41,9 @@ def test_a_quoted_password(kind: str) -> None:
     assert settings == {"sasl.username": "alice", "sasl.password": 'se"s=a;me'}
 
 
-def test_the_option_overrides_the_address_in_the_file(tmp_path: Path) -> None:
+def test_options_override_what_is_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
-    file.write_text("bootstrap.servers=127.0.0.1:2\n")
+    file.write_text("bootstrap.servers=127.0.0.1:2\ndefault.api.timeout.ms=5\n")
     assert kafka_access("127.0.0.1:1", str(file), 100).settings == {"bootstrap_servers": "127.0.0.1:1"}
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.admin import TransactionDescription
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, StateRowError
 from dualwrite.recipes.pause_points import PausePoint
@@ -222,3 +224,22 @@ def test_settings_that_make_no_sense(tmp_path: Any, settings: dict[str, Any], sa
     make: Callable[..., RecoveryService] = RecoveryService
     with pytest.raises(ConfigError, match=said):
         make(engine, bootstrap_servers="127.0.0.1:1", **{"transactional_ids": ["a"]} | settings)
+
+
+def test_a_state_that_nobody_has_heard_of_is_reported_and_left(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario.leave_behind(Predecessor.COMMITTED)
+    with service(scenario) as recovery:
+        describe = recovery._admin.describe_transactions
+
+        def strange(*arguments: Any, **keywords: Any) -> dict[str, TransactionDescription | None]:
+            found = describe(*arguments, **keywords)
+            return {each: replace(known, state="PrepareEpochFence") for each, known in found.items() if known}
+
+        monkeypatch.setattr(recovery._admin, "describe_transactions", strange)
+        (left,) = recovery.recover().left
+        assert (left.action, left.changed, left.state) == (Action.FAILED, False, "PrepareEpochFence")
+        monkeypatch.undo()
+        assert recovery.recover().is_clean
+    scenario.assert_both_sides_agree()

@@ -1,0 +1,31 @@
+"""`dualwrite broker`: the emulator."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from dualwrite.admin import TransactionAdmin
+from tests.cli.conftest import assert_one_line, ended, process
+
+
+def test_it_serves_until_it_is_told_to_stop() -> None:
+    running = process("broker", "--nodes", 2, "--topic", "orders:3")
+    try:
+        assert running.stdout is not None
+        address = running.stdout.readline().strip()
+        with TransactionAdmin(bootstrap_servers=address) as admin:
+            assert len(admin.describe_cluster().brokers) == 2
+    finally:
+        running.send_signal(signal.SIGTERM)
+        done = ended(running)
+    assert done.code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("--nodes", "0"), "dualwrite broker: argument --nodes: 0 is less than 1"), (("--nodez",), "--nodez")],
+)
+def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
+    assert_one_line(ended(process("broker", *arguments)), 2, said)
