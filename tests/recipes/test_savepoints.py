@@ -9,12 +9,19 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from dualwrite.errors import IllegalStateError, InvalidRecordError, TransactionDoomedError
+from dualwrite.errors import (
+    IllegalStateError,
+    InvalidRecordError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
 from tests.crash.scenario import InjectedError, Scenario
 from tests.recipes.steps import break_a_statement, put
-
-Block = Iterator[DualTransaction]
+from tests.support.databases import SqliteDatabase, event_bodies, events
+from tests.support.topics import read_topic
 
 
 @pytest.fixture(params=["session", "connection"])
@@ -96,3 +103,43 @@ def test_a_block_inside_a_block_is_refused_and_names_the_savepoint(scenario: Sce
             pass
     scenario.expected.append("1")
     scenario.assert_both_sides_agree()
+
+
+def test_a_write_whose_records_all_went_with_a_savepoint_does_not_need_kafka(
+    scenario: Scenario, writer: DualWriter
+) -> None:
+    with writer.transaction() as tx:
+        tx.session.execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "1"})
+        with pytest.raises(InjectedError), tx.savepoint():
+            put(tx, scenario, 2)
+            raise InjectedError
+    assert (tx.outcome, tx.transactional_id, writer.state) == (Outcome.COMMITTED, None, SlotState.NEW)
+    assert event_bodies(scenario.database) == ["1"]
+    assert not scenario.emulator.transactions()
+
+
+def test_a_write_of_records_only(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        tx.send(scenario.topic, value="1")
+    assert str(scenario.row()) == str(tx.prepared_state)
+    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == [("", "1")]
+
+
+def test_a_block_that_only_reads(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        assert tx.session.scalars(sa.select(events.c.id)).all() == []
+    assert (tx.outcome, writer.state) == (Outcome.COMMITTED, SlotState.NEW)
+    assert scenario.row().is_empty
+    assert not scenario.emulator.transactions()
+
+
+def test_a_savepoint_that_begins_sqlites_transaction_and_commits_it(scenario: Scenario, writer: DualWriter) -> None:
+    """As the driver does without a BEGIN of its own: RELEASE of the outermost savepoint is a COMMIT."""
+    if not isinstance(scenario.database, SqliteDatabase):
+        pytest.skip("other databases begin with BEGIN")
+    with pytest.raises(TransactionEndedInsideError, match="permanent"), writer.transaction() as tx:
+        with tx.savepoint():
+            put(tx, scenario, 1)
+    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
+    assert event_bodies(scenario.database) == ["1"]
+    assert scenario.row().is_empty
