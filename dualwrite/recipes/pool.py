@@ -120,6 +120,7 @@ class DualWriterPool:
             runtime=ThreadRuntime(),
             leases_inside_blocks=not locks_whole_database(engine.dialect),
         )
+        weakref.finalize(self, self._writes.forget)
 
     def _after_fork_in_child(self) -> None:
         self._writes.leave_to_parent()

@@ -255,6 +255,11 @@ class PooledWrites:
             self._last_block_bell.ring()
         return [resolution for resolution in found if resolution.outcome is not Outcome.NOTHING]
 
+    def forget(self) -> None:
+        """Nobody has the pool any more, and nobody closed it: its leases are left to expire."""
+        if not self._is_the_parents:
+            self._keeper.begin_no_more()
+
     async def close(self, timeout_s: float) -> None:
         """Begin nothing more, wait for the blocks that run, give everything back."""
         self._shelf.close()

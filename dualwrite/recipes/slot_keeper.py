@@ -72,11 +72,15 @@ class SlotKeeper:
                 resolver = self._runtime.spawn(f"{name}-resolver", lambda: self._resolve_for_ever(swept))
                 self._background = [heartbeat, resolver]
 
-    async def stop(self) -> None:
-        """No new attempt is begun; one that is being made is waited for, some seconds at the most."""
+    def begin_no_more(self) -> None:
+        """The background ends with what it does now."""
         self._stopped = True
         self._heartbeat_bell.ring()
         self._resolver_bell.ring()
+
+    async def stop(self) -> None:
+        """No new attempt is begun; one that is being made is waited for, some seconds at the most."""
+        self.begin_no_more()
         for background in self._background:
             await background.join(_SECONDS_TO_STOP)
 
@@ -86,6 +90,8 @@ class SlotKeeper:
             await self._heartbeat_bell.wait(
                 min(_backoff_s(failures), self._heartbeat_s) if failures else self._heartbeat_s
             )
+            if self._stopped:
+                return
             try:
                 await self.renew()
                 failures = 0
@@ -183,8 +189,8 @@ class SlotKeeper:
                 with slot.writes.exclusively():
                     found.append(await slot.writes.recover())
                 self._counts.recovered += 1
-        except BaseException:
-            if slot.writes.state is not SlotState.FENCED:
+        except BaseException as error:
+            if slot.writes.state is not SlotState.FENCED or not isinstance(error, Exception):
                 slot.failures += 1
                 slot.not_before_s = time.monotonic() + _backoff_s(slot.failures)
                 self._shelf.put_aside(slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -324,6 +325,16 @@ def test_a_block_may_end_after_the_pool_was_closed(holder: Callable[..., Holder]
     held.pool.close(timeout_s=0)
     held.let_go()
     assert written(scenario) == {"1"}
+
+
+def test_a_pool_that_is_dropped_without_being_closed_renews_its_leases_no_more(scenario: Scenario) -> None:
+    pool = make_pool(scenario)
+    write(pool, scenario, 1)
+    ours = f"dualwrite-pool-{pool.prefix}"
+    assert any(thread.name.startswith(ours) for thread in threading.enumerate())
+    del pool
+    gc.collect()
+    until(lambda: not any(thread.name.startswith(ours) for thread in threading.enumerate()))
 
 
 def test_what_is_in_doubt_when_a_pool_closes_is_for_the_next_one(
