@@ -86,18 +86,19 @@ class SlotKeeper:
 
     async def _renew_for_ever(self) -> None:
         failures = 0
-        while not self._stopped:
-            await self._heartbeat_bell.wait(
-                min(_backoff_s(failures), self._heartbeat_s) if failures else self._heartbeat_s
-            )
-            if self._stopped:
-                return
+        while await self._goes_on_after(
+            min(_backoff_s(failures), self._heartbeat_s) if failures else self._heartbeat_s
+        ):
             try:
                 await self.renew()
                 failures = 0
             except Exception as error:
                 failures += 1
                 self._failed(error)
+
+    async def _goes_on_after(self, pause_s: float) -> bool:
+        await self._heartbeat_bell.wait(pause_s)
+        return not self._stopped
 
     async def _resolve_for_ever(self, swept: bool) -> None:
         failures = 0
