@@ -78,6 +78,13 @@ def test_a_cancellation_at_a_point(awaited: AwaitedScenario, point: PausePoint, 
         awaited.assert_both_sides_agree()
 
 
-@pytest.mark.parametrize("point", _HEART)
+_KILLS = [
+    *(("psycopg", point) for point in _HEART),
+    ("asyncpg", PausePoint.AFTER_DATABASE_COMMIT),
+    ("aiosqlite", PausePoint.AFTER_DATABASE_COMMIT),
+]
+
+
+@pytest.mark.parametrize(("awaited", "point"), _KILLS, indirect=["awaited"])
 def test_a_kill_at_a_point(awaited: AwaitedScenario, point: PausePoint) -> None:
     check_a_kill_at_a_point(awaited, point, Predecessor.COMMITTED, "--awaited", awaited.driver)

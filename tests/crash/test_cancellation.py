@@ -106,8 +106,14 @@ def test_the_very_first_use_cancelled_at_every_suspension(awaited: AwaitedScenar
     awaited.assert_both_sides_agree()
 
 
-@pytest.mark.parametrize("moment", Moment)
-@pytest.mark.parametrize("predecessor", Predecessor)
+@pytest.mark.parametrize(
+    ("predecessor", "moment"),
+    [
+        (Predecessor.COMMITTED, Moment.EARLY),
+        (Predecessor.COMMITTED, Moment.LATE),
+        (Predecessor.ROLLED_BACK, Moment.EARLY),
+    ],
+)
 def test_a_recovery_cancelled_at_every_suspension(
     awaited: AwaitedScenario, predecessor: Predecessor, moment: Moment
 ) -> None:
