@@ -136,6 +136,8 @@ def watch(engine: sa.Engine) -> None:
             _watched.add(engine)
             for name, listener in _LISTENERS.items():
                 event.listen(engine, name, listener)
+            if engine.dialect.name == "sqlite":
+                event.listen(engine, "savepoint", _begin_before_savepoint)
 
 
 def for_own_use(engine: sa.Engine) -> sa.Engine:
@@ -147,6 +149,12 @@ def _before_commit(connection: sa.Connection) -> None:
     work = connection.get_execution_options().get(_OPTION)
     if work is not None:
         work._before_commit()
+
+
+def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
+    """sqlite3 begins with the first change only; the RELEASE of a savepoint before that would be a COMMIT."""
+    if _in_transaction(connection) is False and not _commits_by_itself(connection):
+        connection.exec_driver_sql("BEGIN")
 
 
 def _before_rollback(connection: sa.Connection) -> None:

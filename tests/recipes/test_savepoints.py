@@ -133,13 +133,27 @@ def test_a_block_that_only_reads(scenario: Scenario, writer: DualWriter) -> None
     assert not scenario.emulator.transactions()
 
 
-def test_a_savepoint_that_begins_sqlites_transaction_and_commits_it(scenario: Scenario, writer: DualWriter) -> None:
-    """As the driver does without a BEGIN of its own: RELEASE of the outermost savepoint is a COMMIT."""
+def test_a_savepoint_before_everything_else(scenario: Scenario, writer: DualWriter) -> None:
+    """SQLite's driver would begin the transaction with it, and RELEASE would commit what is in it."""
+    with writer.transaction() as tx, tx.savepoint():
+        put(tx, scenario, 1)
+    scenario.expected.append("1")
+    with pytest.raises(InjectedError), writer.transaction() as tx:
+        with tx.savepoint():
+            put(tx, scenario, 2)
+        raise InjectedError
+    scenario.assert_both_sides_agree()
+
+
+def test_a_written_out_savepoint_that_begins_sqlites_transaction_commits_it(
+    scenario: Scenario, writer: DualWriter
+) -> None:
     if not isinstance(scenario.database, SqliteDatabase):
         pytest.skip("other databases begin with BEGIN")
     with pytest.raises(TransactionEndedInsideError, match="permanent"), writer.transaction() as tx:
-        with tx.savepoint():
-            put(tx, scenario, 1)
+        tx.connection.execute(sa.text("SAVEPOINT s"))
+        put(tx, scenario, 1)
+        tx.connection.execute(sa.text("RELEASE s"))
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
     assert event_bodies(scenario.database) == ["1"]
     assert scenario.row().is_empty

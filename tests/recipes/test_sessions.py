@@ -314,6 +314,19 @@ def test_a_savepoint_takes_its_records_back(scenario: Scenario, sessions: Sessio
     scenario.assert_both_sides_agree()
 
 
+def test_a_savepoint_before_everything_else(scenario: Scenario, sessions: Sessions) -> None:
+    """SQLite's driver would begin the transaction with it, and RELEASE would commit what is in it."""
+    with sessions() as session:
+        with session.begin_nested():
+            put(session, scenario, 1)
+        session.rollback()
+        with session.begin_nested():
+            put(session, scenario, 2)
+        session.commit()
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
 def test_a_transaction_whose_records_all_went_with_a_savepoint_does_not_need_kafka(
     scenario: Scenario, sessions: Sessions, writer: DualWriter
 ) -> None:
@@ -339,7 +352,6 @@ def test_a_session_that_joins_a_transaction_leaves_the_decision_to_it(
     sessions().commit()
     with scenario.database.engine.connect() as connection:
         outer = connection.begin()
-        connection.execute(sa.delete(Event))  # SQLite's driver begins with the first change only
         with sessions(bind=connection, join_transaction_mode=mode) as session:
             put(session, scenario, 1)
             session.commit()
