@@ -88,7 +88,7 @@ def test_a_deadlock_writes_both_or_neither(site: Site) -> None:
     if site.direct.dialect.name == "sqlite":
         pytest.skip("one lock for the whole database: nobody can wait for two")
     written = _meet_in_a_deadlock(site)
-    in_table = [text for text in site.in_table() if text not in ("x", "y", "changed")]
+    in_table = [text for text in site.in_table() if text not in ("x", "y", "changed", "weight")]
     assert in_table == [text for text in written if text != AFTERWARDS]
     assert site.in_topic() == written
 
@@ -114,6 +114,8 @@ def _meet_in_a_deadlock(site: Site) -> list[str]:
             written.append(site.put(tx))
             change(tx.connection, 1001)
             change(rival, 1002)
+            # MySQL gives up the transaction with fewer changes: that shall be ours
+            rival.execute(sa.insert(events), [{"id": number, "body": "weight"} for number in range(2000, 2050)])
             thread.start()
             try:
                 with tx.session.begin_nested():
