@@ -27,7 +27,6 @@ _WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
 _REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
 
 _TransactionStatus = pq.TransactionStatus
-_COMMITTED: Final = psycopg.Transaction.Status.COMMITTED
 
 
 def is_idle(connection: AnyConnection) -> bool:
@@ -155,37 +154,53 @@ class Watch:
         self, savepoint_name: str | None = None, force_rollback: bool = False
     ) -> Iterator[psycopg.Transaction]:
         genuine = type(self._connection).transaction
-        with self._savepoint() as entered, genuine(self._connection, savepoint_name, force_rollback) as nested:
-            entered.append(nested)
-            self._records.savepoint(nested.savepoint_name)
+        with self._savepoint() as savepoint, genuine(self._connection, savepoint_name, force_rollback) as nested:
+            savepoint.set(nested.savepoint_name)
             yield nested
+            savepoint.is_kept = not nested.force_rollback
 
     @asynccontextmanager
     async def _nested_transaction_awaited(
         self, savepoint_name: str | None = None, force_rollback: bool = False
     ) -> AsyncIterator[psycopg.AsyncTransaction]:
         genuine = type(self._connection).transaction
-        with self._savepoint() as entered:
+        with self._savepoint() as savepoint:
             async with genuine(self._connection, savepoint_name, force_rollback) as nested:
-                entered.append(nested)
-                self._records.savepoint(nested.savepoint_name)
+                savepoint.set(nested.savepoint_name)
                 yield nested
+                savepoint.is_kept = not nested.force_rollback
 
     @contextmanager
-    def _savepoint(self) -> Iterator[list[Any]]:
+    def _savepoint(self) -> Iterator[_Savepoint]:
         """Around a block of psycopg's that is a savepoint; when it has been left, the records follow how."""
         if is_idle(self._connection):
             raise TransactionEndedInsideError(_ENDED)  # psycopg would begin a transaction of its own
-        entered: list[Any] = []
+        savepoint = _Savepoint(self._records)
         self._nested += 1
         try:
-            yield entered
+            yield savepoint
         finally:
             self._nested -= 1
-            for nested in entered:
-                if nested.status is not _COMMITTED:
-                    self._records.roll_back_to_savepoint(nested.savepoint_name)
-                self._records.release_savepoint(nested.savepoint_name)
+            savepoint.end()
+
+
+class _Savepoint:
+    """One that psycopg sets, and releases or rolls back to when its block is left."""
+
+    def __init__(self, records: RecordBuffer) -> None:
+        self._records = records
+        self._name: str | None = None
+        self.is_kept = False
+
+    def set(self, name: str) -> None:
+        self._name = name
+        self._records.savepoint(name)
+
+    def end(self) -> None:
+        if self._name is not None:
+            if not self.is_kept:
+                self._records.roll_back_to_savepoint(self._name)
+            self._records.release_savepoint(self._name)
 
 
 def _text(query: Any, connection: AnyConnection) -> str:
