@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
     from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter as AsyncDualWriter
     from dualwrite.recipes.recovery import RecoveryService as RecoveryService
+    from dualwrite.recipes.rocksdb import RocksDbDualWriter as RocksDbDualWriter
+    from dualwrite.recipes.zookeeper import ZooKeeperDualWriter as ZooKeeperDualWriter
     from dualwrite.errors import (
         AbortableError as AbortableError,
         AdminError as AdminError,
@@ -78,6 +80,8 @@ if TYPE_CHECKING:
     )
 
 _MODULES: Final = {
+    "RocksDbDualWriter": "dualwrite.recipes.rocksdb",
+    "ZooKeeperDualWriter": "dualwrite.recipes.zookeeper",
     "AsyncTransactionAdmin": "dualwrite.admin",
     "TransactionAdmin": "dualwrite.admin",
     "AsyncProducer": "dualwrite.async_producer",

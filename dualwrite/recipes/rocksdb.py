@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rocksdict import ColumnFamily, Rdict, WriteBatch, WriteOptions
+from rocksdict import ColumnFamily, Options, Rdict, WriteBatch, WriteOptions
 
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.dual_writes import DualWrite
@@ -100,7 +100,7 @@ class _RocksDbStore:
     async def ensure_row(self, transactional_id: str) -> None:
         with _guard:
             if STATE_COLUMN_FAMILY not in Rdict.list_cf(self._db.path()):
-                self._db.create_column_family(STATE_COLUMN_FAMILY)
+                self._db.create_column_family(STATE_COLUMN_FAMILY, Options(raw_mode=self._raw_mode))
             if self.state_of(transactional_id) is None:
                 self._rewrite(transactional_id, "")
 

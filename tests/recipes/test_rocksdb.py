@@ -1,0 +1,119 @@
+"""RocksDB: writes that fail, writers side by side in one process, and what a block may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocksdict import Options, Rdict
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import IllegalStateError, OutcomeUnknown, RowLockTimeoutError, TransactionDoomedError
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.rocksdb import RocksDbDualWriter
+from tests.crash.key_value_scenario import KeyValueScenario
+from tests.crash.scenario import AtPoint
+from tests.support.key_value_stores import RocksDbStore, in_directory
+
+
+class FailingDisk:
+    """A database whose writes fail on command, after they were carried out or before."""
+
+    def __init__(self, db: Rdict) -> None:
+        self._db = db
+        self.failing = False
+        self.carries_out_once = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def write(self, batch: Any, options: Any) -> None:
+        if self.failing:
+            if self.carries_out_once:
+                self.carries_out_once = False
+                self._db.write(batch, options)
+            raise Exception("IO error: No space left on device")
+        self._db.write(batch, options)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RocksDbStore]:
+    made = in_directory(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scenario(store: RocksDbStore, emulator: Emulator) -> KeyValueScenario:
+    return KeyValueScenario(store, emulator)
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_nothing_is_concluded_while_writes_fail(
+    store: RocksDbStore, scenario: KeyValueScenario, carried_out: bool
+) -> None:
+    """What is read then may not be what the log gives back after a restart."""
+    disk = FailingDisk(store.db)
+
+    def fail() -> None:
+        disk.failing, disk.carries_out_once = True, carried_out
+
+    store.db = disk  # type: ignore[assignment]
+    with scenario.writer(AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, fail), resolve_timeout_ms=100) as writer:
+        assert isinstance(scenario.write(writer, 1).error, OutcomeUnknown)
+        disk.failing = False
+        assert writer.resolve().outcome is (Outcome.COMMITTED if carried_out else Outcome.ROLLED_BACK)
+        scenario.expected = ["1/0", "1/1"] if carried_out else []
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_another_writer_of_the_process_waits_its_turn(scenario: KeyValueScenario) -> None:
+    with scenario.writer(lock_timeout_ms=20) as other:
+
+        def try_to_recover() -> None:
+            with pytest.raises(RowLockTimeoutError):
+                other.recover()
+
+        with scenario.writer(AtPoint(PausePoint.AFTER_PREPARE, try_to_recover)) as writer:
+            assert scenario.write(writer, 1).error is None
+        assert other.recover().outcome is Outcome.NOTHING
+    scenario.assert_both_sides_agree()
+
+
+def test_what_a_block_deletes_and_puts_elsewhere(store: RocksDbStore, scenario: KeyValueScenario) -> None:
+    store.db["old"] = "value"
+    elsewhere = store.db.create_column_family("elsewhere")
+    with scenario.writer() as writer, writer.transaction() as tx:
+        tx.delete("old")
+        tx.put("k", "v", column_family="elsewhere")
+        assert store.db["old"] == "value"
+    assert "old" not in store.db
+    assert elsewhere["k"] == "v"
+    with pytest.raises(IllegalStateError, match="has ended"):
+        tx.put("late", "value")
+
+
+def test_a_refused_record_that_is_swallowed_dooms_the_block(scenario: KeyValueScenario) -> None:
+    with scenario.writer() as writer, pytest.raises(TransactionDoomedError), writer.transaction() as tx:
+        tx.put("k", "v")
+        with pytest.raises(ValueError):
+            tx.send(scenario.topic, value=5)
+    scenario.assert_both_sides_agree()
+
+
+def test_a_database_in_raw_mode(tmp_path: Path, emulator: Emulator) -> None:
+    db = Rdict(str(tmp_path / "raw"), Options(raw_mode=True))
+    emulator.create_topic("raw")
+    with RocksDbDualWriter(
+        db, raw_mode=True, bootstrap_servers=emulator.bootstrap_servers, transactional_id="raw"
+    ) as writer:
+        for value in (b"1", b"2"):
+            with writer.transaction() as tx:
+                tx.put(b"k", value)
+                tx.send("raw", value=value)
+    assert db[b"k"] == b"2"
+    db.close()
