@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from dualwrite.recipes.pool_async import AsyncDualWriterPool as AsyncDualWriterPool
     from dualwrite.recipes.psycopg import PsycopgDualWriter as PsycopgDualWriter
     from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
+    from dualwrite.recipes.sessions import (
+        current_dual_write as current_dual_write,
+        dual_write_sessions as dual_write_sessions,
+    )
     from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter as AsyncDualWriter
     from dualwrite.recipes.recovery import RecoveryService as RecoveryService
     from dualwrite.recipes.rocksdb import RocksDbDualWriter as RocksDbDualWriter
@@ -92,6 +96,8 @@ _MODULES: Final = {
     "AsyncDualWriterPool": "dualwrite.recipes.pool_async",
     "PsycopgDualWriter": "dualwrite.recipes.psycopg",
     "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg_async",
+    "current_dual_write": "dualwrite.recipes.sessions",
+    "dual_write_sessions": "dualwrite.recipes.sessions",
     "AsyncDualWriter": "dualwrite.recipes.sqlalchemy_async",
     "RecoveryService": "dualwrite.recipes.recovery",
     "AbortableError": "dualwrite.errors",
