@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError, FencedError, RowLockTimeoutError
 from dualwrite.producer import Producer
+from dualwrite.recipes import pool_settings
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.pool import DualTransaction, DualWriterPool
@@ -105,8 +106,11 @@ def test_a_slot_that_is_stolen_between_the_first_statement_and_the_lock(scenario
 
 
 @pytest.mark.parametrize("point", list(PausePoint))
-def test_a_lease_that_expires_during_a_dual_write(scenario: Scenario, leases: LeaseTable, point: PausePoint) -> None:
+def test_a_lease_that_expires_during_a_dual_write(
+    scenario: Scenario, leases: LeaseTable, point: PausePoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody else recovers the slot as soon as the row lets it."""
+    monkeypatch.setattr(pool_settings, "_RECOVERY_LOCK_TIMEOUT_MS", 20)
     if locks_whole_database(scenario):
         pytest.skip("on SQLite nobody can take a lease while a dual write holds the lock of the whole file")
     recovered: list[BaseException | None] = []
