@@ -226,8 +226,9 @@ def readable_ms(written: Written, seen_s: Mapping[str, float]) -> list[float]:
     """From commit until seen, of what was committed after the warm-up. Both are Linux's one monotonic clock."""
     if not written.committed_s:
         return []
-    began_s = min(written.committed_s.values()) + _WARM_UP_S
-    return [(seen_s[key] - at_s) * 1000 for key, at_s in written.committed_s.items() if at_s > began_s]
+    first_s, last_s = min(written.committed_s.values()), max(written.committed_s.values())
+    began_s = first_s + min(_WARM_UP_S, (last_s - first_s) / 2)
+    return [(seen_s[key] - at_s) * 1000 for key, at_s in written.committed_s.items() if at_s >= began_s]
 
 
 def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace) -> None:
