@@ -134,7 +134,7 @@ class PsycopgTransaction:
         self._watch.stop()
         if self._belongs_to_the_parent:
             return
-        if is_busy(self.connection):
+        if self.connection.closed or is_busy(self.connection):
             self._drop()
             return
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import psycopg
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
@@ -18,9 +19,11 @@ from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Error, Faul
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.psycopg import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter, Resolution
 from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import InjectedError
 from tests.support.conditions import until
 from tests.support.databases import Database, events, unique
@@ -30,7 +33,7 @@ from tests.support.topics import read_topic
 IDS_OF_PROCESSES = (0, 0, 0, 1)
 DEADLINE_S = 60
 
-EXPECTED = (DualWriteError, sa.exc.SQLAlchemyError, InjectedError, KeyboardInterrupt)
+EXPECTED = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error, InjectedError, KeyboardInterrupt)
 
 LOCK_TIMEOUT_MS = 30
 RESOLVE_TIMEOUT_MS = 60
@@ -141,8 +144,9 @@ class Process:
         self._thread: threading.Thread | None = None
         self._calm = False
         self._standing_at: PausePoint | None = None
-        self.writer = DualWriter(
-            database.engine,
+        on_psycopg = history.half_on_psycopg and history.clients.index(database) % 2 == 0
+        self.writer: DualWriter | PsycopgDualWriter = (PsycopgDualWriter if on_psycopg else DualWriter)(
+            conninfo_of(database.engine.url) if on_psycopg else database.engine,
             bootstrap_servers=history.emulator.bootstrap_servers,
             transactional_id=transactional_id,
             create_table=False,
@@ -219,6 +223,8 @@ class History:
     topic: str = field(default_factory=lambda: unique("topic"))
     writes: list[Write] = field(default_factory=list)
     killed: list[Process] = field(default_factory=list)
+    half_on_psycopg: bool = False
+    """Every second process has no SQLAlchemy."""
 
     def __post_init__(self) -> None:
         self.emulator.create_topic(self.topic)
@@ -255,7 +261,7 @@ class History:
         else:
             self._write(process.writer, with_records=task is Task.WRITE)
 
-    def _write(self, writer: DualWriter, *, with_records: bool) -> Write:
+    def _write(self, writer: DualWriter | PsycopgDualWriter, *, with_records: bool) -> Write:
         write = Write(writer.transactional_id, len(self.writes), with_records)
         self.writes.append(write)
         try:
@@ -267,9 +273,12 @@ class History:
             write.error = error
         return write
 
-    def _put(self, tx: DualTransaction, write: Write, index: int, body: str) -> None:
+    def _put(self, tx: DualTransaction | PsycopgDualTransaction, write: Write, index: int, body: str) -> None:
         row = {"id": next_event_id(), "event_key": write.transactional_id, "body": body}
-        tx.session.execute(sa.insert(events), row)
+        if isinstance(tx, PsycopgDualTransaction):
+            tx.connection.execute("INSERT INTO events VALUES (%(id)s, %(event_key)s, %(body)s)", row)
+        else:
+            tx.session.execute(sa.insert(events), row)
         if write.with_records:
             tx.send(self.topic, key=write.transactional_id, value=body)
 

@@ -148,3 +148,12 @@ def test_a_history_on_postgres_comes_right(
     broker: Emulator, postgres_clients: list[Database], steps: list[Step]
 ) -> None:
     live_through(History(postgres_clients, broker), steps)
+
+
+@pytest.mark.timeout(0 if MANY else 120)
+@default_size(30)
+@given(steps=histories)
+def test_a_history_of_both_kinds_of_writers_comes_right(
+    broker: Emulator, postgres_clients: list[Database], steps: list[Step]
+) -> None:
+    live_through(History(postgres_clients, broker, half_on_psycopg=True), steps)
