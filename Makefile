@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Most tests wait for disks and sockets, so more of them than there are cores run at a time; 0 runs them in one process.
+TEST_WORKERS ?= 4
 READY := $(VENV)/.ready
 
 .PHONY: demo test lint bench clean
@@ -10,7 +12,7 @@ demo: $(READY)
 	$(BIN)/python -m examples.flights $(DEMO_ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(TEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(TEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
