@@ -281,7 +281,8 @@ def test_sessions_are_renewed_before_they_end(
         assert time.monotonic() < deadline_s
         commit(producer, topic, str(number).encode())
         number += 1
-    assert not [record for record in caplog.records if record.name.startswith("dualwrite.client")], caplog.text
+    # producers of other tests may tell of brokers that are gone
+    assert not [line for line in caplog.messages if kafka.address("BRIEF") in line], caplog.text
     values = read_committed({"bootstrap.servers": kafka.bootstrap_servers}, topic)
     assert values == [str(each).encode() for each in range(number)]
 

@@ -16,6 +16,7 @@ from tests.emulator.api.raw_client import RawClient, batch_of, fetch_fields, mil
 
 
 def test_start_and_stop_can_be_repeated() -> None:
+    before = set(threading.enumerate())
     emulator = Emulator(topics={"t": 1})
     for _ in range(2):
         with emulator:
@@ -23,7 +24,7 @@ def test_start_and_stop_can_be_repeated() -> None:
             with pytest.raises(RuntimeError, match="already"):
                 emulator.start()
         emulator.stop()
-        assert not [thread for thread in threading.enumerate() if thread.name == "broker-emulator"]
+        assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "broker-emulator"]
 
 
 def test_nothing_listens_after_stop() -> None:

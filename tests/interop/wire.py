@@ -521,7 +521,15 @@ class Wire:
         partition: int = 0,
         version: int = 7,
     ) -> int:
-        result = self._list_offsets(topic, partition, timestamp, isolation, version)
+        """The partition's leader may be on its way still, as those of an internal topic that was just made are."""
+        result: Any = None
+
+        def is_led() -> bool:
+            nonlocal result
+            result = self._list_offsets(topic, partition, timestamp, isolation, version)
+            return result.error_code not in _NO_LEADER_YET
+
+        wait_until(is_led)
         assert result.error_code == 0, result
         return int(result.offset)
 
@@ -668,6 +676,7 @@ _RETRIED = (
     Code.COORDINATOR_NOT_AVAILABLE,
     Code.NOT_COORDINATOR,
 )
+_NO_LEADER_YET = (Code.LEADER_NOT_AVAILABLE, Code.NOT_LEADER_OR_FOLLOWER)
 
 
 def _batches(records: bytes) -> Iterator[Batch]:
