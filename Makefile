@@ -12,6 +12,7 @@ demo: $(READY)
 	$(BIN)/python -m examples.flights $(DEMO_ARGS)
 
 test: $(READY)
+	$(BIN)/python -m tests.support.fetch_servers
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(TEST_ARGS)
 
 lint: $(READY)

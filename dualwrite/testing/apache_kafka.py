@@ -110,7 +110,7 @@ class ApacheKafka:
             self._cluster.start(deadline)
             return self
         java = find_program("java", "a real Apache Kafka needs a Java 17 runtime")
-        jars = _jars(self.version)
+        jars = fetch_kafka(self.version)
         for attempt in range(1, _START_ATTEMPTS + 1):
             cluster = _Cluster(
                 [java, *self._jvm_options], jars, self._node_count, self._listeners, self._scram_users, self._overrides
@@ -175,7 +175,7 @@ class ApacheKafka:
         self.stop()
 
 
-def _jars(version: str) -> Path:
+def fetch_kafka(version: str) -> Path:
     """The directory with everything that Kafka `version` needs at run time."""
     return fetched(
         f"kafka-{version}",

