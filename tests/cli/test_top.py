@@ -7,6 +7,8 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 
 from dualwrite.admin import TopicPartition, TransactionDescription
 from dualwrite.broker_emulator import Emulator
@@ -79,6 +81,14 @@ def test_the_live_view_ends_with_an_interrupt(emulator: Emulator) -> None:
             shown += os.read(ours, 65_536)
     finally:
         running.send_signal(signal.SIGINT)
+        # a terminal goes on reading: what it does not take, the view waits to write
+        threading.Thread(target=_read_to_the_end, args=(ours,), daemon=True).start()
         _, errors = running.communicate(timeout=30)
-        os.close(ours)
     assert (running.returncode, errors) == (0, b"")
+
+
+def _read_to_the_end(terminal: int) -> None:
+    with suppress(OSError):  # how a pseudo terminal says that its other side is closed
+        while os.read(terminal, 65_536):
+            pass
+    os.close(terminal)

@@ -16,7 +16,13 @@ SESSION_TIMEOUT_MS = 1_000
 MAX_RECORDS = 3
 
 # No constraint: what is written twice is there twice.
-carried = sa.Table("carried", sa.MetaData(), sa.Column("place", sa.String(40)), sa.Column("body", sa.String(100)))
+carried = sa.Table(
+    "carried",
+    sa.MetaData(),
+    sa.Column("number", sa.BigInteger, sa.Identity(), primary_key=True),  # rows without an order come in any order
+    sa.Column("place", sa.String(40)),
+    sa.Column("body", sa.String(100)),
+)
 
 
 def carry(tx: DualTransaction, record: ConsumedRecord) -> None:

@@ -75,8 +75,9 @@ class Workers:
 
 
 def rows(engine: sa.Engine) -> list[tuple[str, str]]:
+    in_order = sa.select(carried.c.place, carried.c.body).order_by(carried.c.number)
     with engine.connect() as connection:
-        return [(place, body) for place, body in connection.execute(sa.select(carried))]
+        return [(place, body) for place, body in connection.execute(in_order)]
 
 
 def places_by_partition(records: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
