@@ -6,6 +6,7 @@ import re
 import runpy
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dualwrite import errors
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.metrics import Metrics
 from dualwrite.config import ACKS, COMPRESSION_TYPES, ProducerConfig
+from dualwrite.errors import KafkaTimeoutError
 from dualwrite.producer import Producer
 from dualwrite.recipes.pool_status import PoolStatus
 from dualwrite.security_config import SecurityConfig
@@ -122,7 +124,11 @@ def test_the_psycopg_page_shows_both_writers(run: Run, emulator: Emulator, postg
 def test_the_emulator_page_shows_faults_and_pause_points(run: Run) -> None:
     def client(broker: Emulator) -> None:
         def transact() -> None:
-            with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="t") as producer:
+            # the broker of the example ends with its block, perhaps before the last answer
+            with (
+                suppress(KafkaTimeoutError),
+                Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="t") as producer,
+            ):
                 producer.init_transactions()
                 producer.begin_transaction()
                 producer.send("orders", value=b"lamp", partition=0)
