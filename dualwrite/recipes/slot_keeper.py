@@ -196,6 +196,8 @@ class SlotKeeper:
                 slot.not_before_s = time.monotonic() + _backoff_s(slot.failures)
                 self._shelf.put_aside(slot)
                 raise
+            # Nobody waits here who could be told, and a lost commit that was superseded stays unknown for good.
+            _log.warning("pool %s: %s is given up: %s", self._prefix, slot.writes.transactional_id, error)
         if slot.failures:
             slot.failures = 0
             self._shelf.make_due()  # what was away for this one is back for the others

@@ -269,6 +269,30 @@ def test_a_commit_without_an_answer_is_resolved_in_the_background(
     scenario.assert_nothing_open()
 
 
+def test_a_commit_that_nobody_can_resolve_any_more_is_told(
+    scenario: Scenario, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lose_commit_and_database() -> None:
+        database.lose_commit(applied=True)
+        database.refuse_new_connections()
+        pool._background_engine.dispose()
+
+    strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
+    with make_pool(scenario, pause=strike, resolve_timeout_ms=100) as pool:
+        with pytest.raises(OutcomeUnknown), pool.transaction() as tx:
+            put(tx, scenario, 1)
+        another_way = sa.create_engine(database.url, poolclass=sa.NullPool)
+        with scenario.writer(engine=another_way) as newer, newer.transaction() as later:
+            put(later, scenario, 2)
+        database.come_back()
+        until(lambda: not pool.status.set_aside)
+        assert tx.outcome is None
+        assert f"{scenario.transactional_id} is given up" in caplog.text
+        assert "replaced the state row" in caplog.text
+    assert written(scenario) == {"1", "2"}
+    scenario.assert_nothing_open()
+
+
 @pytest.mark.parametrize("point", list(PausePoint))
 def test_an_interruption_at_a_point(scenario: Scenario, point: PausePoint) -> None:
     def interrupt() -> None:
