@@ -113,7 +113,10 @@ class Sender:
         waiter = self._topic_waiters.get(topic)
         if waiter is None:
             waiter = self._topic_waiters[topic] = Operation(f"metadata of {topic}")
-            self._new_topics.append(topic)
+        elif waiter.awaited:
+            return waiter
+        # asked at once, also where earlier callers gave up: the back-off that they ran into is no matter of this one
+        self._new_topics.append(topic)
         return waiter
 
     # ---- the pump -------------------------------------------------------------------------------------------

@@ -221,7 +221,9 @@ def test_what_cannot_be_sent_changes_nothing(
 
 def test_an_unknown_topic_is_waited_for_no_longer_than_max_block() -> None:
     with Emulator(config=BrokerConfig(auto_create_topics_enable=False)) as emulator:
-        with Producer(bootstrap_servers=emulator.bootstrap_servers, max_block_ms=200, retry_backoff_ms=20) as producer:
+        # the last request before giving up is followed by a back-off that is longer than max.block.ms
+        settings = {"max_block_ms": 1_500, "retry_backoff_ms": 1_000, "retry_backoff_max_ms": 60_000}
+        with Producer(bootstrap_servers=emulator.bootstrap_servers, **settings) as producer:
             with pytest.raises(KafkaTimeoutError, match="not sent"):
                 producer.send("nowhere", "v")
             emulator.create_topic("nowhere")
