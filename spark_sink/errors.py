@@ -1,0 +1,29 @@
+"""What the sink raises. Each says what was wrong, what state things are in, and what to do next."""
+
+from __future__ import annotations
+
+from dualwrite.errors import DualWriteError
+
+
+class SinkError(DualWriteError):
+    """Base of everything the sink raises by itself."""
+
+
+class SinkOptionError(SinkError, ValueError):
+    """An option, a column or a type is wrong. Raised before any transaction exists."""
+
+
+class SinkFencedError(SinkError):
+    """Another driver has planned with this `sinkId` since; this one may not go on. Nothing of its batch is visible."""
+
+
+class CheckpointMismatchError(SinkError):
+    """The checkpoint is not the one that this sink's decided batches belong to."""
+
+
+class AttemptCondemnedError(SinkError):
+    """This attempt of a task was given up by the driver; its transaction is aborted, and Spark may try again."""
+
+
+class BatchLostError(SinkError):
+    """The broker dropped a transaction of a batch that was decided. Nothing is guessed: an operator must look."""
