@@ -23,6 +23,7 @@ from dualwrite import (
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Action, Delay, DropReply, Fault, Hold
 from tests.producer.cancelling import Moment, cancelled_at
+from tests.producer.impatience import impatient
 from tests.support.conditions import until
 from tests.support.topics import read_topic
 
@@ -301,7 +302,7 @@ def test_closing_is_bounded_whatever_is_pending(
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        producer = make(broker, topic, max_block_ms=150)
+        producer = make(broker, topic)
         await producer.init_transactions()
         await producer.begin_transaction()
         await producer.send(topic, "a")
@@ -311,10 +312,11 @@ def test_closing_is_bounded_whatever_is_pending(
             committing.cancel()
             await asyncio.wait([committing])
         else:
-            with pytest.raises(KafkaTimeoutError):
+            with impatient(producer, 150), pytest.raises(KafkaTimeoutError):
                 await producer.commit_transaction()
         began_s = loop.time()
-        await producer.close()
+        with impatient(producer, 150):
+            await producer.close()
         assert loop.time() - began_s < 5
         assert producer.state is ProducerState.CLOSED
 

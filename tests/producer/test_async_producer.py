@@ -30,6 +30,7 @@ from dualwrite.broker_emulator.faults import DropReply, Error, Fault, Hold
 from dualwrite.client.states import ProducerState as States
 from dualwrite.client.transaction_block import LEAVING
 from tests.producer.conftest import ReadCommitted
+from tests.producer.impatience import impatient
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -153,15 +154,16 @@ def test_what_is_not_a_record_is_refused_at_once(emulator: Emulator) -> None:
 
 def test_the_waits_are_bounded(emulator: Emulator) -> None:
     async def main() -> None:
-        async with make(emulator, max_block_ms=100) as producer:
+        async with make(emulator) as producer:
             held = emulator.faults.add(Fault(api="InitProducerId", action=Hold()))
-            with pytest.raises(KafkaTimeoutError, match=r"has not answered InitProducerId yet.*repeat the same call"):
+            unanswered = r"has not answered InitProducerId yet.*repeat the same call"
+            with impatient(producer, 500), pytest.raises(KafkaTimeoutError, match=unanswered):
                 await producer.init_transactions()
             held.remove()
             await producer.init_transactions()
             held = emulator.faults.add(Fault(api="Metadata", action=Hold()))
             await producer.begin_transaction()
-            with pytest.raises(KafkaTimeoutError, match="the record was not sent"):
+            with impatient(producer, 100), pytest.raises(KafkaTimeoutError, match="the record was not sent"):
                 await producer.send("orders", "a")
             held.remove()
             future = await producer.send("orders", "a")
@@ -303,10 +305,10 @@ def test_what_may_be_decided_is_left_alone(emulator: Emulator, read_committed: R
             await producer.complete_transaction(state)
 
     asyncio.run(main())
-    with Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="sync", max_block_ms=100) as producer:
+    with Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="sync") as producer:
         producer.init_transactions()
         held = emulator.faults.add(Fault(api="EndTxn", action=Hold()))
-        with pytest.raises(KafkaTimeoutError) as raised:
+        with impatient(producer, 500), pytest.raises(KafkaTimeoutError) as raised:
             with producer.transaction():
                 producer.send("orders", "b")
         assert any("repeat the call that commits" in note for note in raised.value.__notes__)

@@ -20,6 +20,7 @@ from dualwrite.errors import (
 )
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted
+from tests.producer.impatience import impatient
 
 LOSSES = [DropReply(), CloseBefore(), CloseAfter()]
 STEPS = ["Metadata", "FindCoordinator", "InitProducerId", "Produce", "EndTxn"]
@@ -131,18 +132,19 @@ def test_a_lost_reply_to_keep_does_not_lose_the_transaction(
 def test_a_timed_out_commit_may_only_be_repeated(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    producer = make_producer(max_block_ms=150)
+    producer = make_producer()
     producer.init_transactions()
     producer.begin_transaction()
     producer.send("orders", "v")
     state = producer.prepare_transaction()
     fault = emulator.faults.add(Fault(api="EndTxn", action=Error(51), count=None))
-    with pytest.raises(KafkaTimeoutError, match="repeat the same call"):
-        producer.complete_transaction(state)
-    with pytest.raises(IllegalStateError, match="not known"):
-        producer.abort_transaction()
-    with pytest.raises(KafkaTimeoutError):
-        producer.complete_transaction(state)
+    with impatient(producer, 150):
+        with pytest.raises(KafkaTimeoutError, match="repeat the same call"):
+            producer.complete_transaction(state)
+        with pytest.raises(IllegalStateError, match="not known"):
+            producer.abort_transaction()
+        with pytest.raises(KafkaTimeoutError):
+            producer.complete_transaction(state)
     fault.remove()
     producer.complete_transaction(state)
     assert producer.state is ProducerState.READY
@@ -151,8 +153,8 @@ def test_a_timed_out_commit_may_only_be_repeated(
 
 def test_a_timed_out_init_is_repeated_with_keep(make_producer: MakeProducer, emulator: Emulator) -> None:
     fault = emulator.faults.add(Fault(api="InitProducerId", action=Error(51), count=None))
-    producer = make_producer(max_block_ms=100)
-    with pytest.raises(KafkaTimeoutError):
+    producer = make_producer()
+    with impatient(producer, 100), pytest.raises(KafkaTimeoutError):
         producer.init_transactions(keep_prepared_txn=True)
     with pytest.raises(IllegalStateError, match="same argument"):
         producer.init_transactions(keep_prepared_txn=False)
@@ -164,12 +166,12 @@ def test_a_timed_out_init_is_repeated_with_keep(make_producer: MakeProducer, emu
 def test_a_prepare_that_times_out_may_be_aborted(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    producer = make_producer(max_block_ms=200)
+    producer = make_producer()
     producer.init_transactions()
     fault = emulator.faults.add(Fault(api="Produce", action=Error(19), count=None))
     producer.begin_transaction()
     producer.send("orders", "stuck")
-    with pytest.raises(KafkaTimeoutError):
+    with impatient(producer, 200), pytest.raises(KafkaTimeoutError):
         producer.prepare_transaction()
     fault.remove()
     producer.abort_transaction()

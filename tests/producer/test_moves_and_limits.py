@@ -23,6 +23,7 @@ from dualwrite.errors import (
     RetriableError,
 )
 from dualwrite.producer import Producer, ProducerState, TopicPartition
+from tests.producer.impatience import impatient
 from tests.producer.world import GROUP, PROFILES, World, world_of
 from tests.support.conditions import until
 
@@ -280,12 +281,13 @@ def test_records_that_nobody_acknowledges_expire_and_the_transaction_is_aborted(
 
 @EACH
 def test_a_full_buffer_blocks_for_max_block_ms_and_costs_only_the_record(world: World) -> None:
-    producer = world.ready(buffer_memory=2_000, batch_size=1_000, max_block_ms=100)
+    producer = world.ready(buffer_memory=2_000, batch_size=1_000)
     fault = world.fault("Produce", Error(19), count=None)
     producer.begin_transaction()
     values = [f"{number} {'x' * 600}" for number in range(8)]
     sent: list[str] = []
-    with pytest.raises(KafkaTimeoutError, match=r"buffer\.memory.*max\.block\.ms=100.*the record was not sent"):
+    full = r"buffer\.memory.*max\.block\.ms=100.*the record was not sent"
+    with impatient(producer, 100), pytest.raises(KafkaTimeoutError, match=full):
         for value in values:
             producer.send("orders", value, partition=0)
             sent.append(value)
@@ -317,9 +319,10 @@ def test_records_that_cannot_be_sent_cost_nothing_but_themselves(world: World) -
 def test_a_topic_that_is_not_there(profile: Profile) -> None:
     with Emulator(config=BrokerConfig(profile=profile, auto_create_topics_enable=False)) as emulator:
         world = World(emulator)
-        producer = world.ready(max_block_ms=150)
+        producer = world.ready()
         producer.begin_transaction()
-        with pytest.raises(KafkaTimeoutError, match=r"UNKNOWN_TOPIC_OR_PARTITION.*the record was not sent"):
+        unknown = r"UNKNOWN_TOPIC_OR_PARTITION.*the record was not sent"
+        with impatient(producer, 500), pytest.raises(KafkaTimeoutError, match=unknown):
             producer.send("nowhere", "v")
         assert producer.state is ProducerState.IN_TRANSACTION
         emulator.create_topic("nowhere")
@@ -335,7 +338,7 @@ def test_a_topic_that_is_not_there(profile: Profile) -> None:
 @EACH
 @pytest.mark.parametrize("call", ["init", "commit", "abort", "offsets"])
 def test_a_call_whose_time_is_up_is_joined_by_the_same_call(world: World, call: str) -> None:
-    producer = world.producer(max_block_ms=80, request_timeout_ms=30_000)
+    producer = world.producer(request_timeout_ms=30_000)
     calls: dict[str, tuple[str, Callable[[], None]]] = {
         "init": ("InitProducerId", producer.init_transactions),
         "commit": ("EndTxn", producer.commit_transaction),
@@ -352,18 +355,13 @@ def test_a_call_whose_time_is_up_is_joined_by_the_same_call(world: World, call: 
         producer.send("orders", "v", partition=0).result(10)
     fault = world.fault(api, Error(51), count=None)
     for _ in range(2):
-        with pytest.raises(KafkaTimeoutError, match="repeat the same call") as raised:
+        with impatient(producer, 80), pytest.raises(KafkaTimeoutError, match="repeat the same call") as raised:
             make()
         assert isinstance(raised.value, RetriableError)
     with pytest.raises(IllegalStateError, match=r"is not known yet.*'tid'"):
         producer.begin_transaction()
     fault.remove()
-    while True:
-        try:
-            make()
-            break
-        except KafkaTimeoutError:
-            continue
+    make()
     if call == "init":
         world.run(producer, "v")
     elif call == "offsets":

@@ -15,6 +15,7 @@ from dualwrite.errors import AbortableError, DeliveryError, IllegalStateError, I
 from dualwrite.partitioners import consistent_partition, murmur2_partition
 from dualwrite.producer import Record
 from tests.producer.conftest import MakeProducer, ReadCommitted
+from tests.producer.impatience import impatient
 from tests.producer.readers import read_with_librdkafka
 
 
@@ -119,13 +120,14 @@ def test_outside_of_a_transaction_it_is_refused(make_producer: MakeProducer) -> 
 
 @pytest.mark.parametrize("arrow", [False, True])
 def test_a_full_buffer_says_how_much_was_accepted(emulator: Emulator, make_producer: MakeProducer, arrow: bool) -> None:
-    producer = make_producer(buffer_memory=3000, batch_size=1000, max_block_ms=300)
+    producer = make_producer(buffer_memory=3000, batch_size=1000)
     producer.init_transactions()
     producer.begin_transaction()
     producer.send("orders", b"first").result(10)
     emulator.faults.add(Fault(api="Produce", action=DropRequest(), count=None))
     values = [b"x" * 400] * 50
-    with pytest.raises(KafkaTimeoutError, match=r"waited for buffer\.memory .*; [2-9] of the 50 records were accepted"):
+    waited = r"waited for buffer\.memory .*; [2-9] of the 50 records were accepted"
+    with impatient(producer, 300), pytest.raises(KafkaTimeoutError, match=waited):
         producer.send_batch("orders", pa.table({"value": values}) if arrow else values)
 
 

@@ -13,6 +13,7 @@ from dualwrite import AsyncProducer, KafkaTimeoutError, Producer
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import DropReply, DropRequest, Fault, Hold
 from tests.producer.conftest import MakeProducer, ReadCommitted
+from tests.producer.impatience import impatient
 from tests.support.conditions import until
 
 
@@ -108,14 +109,15 @@ def test_a_request_that_is_stuck_holds_up_nobody_else(
 def test_with_a_single_connection_whoever_waits_is_told_behind_what(
     make_producer: MakeProducer, emulator: Emulator
 ) -> None:
-    stuck, waiting = ready(make_producer, "stuck", "waiting", connections_max_per_node=1, max_block_ms=400)
+    stuck, waiting = ready(make_producer, "stuck", "waiting", connections_max_per_node=1)
     transact(waiting, "a")
     held = emulator.faults.add(Fault(api="Produce", transactional_id="stuck", action=Hold()))
     stuck.begin_transaction()
     stuck.send("orders", "late")
     thread = in_thread(stuck.flush)
     held.wait_held()
-    with pytest.raises(KafkaTimeoutError, match="has not answered Produce, which waits behind Produce of another user"):
+    behind = "has not answered Produce, which waits behind Produce of another user"
+    with impatient(waiting, 400), pytest.raises(KafkaTimeoutError, match=behind):
         transact(waiting, "b")
     held.release()
     thread.join(10)

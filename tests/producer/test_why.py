@@ -19,6 +19,7 @@ from dualwrite.broker_emulator.faults import DropRequest, Error, Fault
 from dualwrite.errors import AuthorizationError, DeliveryError, InvalidRecordError, KafkaTimeoutError
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer
+from tests.producer.impatience import impatient
 
 ALWAYS = 1_000_000
 
@@ -52,7 +53,7 @@ def answer_everybody(listening: socket.socket, answer: bytes) -> None:
 
 
 def init_in_vain(servers: str, **settings: Any) -> str:
-    settings = {"max_block_ms": 200, "reconnect_backoff_ms": 20} | settings
+    settings = {"max_block_ms": 500, "reconnect_backoff_ms": 20} | settings
     with Producer(bootstrap_servers=servers, transactional_id="t", **settings) as producer:
         with pytest.raises(KafkaTimeoutError, match="repeat the same call") as raised:
             producer.init_transactions()
@@ -200,13 +201,13 @@ def test_closing_says_once_what_is_pending_and_who_completes_it(
     end: Callable[[Producer], None],
     words: str,
 ) -> None:
-    producer = make_producer(max_block_ms=300)
+    producer = make_producer()
     producer.init_transactions()
     producer.begin_transaction()
     producer.send("orders", "v").result(10)
     emulator.faults.add(Fault(api="EndTxn", action=DropRequest(), count=ALWAYS))
     with caplog.at_level(logging.INFO, "dualwrite"):
-        with contextlib.suppress(KafkaTimeoutError):
+        with impatient(producer, 300), contextlib.suppress(KafkaTimeoutError):
             end(producer)
         producer.close(timeout_s=0)
         producer.close(timeout_s=0)
