@@ -27,3 +27,7 @@ class AttemptCondemnedError(SinkError):
 
 class BatchLostError(SinkError):
     """The broker dropped a transaction of a batch that was decided. Nothing is guessed: an operator must look."""
+
+
+class DualTableError(SinkError):
+    """The table does not take the rows of this batch. Nothing of the batch is visible, in the table or in Kafka."""
