@@ -261,7 +261,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         if isinstance(handed, HeldBack):
             return await self._send_when_possible(handed)
         if handed._index == 0:
-            self._lets_loop_send = self._engine.has_full_batches
+            self._lets_loop_send = self._engine.can_send_after_opening(handed._batch)
         return handed
 
     async def _send_when_possible(self, held: HeldBack) -> AsyncRecordFuture:

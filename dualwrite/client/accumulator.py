@@ -273,7 +273,7 @@ class Accumulator:
 
     @property
     def has_full_batches(self) -> bool:
-        """Whether something can be sent without lingering."""
+        """Whether something can be sent without lingering, in a partition where no batch is open for more records."""
         return len(self._active) > len(self._open)
 
     def incomplete_batches(self) -> list[Batch]:

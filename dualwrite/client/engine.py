@@ -121,10 +121,9 @@ class Engine:
         """Whether the transaction has anything to commit."""
         return self._manager is not None and self._manager.has_records
 
-    @property
-    def has_full_batches(self) -> bool:
-        """Whether there are batches that need not wait for more records."""
-        return self._accumulator.has_full_batches
+    def can_send_after_opening(self, batch: Batch) -> bool:
+        """Whether batches need not wait for more records: the one before this one in its partition, or any other's."""
+        return bool(batch.queue.closed) or self._accumulator.has_full_batches
 
     def metrics(self) -> dict[str, float]:
         """What `Producer.metrics()` gives."""
@@ -321,11 +320,7 @@ class Engine:
 
     def _wake_for(self, batch: Batch) -> None:
         """After a batch was opened: the loop must be awake when its lingering ends, and if another one is full now."""
-        if (
-            batch.queue.closed
-            or self._accumulator.has_full_batches
-            or batch.created_ms + self.config.linger_ms < self._sender.timer_at_ms
-        ):
+        if self.can_send_after_opening(batch) or batch.created_ms + self.config.linger_ms < self._sender.timer_at_ms:
             self.wake()
 
     # ---- many records at once (`client/bulk.py`) ------------------------------------------------------------

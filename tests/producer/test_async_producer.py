@@ -370,7 +370,10 @@ def test_full_batches_leave_while_a_task_does_nothing_but_send(run: Run, emulato
         async with make(emulator, None, batch_size=1000, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
             async with asyncio.timeout(30):
                 first = await producer.send("orders", b"x" * 100)
+                sent = 1
                 while not first.done():
                     await producer.send("orders", b"x" * 100)
+                    sent += 1
+            assert sent * 100 < 10_000_000  # a third of buffer.memory: a full buffer would let the loop run, too
 
     run(main())
