@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final, TypeVar
+
+from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS, ProducerConfig
+from dualwrite.errors import ConfigError
+from spark_sink.errors import SinkOptionError
+
+DEFAULT_COMMIT_PARALLELISM: Final = 16
+DEFAULT_COMMIT_RETRIES: Final = 5
+DEFAULT_RETENTION_BATCHES: Final = 100
+
+_Choice = TypeVar("_Choice", bound=Enum)
 
 
 class TxnMode(Enum):
@@ -74,3 +87,253 @@ class SinkOptions:
     """None where Spark does not tell; then no digest of the offsets file is kept."""
     job_id: str | None
     """Batch jobs only."""
+
+
+def parse(options: Mapping[str, object]) -> SinkOptions:
+    """What a writer was given, checked. Names in any case: Spark hands them over in lower case.
+
+    Raises SinkOptionError, whose text has no value that may be secret, for an unknown option (with the nearest name),
+    one that the sink decides itself, a missing one, or a value that cannot be.
+    """
+    given = _given(options)
+    kafka = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}
+    own = _Own({name: value for name, value in given.items() if not name.startswith(_KAFKA)})
+    return SinkOptions(
+        sink_id=_sink_id(own),
+        kafka=_kafka_settings(kafka),
+        topic=own.text("topic"),
+        include_headers=own.flag("includeHeaders", False),
+        store=_store(own),
+        txn_mode=own.one_of("txn.mode", TxnMode.AUTO),
+        txn_timeout_ms=own.number("txn.timeoutMs", BOUNDED_TRANSACTION_TIMEOUT_MS, 1),
+        on_new_checkpoint=own.one_of("onNewCheckpoint", OnNewCheckpoint.FAIL),
+        dual=_dual_table(own),
+        commit_parallelism=own.number("commit.parallelism", DEFAULT_COMMIT_PARALLELISM, 1),
+        commit_retries=own.number("commit.retries", DEFAULT_COMMIT_RETRIES, 0),
+        retention_batches=own.number("store.retentionBatches", DEFAULT_RETENTION_BATCHES, 1),
+        checkpoint_location=own.text("checkpointLocation"),
+        job_id=own.text("jobId"),
+    )
+
+
+_KAFKA: Final = "kafka."
+
+_NAMES: Final = (
+    "sinkId",
+    "topic",
+    "includeHeaders",
+    "commitStore.url",
+    "commitStore.urlEnv",
+    "commitStore.schema",
+    "commitStore.createTables",
+    "txn.mode",
+    "txn.timeoutMs",
+    "onNewCheckpoint",
+    "dual.table",
+    "dual.columns",
+    "dual.mode",
+    "dual.key",
+    "commit.parallelism",
+    "commit.retries",
+    "store.retentionBatches",
+    "jobId",
+)
+
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+"""What Spark itself reads, and hands on."""
+
+_REFUSED: Final = {
+    "path": "start() and save() take no path: Kafka topics are named by the option topic or by a column topic",
+    "asyncprogresstrackingenabled": (
+        "asynchronous progress tracking is refused: with it the input of a batch may be another one after a failure, "
+        "and a batch that was decided before would then be skipped with rows in it that were never written"
+    ),
+    "subscribe": "subscribe is an option of the source; a sink's topic is named by the option topic or a column topic",
+    "startingoffsets": "startingOffsets is an option of the source; a sink writes at the end of its topics",
+}
+"""Names in lower case, as all names are compared."""
+
+_DECIDED_BY_THE_SINK: Final = {
+    "transactional.id": "every attempt of a task leases a transactional id of its own, which begins with sinkId",
+    "transaction.two.phase.commit.enable": "the sink asks for what the broker can do; txn.mode says what it must do",
+    "accept.bounded.guarantee": "txn.mode=resume accepts it",
+    "transaction.timeout.ms": "it is given as txn.timeoutMs",
+    "key.serializer": "the column key is written as it is: cast it to string or binary",
+    "value.serializer": "the column value is written as it is: cast it to string or binary",
+}
+
+_NOT_TEXT: Final = ("sasl.oauth.token.provider", "sasl.oauth.extensions", "ssl.context")
+
+_OF_THE_JVM: Final = {
+    "sasl.jaas.config": "kafka.sasl.username and kafka.sasl.password",
+    "ssl.truststore.location": "kafka.ssl.ca.location, a file in PEM format",
+    "ssl.truststore.password": "kafka.ssl.ca.location, a file in PEM format, which needs no password",
+    "ssl.keystore.location": "kafka.ssl.certificate.location and kafka.ssl.key.location, files in PEM format",
+    "ssl.keystore.password": "kafka.ssl.key.password",
+}
+"""Settings of the Java client that are spelled differently here."""
+
+
+def _given(options: Mapping[str, object]) -> dict[str, str]:
+    """All options by lower-case names, every name known, `kafka.` ones not looked at yet."""
+    known = {name.lower() for name in _NAMES} | _SPARKS_OWN
+    given: dict[str, str] = {}
+    for written, value in options.items():
+        name = written.lower()
+        if name in given:
+            raise SinkOptionError(f"the option {written} is given twice: names are the same in upper and lower case")
+        if name in _REFUSED:
+            if _is_off(value):
+                continue
+            raise SinkOptionError(_REFUSED[name])
+        if name.startswith("asyncprogresstracking") or name.startswith("_asyncprogresstracking"):
+            continue  # says nothing without asyncProgressTrackingEnabled
+        if name not in known and not name.startswith(_KAFKA):
+            raise SinkOptionError(_unknown(written))
+        given[name] = _as_text(written, value)
+    return given
+
+
+def _is_off(value: object) -> bool:
+    return str(value).lower() == "false"
+
+
+def _as_text(written: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int):
+        return str(value)
+    raise SinkOptionError(f"the option {written} is a text, a number or true or false, not a {type(value).__name__}")
+
+
+def _unknown(written: str) -> str:
+    by_name = {name.lower(): name for name in _NAMES} | {
+        f"{_KAFKA}{name}": f"{_KAFKA}{name}" for name in ("bootstrap.servers", "compression.type", "linger.ms")
+    }
+    close = difflib.get_close_matches(written.lower(), by_name, n=1)
+    if close:
+        return f"unknown option {written}; did you mean {by_name[close[0]]}?"
+    return f"unknown option {written}; the options are {', '.join(_NAMES)}, and kafka.* for the producer"
+
+
+class _Own:
+    """The sink's own options, by name as documented."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def text(self, name: str) -> str | None:
+        value = self._given.get(name.lower())
+        if value is not None and not value.strip():
+            raise SinkOptionError(f"the option {name} is empty; leave it out, or give a value")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise SinkOptionError(f"{name}: {value!r} is not true or false")
+        return value.lower() == "true"
+
+    def number(self, name: str, default: int, least: int) -> int:
+        value = self.text(name)
+        if value is None:
+            return default
+        if not (value.isascii() and value.isdecimal()) or not least <= int(value) < 2**31:
+            raise SinkOptionError(f"{name}: {value!r} is not a whole number from {least} to {2**31 - 1}")
+        return int(value)
+
+    def one_of(self, name: str, default: _Choice) -> _Choice:
+        value = self.text(name)
+        if value is None:
+            return default
+        for choice in type(default):
+            if choice.value == value.lower():
+                return choice
+        raise SinkOptionError(f"{name}: {value!r} is not one of {', '.join(each.value for each in type(default))}")
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        names = tuple(each.strip() for each in value.split(","))
+        if not all(names) or len(set(names)) < len(names):
+            raise SinkOptionError(f"{name}: {value!r} is not a list of different names, with commas in between")
+        return names
+
+
+def _sink_id(own: _Own) -> str:
+    sink_id = own.text("sinkId")
+    if sink_id is None:
+        raise SinkOptionError(
+            "the option sinkId is missing: a name for this sink, the same at every start and of no other sink on the "
+            "Kafka cluster. Its transactional ids begin with it"
+        )
+    if not re.fullmatch(r"[A-Za-z0-9._]{1,100}", sink_id):
+        raise SinkOptionError(f"sinkId: {sink_id!r} is not 1 to 100 letters, digits, dots and underscores")
+    return sink_id
+
+
+def _kafka_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    for name, value in settings.items():
+        _check_kafka_setting(name, value)
+    try:
+        ProducerConfig.parse(settings, {})
+    except ConfigError as error:
+        raise SinkOptionError(f"the producer's settings, which are the options kafka.*, are wrong: {error}") from None
+    return dict(settings)
+
+
+def _check_kafka_setting(name: str, value: str) -> None:
+    if name in _DECIDED_BY_THE_SINK:
+        raise SinkOptionError(f"the option kafka.{name} cannot be set: {_DECIDED_BY_THE_SINK[name]}")
+    if name == "enable.idempotence" and value.lower() != "true":
+        raise SinkOptionError("kafka.enable.idempotence is true: there are no transactions without it")
+    if name == "acks" and value.lower() not in ("all", "-1"):
+        raise SinkOptionError("kafka.acks is all: there are no transactions without it")
+    if name in _NOT_TEXT:
+        raise SinkOptionError(f"kafka.{name} is an object of one process; options are texts that go to every executor")
+    if name in _OF_THE_JVM:
+        raise SinkOptionError(f"kafka.{name} is a setting of the Java client; use {_OF_THE_JVM[name]}")
+
+
+def _store(own: _Own) -> StoreOptions:
+    url, url_env = own.text("commitStore.url"), own.text("commitStore.urlEnv")
+    if (url is None) == (url_env is None):
+        raise SinkOptionError(
+            "give either commitStore.url, the SQLAlchemy URL of the database that keeps the decisions, or "
+            "commitStore.urlEnv, the name of an environment variable with it, which keeps a password out of Spark's "
+            "plans and logs"
+        )
+    if url is not None:
+        check_store_url("commitStore.url", url)
+    return StoreOptions(
+        url=url,
+        url_env=url_env,
+        schema=own.text("commitStore.schema"),
+        create_tables=own.flag("commitStore.createTables", True),
+    )
+
+
+def check_store_url(name: str, url: str) -> None:
+    """SinkOptionError where this cannot be the URL of a store that several processes share. Never quotes it."""
+    if url.startswith("jdbc:"):
+        raise SinkOptionError(f"{name} is a SQLAlchemy URL, as postgresql+psycopg://host/name, not one of JDBC")
+    if not re.match(r"[a-z0-9_]+(\+[a-z0-9_]+)?://", url):
+        raise SinkOptionError(f"{name} is not a SQLAlchemy URL, as postgresql+psycopg://user@host/name")
+    if url.startswith("sqlite") and (re.fullmatch(r"[a-z0-9_+]+:///?", url) or ":memory:" in url):
+        raise SinkOptionError(f"{name} is a SQLite database in memory, which only one process can see; name a file")
+
+
+def _dual_table(own: _Own) -> DualTable | None:
+    table, columns = own.text("dual.table"), own.names("dual.columns")
+    mode, key = own.one_of("dual.mode", DualMode.INSERT), own.names("dual.key")
+    if table is None:
+        useless = [name for name in ("dual.columns", "dual.mode", "dual.key") if own.text(name) is not None]
+        if useless:
+            raise SinkOptionError(f"{useless[0]} says nothing without dual.table")
+        return None
+    if key is not None and mode is not DualMode.UPSERT:
+        raise SinkOptionError("dual.key says nothing without dual.mode=upsert")
+    return DualTable(table, columns, mode, key)
