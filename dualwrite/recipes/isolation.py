@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 _SEES_NOW = frozenset({"READ COMMITTED", "READ UNCOMMITTED"})
+
+
+def sees_now(level: str | None) -> bool:
+    """Whether each statement of an isolation level sees what is committed by then."""
+    return level is not None and level.upper() in _SEES_NOW
 
 
 def locks_whole_database(dialect: sa.Dialect) -> bool:
@@ -19,7 +27,7 @@ def keeps_a_snapshot(connection: sa.Connection) -> bool:
     (innodb_snapshot_isolation).
     """
     level = connection.get_execution_options().get("isolation_level") or connection.default_isolation_level
-    if level in _SEES_NOW:
+    if sees_now(level):
         return False
     is_mysql = connection.dialect.name == "mysql" and not getattr(connection.dialect, "is_mariadb", False)
     return not (is_mysql and level == "REPEATABLE READ")

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from inspect import isawaitable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+from psycopg import IsolationLevel
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.psycopg_watch import AnyConnection, is_idle
+
+_KEPT_BESIDE: Final = 2
+"""For what goes on in the background all the time; more are opened when they are needed, and closed."""
 
 
 async def settled(value: Any) -> Any:
@@ -36,17 +42,18 @@ class Connections(Protocol):
         """Close what is kept here."""
 
 
-class OneConnection:
-    """Opened when it is needed, and kept for the next one who needs it."""
+class KeptConnections:
+    """Opened when they are needed; so many are kept for those who need one next. For several threads."""
 
-    def __init__(self, connect: Callable[[], Any]) -> None:
+    def __init__(self, connect: Callable[[], Any], *, most: int = 1) -> None:
         self._connect = connect
-        self._kept: AnyConnection | None = None
+        self._most = most
+        self._kept: list[AnyConnection] = []
         self._process_id = os.getpid()
 
     @property
     def attempts(self) -> int:
-        return 2
+        return self._most + 1
 
     async def acquire(self) -> AnyConnection:
         kept = self._take()
@@ -56,22 +63,22 @@ class OneConnection:
         return connection
 
     async def release(self, connection: AnyConnection) -> None:
-        if self._kept is None and is_idle(connection):
-            self._kept = connection
+        if len(self._kept) < self._most and is_idle(connection):
+            self._kept.append(connection)
         else:
             await settled(connection.close())
 
     async def close(self) -> None:
-        kept = self._take()
-        if kept is not None:
+        while (kept := self._take()) is not None:
             await settled(kept.close())
 
     def _take(self) -> AnyConnection | None:
-        kept, self._kept = self._kept, None
-        if os.getpid() != self._process_id:  # forked: the socket is the parent's, and psycopg will not end it for us
+        if os.getpid() != self._process_id:  # forked: the sockets are the parent's, and psycopg will not end them
             self._process_id = os.getpid()
-            return None
-        return kept
+            self._kept.clear()
+        with suppress(IndexError):
+            return self._kept.pop()
+        return None
 
 
 class PooledConnections:
@@ -116,12 +123,12 @@ class MadeConnections:
         """Nothing is kept."""
 
 
-def connections_from(source: Any, connect: Callable[..., Any]) -> Connections:
+def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int = 1) -> Connections:
     """From a conninfo, a pool or a function. Raises ConfigError for anything else."""
     if isinstance(source, str):
         # In autocommit mode a transaction begins where we say so, in one round trip with what marks it.
-        return OneConnection(lambda: connect(source, autocommit=True))
-    if hasattr(source, "getconn") and hasattr(source, "putconn"):
+        return KeptConnections(lambda: connect(source, autocommit=True), most=most_kept)
+    if _is_pool(source):
         return PooledConnections(source)
     if callable(source):
         return MadeConnections(source)
@@ -129,3 +136,44 @@ def connections_from(source: Any, connect: Callable[..., Any]) -> Connections:
         "the database of a PsycopgDualWriter is a conninfo, a psycopg_pool.ConnectionPool or a function that makes "
         f"connections, not {source!r}"
     )
+
+
+def connections_beside(source: Any, connect: Callable[..., Any]) -> Connections:
+    """To where `connections_from(source)` lead, but others: those may all be held by blocks, which wait for what is
+    done on these."""
+
+    async def make() -> Any:
+        if isinstance(source, str):
+            connection = await settled(connect(source))
+        elif _is_pool(source):
+            connection = await _made_as_by(source)
+        else:
+            connection = await settled(source())
+        try:
+            await settled(connection.set_autocommit(True))
+            await settled(connection.set_isolation_level(IsolationLevel.READ_COMMITTED))
+        except BaseException:
+            await settled(connection.close())
+            raise
+        return connection
+
+    return KeptConnections(make, most=_KEPT_BESIDE)
+
+
+async def _made_as_by(pool: Any) -> Any:
+    """A connection like those of `pool`, which does not count it."""
+    conninfo = await _said_by(pool.conninfo)
+    keywords = await _said_by(pool.kwargs)
+    connection = await settled(pool.connection_class.connect(conninfo or "", **(keywords or {})))
+    if pool._configure is not None:  # psycopg_pool has no public word for it
+        await settled(pool._configure(connection))
+    return connection
+
+
+async def _said_by(setting: Any) -> Any:
+    """A setting of a psycopg_pool, which may be a function that gives it."""
+    return await settled(setting()) if callable(setting) else setting
+
+
+def _is_pool(source: Any) -> bool:
+    return hasattr(source, "getconn") and hasattr(source, "putconn")

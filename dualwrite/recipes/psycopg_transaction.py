@@ -7,15 +7,17 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from dualwrite.errors import IllegalStateError, StateRowError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.isolation import sees_now
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SELECT_LOCKED, STILL_HELD, lock_row
 from dualwrite.recipes.psycopg_connections import Connections, settled
 from dualwrite.recipes.psycopg_watch import AnyConnection, Watch, assert_can_begin, is_busy, is_idle
@@ -24,6 +26,8 @@ from dualwrite.recipes.state_row import not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.uninterrupted import Uninterrupted
 
 _log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
 
 # A setting that lives as long as the transaction in which it was made, and is undone by a savepoint from before it. So
 # the last statement can prove that the transaction is still the one in which the block began, whatever was sent by
@@ -46,10 +50,20 @@ _INSERT: Final = (
     "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
     " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
 )
-_TABLE: Final = "SELECT CAST(to_regclass('kafka_transaction_state') AS text)"
+_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
+_DEFAULT_ISOLATION: Final = "SELECT current_setting('default_transaction_isolation')"
 
 # Connections of a parent process, kept from the garbage collector of its child.
 _abandoned: list[AnyConnection] = []
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A table of ours, and the file that creates it, if we may."""
+
+    name: str
+    file: str
+    create: bool
 
 
 class PsycopgTransaction:
@@ -177,13 +191,13 @@ class PsycopgTransaction:
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
-    async def _scalar(self, sql: str, parameters: Mapping[str, str] | None = None) -> str | None:
+    async def _scalar(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str | None:
         row = await settled((await self._execute(sql, parameters)).fetchone())
         value: str | None = None if row is None else row[0]
         return value
 
     async def _execute(
-        self, sql: str, parameters: Mapping[str, str] | None = None, *, prepare: bool | None = None
+        self, sql: str, parameters: Mapping[str, Any] | None = None, *, prepare: bool | None = None
     ) -> Any:
         """With a plain cursor, whatever the connection's own factories are."""
         self._assert_ours()
@@ -192,52 +206,108 @@ class PsycopgTransaction:
         cursor: Any = cursor_class(connection, row_factory=tuple_row)
         return await settled(cursor.execute(_pyformat(sql) if parameters else sql, parameters, prepare=prepare))
 
-    async def make_row(self, transactional_id: str, *, create_table: bool) -> None:
-        """Create the row, empty, and the table, if it may be; harmless where they exist."""
-        if await self._scalar(_TABLE) is None:
-            if not create_table:
-                raise StateRowError(_NO_TABLE)
-            await self._execute(_schema(), prepare=False)
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """What a SELECT gives; parameters are written `:name`."""
+        found: Sequence[Sequence[Any]] = await settled((await self._execute(sql, values)).fetchall())
+        return found
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        """How many rows a statement found to change."""
+        return int((await self._execute(sql, values)).rowcount)
+
+    async def has_table(self, name: str) -> bool:
+        return await self._scalar(_TABLE, {"name": name}) is not None
+
+    async def need(self, table: TableFile) -> None:
+        """Create the table where it is missing. Raises StateRowError where that is for somebody else to do."""
+        if await self.has_table(table.name):
+            return
+        if not table.create:
+            raise StateRowError(
+                f"the table {table.name} does not exist in this database; nothing was written: create it with "
+                f"dualwrite/recipes/{table.file}"
+            )
+        await self._execute(_schema(table.file), prepare=False)
+
+    async def make_row(self, transactional_id: str) -> None:
+        """Create the row, empty; harmless where it exists."""
         await self._execute(_INSERT, {"id": transactional_id})
 
 
+Steps = Callable[[PsycopgTransaction], Coroutine[Any, Any, ResultT]]
+Before = Callable[[AnyConnection], Awaitable[None]]
+
+
+async def nothing(connection: AnyConnection) -> None:
+    """What is done before a transaction begins: nothing."""
+
+
 class PsycopgDatabase:
-    """`Database` by the connections of a writer."""
+    """`Database` by the connections of a writer; blocks may have theirs `of_blocks`, from somewhere else."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
 
-    def __init__(self, connections: Connections, *, create_table: bool, uninterrupted: Uninterrupted) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        create_table: bool,
+        uninterrupted: Uninterrupted,
+        of_blocks: Connections | None = None,
+    ) -> None:
         self._connections = connections
-        self._create_table = create_table
+        self._of_blocks = connections if of_blocks is None else of_blocks
+        self._table = TableFile("kafka_transaction_state", "schema.sql", create=create_table)
         self._uninterrupted = uninterrupted
         self._where: str | None = None
+        self._default_isolation: str | None = None
 
     async def ensure_row(self, transactional_id: str) -> None:
-        try:
-            await self._ensure_row(transactional_id)
-        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
-            await self._ensure_row(transactional_id)  # another process made the table in the same instant
+        async def steps(transaction: PsycopgTransaction) -> None:
+            await transaction.need(self._table)
+            await transaction.make_row(transactional_id)
 
-    async def _ensure_row(self, transactional_id: str) -> None:
+        await self._in_transaction_that_creates(steps)
+
+    async def ensure_table(self, table: TableFile) -> None:
+        """Raises StateRowError where it is missing and may not be created."""
+        await self._in_transaction_that_creates(lambda transaction: transaction.need(table))
+
+    async def _in_transaction_that_creates(self, steps: Steps[None]) -> None:
+        try:
+            await self.in_transaction(steps)
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+            await self.in_transaction(steps)  # another process made the table in the same instant
+
+    async def in_transaction(self, steps: Steps[ResultT]) -> ResultT:
+        """Carry `steps` out, in a transaction of their own that is committed."""
         transaction = await self.begin()
         try:
-            await transaction.make_row(transactional_id, create_table=self._create_table)
+            result = await steps(transaction)
             await transaction.commit()
         finally:
             await self._uninterrupted(_end(transaction))
+        return result
 
     async def begin(self) -> PsycopgTransaction:
-        return (await self._begin(RecordBuffer()))[0]
+        return (await self._begin(self._connections, RecordBuffer()))[0]
 
-    async def transaction(self, connection: AnyConnection | None, records: RecordBuffer) -> PsycopgTransaction:
-        """The transaction of a block: on a connection of the caller's, or on one of ours."""
+    async def transaction(
+        self, connection: AnyConnection | None, records: RecordBuffer, before: Before = nothing
+    ) -> PsycopgTransaction:
+        """The transaction of a block: on a connection of the caller's, or on one of ours. `before` it begins, see to
+        the connection."""
         if connection is None:
-            return (await self._begin(records))[0]
+            transaction, where = await self._begin(self._of_blocks, records, before)
+            if self._of_blocks is not self._connections and not await self._is_here(where):
+                await self._uninterrupted(_end(transaction))
+                raise IllegalStateError(_OTHER_DATABASE)
+            return transaction
         transaction = PsycopgTransaction(connection, records, None)
         was_idle = is_idle(connection)
         try:
-            where = await transaction.begin()
-            if where != self._where and where != await self._ask_where():
+            await before(connection)
+            if not await self._is_here(await transaction.begin()):
                 raise IllegalStateError(_OTHER_DATABASE)
         except BaseException:
             if was_idle:
@@ -246,22 +316,41 @@ class PsycopgDatabase:
             raise
         return transaction
 
+    async def keeps_a_snapshot(self, connection: AnyConnection) -> bool:
+        """Whether a transaction that it begins will see what was there at its first statement, and nothing newer."""
+        if connection.isolation_level is not None:
+            return not sees_now(_name_of(connection.isolation_level))
+        return not sees_now(await self.default_isolation())
+
+    async def default_isolation(self) -> str:
+        """Of connections on which nobody has set another one. Asked once."""
+        if self._default_isolation is None:
+            (answer,) = await self.in_transaction(lambda transaction: transaction.rows(_DEFAULT_ISOLATION, {}))
+            self._default_isolation = str(answer[0])
+        return self._default_isolation
+
+    async def _is_here(self, where: str) -> bool:
+        return where == self._where or where == await self._ask_where()
+
     async def _ask_where(self) -> str:
         """Where our own connections lead to, now: a server that was started again is another one."""
-        transaction, self._where = await self._begin(RecordBuffer())
+        transaction, self._where = await self._begin(self._connections, RecordBuffer())
         await self._uninterrupted(_end(transaction))
         return self._where
 
-    async def _begin(self, records: RecordBuffer) -> tuple[PsycopgTransaction, str]:
+    async def _begin(
+        self, connections: Connections, records: RecordBuffer, before: Before = nothing
+    ) -> tuple[PsycopgTransaction, str]:
         """On a connection of ours. One that went away while nobody used it shows here, and is replaced."""
-        attempts_left = self._connections.attempts
+        attempts_left = connections.attempts
         while True:
             attempts_left -= 1
-            connection = await self._connections.acquire()
+            connection = await connections.acquire()
             try:
-                transaction = PsycopgTransaction(connection, records, self._connections.release)
+                await before(connection)
+                transaction = PsycopgTransaction(connection, records, connections.release)
             except BaseException:
-                await self._uninterrupted(self._connections.release(connection))
+                await self._uninterrupted(connections.release(connection))
                 raise
             try:
                 return transaction, await transaction.begin()
@@ -283,15 +372,19 @@ def _pyformat(sql: str) -> str:
 
 
 @cache
-def _schema() -> str:
-    return importlib.resources.files("dualwrite.recipes").joinpath("schema.sql").read_text()
+def _schema(file: str) -> str:
+    return importlib.resources.files("dualwrite.recipes").joinpath(file).read_text()
+
+
+def _name_of(level: int) -> str:
+    return psycopg.IsolationLevel(level).name.replace("_", " ")
 
 
 def _begin(connection: AnyConnection) -> str:
     """BEGIN, as psycopg would send it: with what is set on the connection."""
     parts = ["BEGIN"]
     if connection.isolation_level is not None:
-        parts.append("ISOLATION LEVEL " + psycopg.IsolationLevel(connection.isolation_level).name.replace("_", " "))
+        parts.append("ISOLATION LEVEL " + _name_of(connection.isolation_level))
     if connection.read_only is not None:
         parts.append("READ ONLY" if connection.read_only else "READ WRITE")
     if connection.deferrable is not None:
@@ -307,8 +400,4 @@ _ANOTHER_TRANSACTION = (
 _OTHER_DATABASE = (
     "the connection leads to another database, or another kafka_transaction_state, than this writer's own, which would "
     "be asked what became of a lost commit; nothing was written: let both lead to the same table"
-)
-_NO_TABLE = (
-    "the table kafka_transaction_state does not exist in this database; nothing was written: create it with "
-    "dualwrite/recipes/schema.sql"
 )
