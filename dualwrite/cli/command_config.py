@@ -1,32 +1,13 @@
-"""A properties file of a Java client as settings of this one.
-
-`kafka-*.sh --command-config` takes such a file, so operators have one. What Java's client calls otherwise is
-translated; what only Java can read is refused with a remedy. A secret is in no error.
-"""
+"""A properties file of a Java client as settings of this one: `kafka-*.sh --command-config` takes such a file too."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import javaproperties
 
 from dualwrite.errors import ConfigError
-
-_JAAS: Final = re.compile(
-    r"\s*org\.apache\.kafka\.common\.security\.(?P<kind>plain\.Plain|scram\.Scram)LoginModule\s+required\s+(?P<options>.*);\s*",
-    re.DOTALL,
-)
-_OPTION: Final = re.compile(
-    r"(?P<name>\w+)\s*=\s*(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|'(?P<single>[^']*)'|(?P<bare>[^\s;]+))"
-)
-
-_STORES: Final = {
-    "ssl.truststore.location": ("ssl.truststore.type", "ssl.ca.location"),
-    "ssl.keystore.location": ("ssl.keystore.type", "ssl.certificate.location"),
-}
+from dualwrite.java_client import translated
 
 
 def settings_of_file(path: str) -> dict[str, str]:
@@ -37,40 +18,3 @@ def settings_of_file(path: str) -> dict[str, str]:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ConfigError(f"--command-config {path} cannot be read: {error}") from None
     return translated(properties)
-
-
-def translated(properties: Mapping[str, str]) -> dict[str, str]:
-    """The settings that a Java client's properties mean here. Raises ConfigError where only Java can read them."""
-    settings = dict(properties)
-    jaas = settings.pop("sasl.jaas.config", None)
-    if jaas is not None:
-        settings |= _login(jaas)
-    for location, (kind, ours) in _STORES.items():
-        store_kind = settings.pop(kind, "JKS")
-        if location in settings:
-            if store_kind.upper() != "PEM":
-                raise ConfigError(
-                    f"{location} is a {store_kind} file, which only Java reads; convert it to PEM "
-                    f"(keytool and openssl do that) and set {ours} to it"
-                )
-            settings[ours] = settings.pop(location)
-    return settings
-
-
-def _login(jaas: str) -> dict[str, str]:
-    found = _JAAS.fullmatch(jaas)
-    options = {
-        option["name"]: _value(option) for option in _OPTION.finditer(found["options"] if found is not None else "")
-    }
-    if not {"username", "password"} <= options.keys():
-        raise ConfigError(
-            "sasl.jaas.config is understood for PlainLoginModule and ScramLoginModule with username and password; "
-            "for others set sasl.mechanism and what it needs (docs/security.md)"
-        )
-    return {"sasl.username": options["username"], "sasl.password": options["password"]}
-
-
-def _value(option: re.Match[str]) -> str:
-    if option["quoted"] is not None:
-        return re.sub(r"\\(.)", r"\1", option["quoted"])
-    return option["single"] if option["single"] is not None else option["bare"]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.cli.command_config import settings_of_file, translated
+from dualwrite.cli.command_config import settings_of_file
+from dualwrite.java_client import translated
 from dualwrite.cli.connection import kafka_access
 from dualwrite.errors import ConfigError
 from tests.cli.conftest import Call, assert_one_line
