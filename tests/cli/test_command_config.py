@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dualwrite.cli.command_config import settings_of_file
-from dualwrite.java_client import translated
 from dualwrite.cli.connection import kafka_access
 from dualwrite.errors import ConfigError
+from dualwrite.java_client import translated
 from tests.cli.conftest import Call, assert_one_line
 
 JAAS = 'org.apache.kafka.common.security.{}LoginModule required username="alice" password="se\\"s=a;me" ;'
