@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeVar
 
-from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS, ProducerConfig
-from dualwrite.errors import ConfigError
+from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
 from spark_sink.errors import SinkOptionError
+from spark_sink.kafka_settings import checked_settings
 
 DEFAULT_COMMIT_PARALLELISM: Final = 16
 DEFAULT_COMMIT_RETRIES: Final = 5
@@ -100,7 +100,7 @@ def parse(options: Mapping[str, object]) -> SinkOptions:
     own = _Own({name: value for name, value in given.items() if not name.startswith(_KAFKA)})
     return SinkOptions(
         sink_id=_sink_id(own),
-        kafka=_kafka_settings(kafka),
+        kafka=checked_settings(kafka),
         topic=own.text("topic"),
         include_headers=own.flag("includeHeaders", False),
         store=_store(own),
@@ -152,26 +152,6 @@ _REFUSED: Final = {
     "startingoffsets": "startingOffsets is an option of the source; a sink writes at the end of its topics",
 }
 """Names in lower case, as all names are compared."""
-
-_DECIDED_BY_THE_SINK: Final = {
-    "transactional.id": "every attempt of a task leases a transactional id of its own, which begins with sinkId",
-    "transaction.two.phase.commit.enable": "the sink asks for what the broker can do; txn.mode says what it must do",
-    "accept.bounded.guarantee": "txn.mode=resume accepts it",
-    "transaction.timeout.ms": "it is given as txn.timeoutMs",
-    "key.serializer": "the column key is written as it is: cast it to string or binary",
-    "value.serializer": "the column value is written as it is: cast it to string or binary",
-}
-
-_NOT_TEXT: Final = ("sasl.oauth.token.provider", "sasl.oauth.extensions", "ssl.context")
-
-_OF_THE_JVM: Final = {
-    "sasl.jaas.config": "kafka.sasl.username and kafka.sasl.password",
-    "ssl.truststore.location": "kafka.ssl.ca.location, a file in PEM format",
-    "ssl.truststore.password": "kafka.ssl.ca.location, a file in PEM format, which needs no password",
-    "ssl.keystore.location": "kafka.ssl.certificate.location and kafka.ssl.key.location, files in PEM format",
-    "ssl.keystore.password": "kafka.ssl.key.password",
-}
-"""Settings of the Java client that are spelled differently here."""
 
 
 def _given(options: Mapping[str, object]) -> dict[str, str]:
@@ -273,29 +253,6 @@ def _sink_id(own: _Own) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._]{1,100}", sink_id):
         raise SinkOptionError(f"sinkId: {sink_id!r} is not 1 to 100 letters, digits, dots and underscores")
     return sink_id
-
-
-def _kafka_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    for name, value in settings.items():
-        _check_kafka_setting(name, value)
-    try:
-        ProducerConfig.parse(settings, {})
-    except ConfigError as error:
-        raise SinkOptionError(f"the producer's settings, which are the options kafka.*, are wrong: {error}") from None
-    return dict(settings)
-
-
-def _check_kafka_setting(name: str, value: str) -> None:
-    if name in _DECIDED_BY_THE_SINK:
-        raise SinkOptionError(f"the option kafka.{name} cannot be set: {_DECIDED_BY_THE_SINK[name]}")
-    if name == "enable.idempotence" and value.lower() != "true":
-        raise SinkOptionError("kafka.enable.idempotence is true: there are no transactions without it")
-    if name == "acks" and value.lower() not in ("all", "-1"):
-        raise SinkOptionError("kafka.acks is all: there are no transactions without it")
-    if name in _NOT_TEXT:
-        raise SinkOptionError(f"kafka.{name} is an object of one process; options are texts that go to every executor")
-    if name in _OF_THE_JVM:
-        raise SinkOptionError(f"kafka.{name} is a setting of the Java client; use {_OF_THE_JVM[name]}")
 
 
 def _store(own: _Own) -> StoreOptions:
