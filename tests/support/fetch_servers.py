@@ -17,6 +17,7 @@ from dualwrite.testing.mariadb import fetch_mariadb
 from dualwrite.testing.postgres import VERSIONS as POSTGRES_VERSIONS
 from dualwrite.testing.postgres import fetch_postgres
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from dualwrite.testing.spark_kafka import fetch_spark_kafka
 from dualwrite.testing.zookeeper import fetch_zookeeper
 
 OLDER_KAFKAS: Final = ("3.9.1",)
@@ -30,6 +31,7 @@ def main() -> None:
         _fetch(f"PostgreSQL {release}", lambda release=release: fetch_postgres(release))
     _fetch("MariaDB", fetch_mariadb)
     _fetch("ZooKeeper", fetch_zookeeper)
+    _fetch("Spark's Kafka connector", fetch_spark_kafka)
 
 
 def _fetch(name: str, fetch: Callable[[], Path]) -> None:
