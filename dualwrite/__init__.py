@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from dualwrite.recipes.pool_async import AsyncDualWriterPool as AsyncDualWriterPool
     from dualwrite.recipes.psycopg import PsycopgDualWriter as PsycopgDualWriter
     from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
+    from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool as PsycopgDualWriterPool
+    from dualwrite.recipes.psycopg_pool_async import AsyncPsycopgDualWriterPool as AsyncPsycopgDualWriterPool
     from dualwrite.recipes.sessions import (
         current_dual_write as current_dual_write,
         dual_write_sessions as dual_write_sessions,
@@ -96,6 +98,8 @@ _MODULES: Final = {
     "AsyncDualWriterPool": "dualwrite.recipes.pool_async",
     "PsycopgDualWriter": "dualwrite.recipes.psycopg",
     "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg_async",
+    "PsycopgDualWriterPool": "dualwrite.recipes.psycopg_pool",
+    "AsyncPsycopgDualWriterPool": "dualwrite.recipes.psycopg_pool_async",
     "current_dual_write": "dualwrite.recipes.sessions",
     "dual_write_sessions": "dualwrite.recipes.sessions",
     "AsyncDualWriter": "dualwrite.recipes.sqlalchemy_async",

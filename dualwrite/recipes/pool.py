@@ -13,8 +13,6 @@ What happens when a block ends, and why it is safe: `dualwrite.recipes.dual_writ
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -31,6 +29,7 @@ from dualwrite.recipes.isolation import keeps_a_snapshot, locks_whole_database
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
 from dualwrite.recipes.lease_table import SqlAlchemyLeases
 from dualwrite.recipes.pause_points import PauseHook
+from dualwrite.recipes.pool_forks import BeginsAnewInChildren
 from dualwrite.recipes.pool_runtime import ThreadRuntime
 from dualwrite.recipes.pool_settings import PoolSettings
 from dualwrite.recipes.pool_status import PoolStatus
@@ -44,7 +43,7 @@ from dualwrite.recipes.unit_of_work import Bind, UnitOfWork, watch
 __all__ = ["DualTransaction", "DualWriterPool", "PoolStatus", "Resolution"]
 
 
-class DualWriterPool:
+class DualWriterPool(BeginsAnewInChildren):
     """Atomic writes to one database and to Kafka by up to `max_writers` threads of this process at a time.
 
     The transactional ids are `prefix-0`, `prefix-1`, and so on; the processes of an application, which share the
@@ -94,12 +93,9 @@ class DualWriterPool:
         self._max_buffered_bytes = max_buffered_bytes
         self._create_table = create_table
         self._blocks = OpenBlocks()
-        self._of_parents: list[PooledWrites] = []
-        self._begin_life()
-        _pools.add(self)
+        self._live()
 
     def _begin_life(self) -> None:
-        """Slots, leases and background of this process."""
         settings = self._settings
         engine = self._background_engine = background_engine(self._engine)
         watch(engine)
@@ -120,12 +116,6 @@ class DualWriterPool:
             runtime=ThreadRuntime(),
             leases_inside_blocks=not locks_whole_database(engine.dialect),
         )
-        weakref.finalize(self, self._writes.forget)
-
-    def _after_fork_in_child(self) -> None:
-        self._writes.leave_to_parent()
-        self._of_parents.append(self._writes)  # kept, so that nothing of it is ended by being collected
-        self._begin_life()
 
     def __enter__(self) -> Self:
         return self
@@ -224,15 +214,3 @@ class DualWriterPool:
         blocking.run(self._writes.close(timeout_s))
         if self._background_engine is not self._engine:
             self._background_engine.dispose()
-
-
-_pools: weakref.WeakSet[DualWriterPool] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for pool in list(_pools):
-        pool._after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -11,7 +11,7 @@ What happens when the block ends, and why it is safe: `dualwrite.recipes.dual_wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -55,6 +55,33 @@ class PsycopgDualTransaction(DualWrite):
         """
         with self.connection.transaction():
             yield self
+
+
+def blocking_connection(connection: Any) -> psycopg.Connection[Any] | None:
+    """One of the caller's, if any. Raises IllegalStateError for something else."""
+    if connection is not None and not isinstance(connection, psycopg.Connection):
+        raise IllegalStateError(
+            f"this dual write runs on a psycopg.Connection, not on {connection!r}; nothing was written"
+        )
+    return connection
+
+
+@contextmanager
+def begun(
+    beginning: Coroutine[Any, Any, tuple[PsycopgTransaction, RecordBuffer]],
+) -> Iterator[PsycopgDualTransaction]:
+    """A dual write that somebody else ends; what interrupts it hears how, and what it opened is given back."""
+    database, records = blocking.run(beginning)
+    tx = PsycopgDualTransaction(database, records)
+    try:
+        try:
+            yield tx
+        finally:
+            records.close()
+            blocking.run(database.close())
+    except BaseException as error:
+        tx.tell(error)
+        raise
 
 
 class PsycopgDualWriter(PsycopgWriterBase):
@@ -125,24 +152,15 @@ class PsycopgDualWriter(PsycopgWriterBase):
         A block without records is an ordinary database transaction, of which Kafka hears nothing: if its commit gets no
         answer, psycopg's error is raised with `tx.outcome` None, and only the caller's data can tell.
         """
-        if connection is not None and not isinstance(connection, psycopg.Connection):
-            raise IllegalStateError(
-                f"this dual write runs on a psycopg.Connection, not on {connection!r}; nothing was written"
-            )
         with self._writes.exclusively():
             blocking.run(self._writes.get_ready())
-            database, records = blocking.run(self._begin(connection))
-            tx = PsycopgDualTransaction(database, records)
-            try:
+            with begun(self._begin(blocking_connection(connection))) as tx:
                 try:
                     yield tx
                 except BaseException:
                     blocking.run(self._writes.roll_back(tx))
                     raise
                 blocking.run(self._writes.commit(tx))
-            finally:
-                records.close()
-                blocking.run(database.close())
 
     def recover(self) -> Resolution:
         """Complete what a crash left open under this transactional id, by the row; harmless at any time.

@@ -58,6 +58,33 @@ class AsyncPsycopgDualTransaction(DualWrite):
             yield self
 
 
+def awaited_connection(connection: Any) -> psycopg.AsyncConnection[Any] | None:
+    """One of the caller's, if any. Raises IllegalStateError for something else."""
+    if connection is not None and not isinstance(connection, psycopg.AsyncConnection):
+        raise IllegalStateError(
+            f"this dual write runs on a psycopg.AsyncConnection, not on {connection!r}; nothing was written"
+        )
+    return connection
+
+
+@asynccontextmanager
+async def begun(
+    beginning: Awaitable[tuple[PsycopgTransaction, RecordBuffer]],
+) -> AsyncIterator[AsyncPsycopgDualTransaction]:
+    """A dual write that somebody else ends; what interrupts it hears how, and what it opened is given back."""
+    database, records = await beginning
+    tx = AsyncPsycopgDualTransaction(database, records)
+    try:
+        try:
+            yield tx
+        finally:
+            records.close()
+            await in_a_task(database.close())
+    except BaseException as error:
+        tx.tell(error)
+        raise
+
+
 class AsyncPsycopgDualWriter(PsycopgWriterBase):
     """`PsycopgDualWriter` for coroutines: the same names, settings, rules and errors; what waits is awaited.
 
@@ -115,36 +142,15 @@ class AsyncPsycopgDualWriter(PsycopgWriterBase):
         exception of the block; one that comes while the block ends is raised, with a note that tells what became of
         the dual write.
         """
-        if connection is not None and not isinstance(connection, psycopg.AsyncConnection):
-            raise IllegalStateError(
-                f"this dual write runs on a psycopg.AsyncConnection, not on {connection!r}; nothing was written"
-            )
         with self._writes.exclusively():
             await self._writes.get_ready()
-            async with self._begun(connection) as tx:
+            async with begun(self._begin(awaited_connection(connection))) as tx:
                 try:
                     yield tx
                 except BaseException:
                     await self._writes.roll_back(tx)
                     raise
                 await self._writes.commit(tx)
-
-    @asynccontextmanager
-    async def _begun(
-        self, connection: psycopg.AsyncConnection[Any] | None
-    ) -> AsyncIterator[AsyncPsycopgDualTransaction]:
-        """A dual write that somebody else ends; what interrupts it hears how, and what it opened is given back."""
-        database, records = await self._begin(connection)
-        tx = AsyncPsycopgDualTransaction(database, records)
-        try:
-            try:
-                yield tx
-            finally:
-                records.close()
-                await in_a_task(database.close())
-        except BaseException as error:
-            tx.tell(error)
-            raise
 
     async def recover(self) -> Resolution:
         """Complete what a crash left open under this transactional id, by the row; harmless at any time.
