@@ -1,6 +1,6 @@
 """Spark's own Kafka connector, as jars for `spark.jars`. They come from Maven Central, without Ivy.
 
-    SparkSession.builder.config("spark.jars", ",".join(spark_kafka_jars()))
+SparkSession.builder.config("spark.jars", ",".join(spark_kafka_jars()))
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from typing import Final
 from dualwrite.testing.maven import dependency, fetched
 
 CONNECTOR_VERSION: Final = "4.2.0"
-"""The newest release whose jar resolves; Spark 4.3 runs it. Its part for delegation tokens resolves up to 4.0.0 only."""
+"""The newest release whose jar resolves; Spark 4.3 runs it."""
+
+TOKEN_PROVIDER_VERSION: Final = "4.0.0"
+"""The same for its part that knows delegation tokens."""
 
 _ALONE: Final = ("*:*",)
 """Without what it depends on: Spark has the most of it already, and Spark's POMs name a mirror that cannot be reached
@@ -23,7 +26,7 @@ def fetch_spark_kafka() -> Path:
     return fetched(
         f"spark-sql-kafka-{CONNECTOR_VERSION}",
         dependency(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR_VERSION}", without=_ALONE),
-        dependency("org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0", without=_ALONE),
+        dependency(f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{TOKEN_PROVIDER_VERSION}", without=_ALONE),
         dependency("org.apache.kafka:kafka-clients:3.9.2", without=_ALONE),
         dependency("org.apache.commons:commons-pool2:2.13.1", without=_ALONE),
     )
