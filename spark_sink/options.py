@@ -112,11 +112,12 @@ def parse(options: Mapping[str, object]) -> SinkOptions:
         commit_retries=own.number("commit.retries", DEFAULT_COMMIT_RETRIES, 0),
         retention_batches=own.number("store.retentionBatches", DEFAULT_RETENTION_BATCHES, 1),
         checkpoint_location=own.text("checkpointLocation"),
-        job_id=own.text("jobId"),
+        job_id=_job_id(own),
     )
 
 
 _KAFKA: Final = "kafka."
+_LONGEST_JOB_ID: Final = 200
 
 _NAMES: Final = (
     "sinkId",
@@ -253,6 +254,13 @@ def _sink_id(own: _Own) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._]{1,100}", sink_id):
         raise SinkOptionError(f"sinkId: {sink_id!r} is not 1 to 100 letters, digits, dots and underscores")
     return sink_id
+
+
+def _job_id(own: _Own) -> str | None:
+    job_id = own.text("jobId")
+    if job_id is not None and len(job_id) > _LONGEST_JOB_ID:
+        raise SinkOptionError(f"jobId has {len(job_id)} characters; there is room for {_LONGEST_JOB_ID} of them")
+    return job_id
 
 
 def _store(own: _Own) -> StoreOptions:
