@@ -14,14 +14,15 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from dualwrite.client.bulk import BulkSend
 from dualwrite.client.fates import OnDelivery
 from dualwrite.client.group_metadata import group_of, positions_of
-from dualwrite.client.io_thread import process_generation
+from dualwrite.client.io_thread import process_generation, shared_io_thread
 from dualwrite.client.operations import Operation
 from dualwrite.client.producer_base import HeldBack, ProducerBase
 from dualwrite.client.record_fate import RecordFate, RecordsFate
@@ -34,9 +35,20 @@ from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 
-__all__ = ["AsyncProducer", "AsyncRecordFuture", "AsyncSentRecords", "AsyncTransaction"]
+__all__ = ["AsyncProducer", "AsyncRecordFuture", "AsyncSentRecords", "AsyncTransaction", "run_in_background"]
+
+ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
+
+
+def run_in_background(coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
+    """Run a coroutine in the thread that does the I/O of all `Producer`s of this process; from any other thread.
+
+    An `AsyncProducer` that is made there shares their connections, so a thread can drive many producers at once without
+    a loop of its own. Nothing in the coroutine may block: all producers would wait for it.
+    """
+    return asyncio.run_coroutine_threadsafe(coroutine, shared_io_thread().loop)
 
 
 class _Waiter:
@@ -301,12 +313,13 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    async def close(self, timeout_s: float | None = None) -> None:
+    async def close(self, timeout_s: float | None = None, *, hand_over: bool = False) -> None:
         """Let go of the connections; idempotent.
 
         Within `timeout_s` seconds (default `max.block.ms`): without transactions, unsent records are flushed; a
         transaction that is open is aborted; one that is being ended is waited for. A prepared transaction is never
-        ended here: it stays in doubt, by design, until the next owner of its id completes it (a warning is logged).
+        ended here: it stays in doubt, by design, until the next owner of its id completes it. A warning says so, unless
+        it is left with `hand_over` to somebody who has its state and will complete it.
         When this is cancelled it waits no longer, and closes.
         """
         if self._closed:
@@ -325,7 +338,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             limit_s = self._config.max_block_ms / 1000 if timeout_s is None else timeout_s
             ended = await self._end_open_transaction(limit_s)
         finally:
-            self._engine.mark_closed(pending=not ended)
+            self._engine.mark_closed(pending=not ended, hand_over=hand_over)
             await self._engine.close()
 
     async def _end_open_transaction(self, timeout_s: float) -> bool:

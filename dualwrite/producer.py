@@ -253,12 +253,13 @@ class Producer(ProducerBase[RecordFuture]):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def close(self, timeout_s: float | None = None) -> None:
+    def close(self, timeout_s: float | None = None, *, hand_over: bool = False) -> None:
         """Let go of the connections; idempotent.
 
         Within `timeout_s` seconds (default `max.block.ms`): without transactions, unsent records are flushed; a
         transaction that is open is aborted; one that is being ended is waited for. A prepared transaction is never
-        ended here: it stays in doubt, by design, until the next owner of its id completes it (a warning is logged).
+        ended here: it stays in doubt, by design, until the next owner of its id completes it. A warning says so, unless
+        it is left with `hand_over` to somebody who has its state and will complete it.
         """
         if self._closed:
             return
@@ -266,7 +267,7 @@ class Producer(ProducerBase[RecordFuture]):
         if self._generation != process_generation() or sys.is_finalizing():
             return  # a forked child's copy, whose connections are the parent's; or the I/O thread has been stopped
         ended = self._end_open_transaction(self._deadline_s() if timeout_s is None else time.monotonic() + timeout_s)
-        self._engine.mark_closed(pending=not ended)
+        self._engine.mark_closed(pending=not ended, hand_over=hand_over)
         try:
             self._io.start(self._engine.close()).result(_CLOSE_CONNECTIONS_TIMEOUT_S)
         except FutureTimeoutError:

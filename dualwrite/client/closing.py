@@ -27,16 +27,20 @@ def what_is_left(
     config: ProducerConfig,
     *,
     pending: bool,
+    hand_over: bool = False,
     bounded_ms: int | None = None,
 ) -> LeftBehind | None:
-    """None where nothing is. `pending`: a call has no answer yet; `bounded_ms`: how long a prepared one lasts."""
+    """None where nothing is. `pending`: a call has no answer yet; `bounded_ms`: how long a prepared one lasts.
+
+    `hand_over`: what is prepared is left to somebody on purpose, which is nothing to be warned of.
+    """
     completed_by = _COMPLETED_BY
     if bounded_ms is not None:
         completed_by += f", but no longer than {bounded_ms} ms after its first record (transaction.timeout.ms)"
     named = f"transactional id {config.transactional_id!r}"
     if state is ProducerState.PREPARED_TRANSACTION and not prepared.is_empty:
         return LeftBehind(
-            logging.WARNING,
+            logging.DEBUG if hand_over else logging.WARNING,
             f"closed while transaction {prepared} of {named} is prepared: it stays in doubt until {completed_by}",
         )
     if not pending:

@@ -443,8 +443,11 @@ class Engine:
         self.wake()
         return operation
 
-    def mark_closed(self, *, pending: bool) -> None:
-        """No more calls; whoever waits is told. `pending`: a call has no answer yet; the log says what that means."""
+    def mark_closed(self, *, pending: bool, hand_over: bool = False) -> None:
+        """No more calls; whoever waits is told. `pending`: a call has no answer yet; the log says what that means.
+
+        `hand_over`: what is prepared is left to somebody on purpose.
+        """
         with self.lock:
             if self.state is ProducerState.CLOSED:
                 return
@@ -453,6 +456,7 @@ class Engine:
                 self.prepared_txn_state,
                 self.config,
                 pending=pending,
+                hand_over=hand_over,
                 bounded_ms=None if self._manager is None else self._manager.bounded_ms,
             )
             if left is not None:

@@ -35,6 +35,13 @@ def test_the_bound_of_a_prepared_transaction_is_said() -> None:
         assert words in left.sentence
 
 
+def test_what_is_handed_over_is_nothing_to_be_warned_of() -> None:
+    for hand_over, level in ((False, logging.WARNING), (True, logging.DEBUG)):
+        left = what_is_left(S.PREPARED_TRANSACTION, PREPARED, config(), pending=False, hand_over=hand_over)
+        assert left is not None
+        assert left.level == level
+
+
 @pytest.mark.parametrize(
     ("state", "prepared", "two_phase", "level", "words"),
     [
