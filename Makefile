@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Most tests wait for disks and sockets, so more of them than there are cores run at a time; 0 runs them in one process.
+# Files are not reordered by their number of tests: the long ones have few, and one worker would still be busy with them
+# when the others have nothing left.
 TEST_WORKERS ?= 4
 READY := $(VENV)/.ready
 
@@ -13,7 +15,7 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m tests.support.fetch_servers
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(TEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
