@@ -1,1 +1,56 @@
-"""An exactly-once PySpark sink into Kafka, and into a table in the same commit."""
+"""An exactly-once PySpark sink into Kafka, and into a table in the same commit.
+
+The public names are imported when they are first used: a process that needs an error or a Java needs no Spark.
+"""
+# ruff: noqa: I001 - one import per module, though each name is imported as itself, which is what exports it
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from spark_sink.datasource import DualWriteKafka as DualWriteKafka
+    from spark_sink.errors import (
+        AttemptCondemnedError as AttemptCondemnedError,
+        BatchLostError as BatchLostError,
+        CheckpointMismatchError as CheckpointMismatchError,
+        DualTableError as DualTableError,
+        JavaError as JavaError,
+        SinkError as SinkError,
+        SinkFencedError as SinkFencedError,
+        SinkOptionError as SinkOptionError,
+    )
+    from spark_sink.foreach_batch import dualwrite_batch as dualwrite_batch
+    from spark_sink.java import ensure_java as ensure_java
+    from spark_sink.registration import register as register
+
+_MODULES: Final = {
+    "DualWriteKafka": "spark_sink.datasource",
+    "AttemptCondemnedError": "spark_sink.errors",
+    "BatchLostError": "spark_sink.errors",
+    "CheckpointMismatchError": "spark_sink.errors",
+    "DualTableError": "spark_sink.errors",
+    "JavaError": "spark_sink.errors",
+    "SinkError": "spark_sink.errors",
+    "SinkFencedError": "spark_sink.errors",
+    "SinkOptionError": "spark_sink.errors",
+    "dualwrite_batch": "spark_sink.foreach_batch",
+    "ensure_java": "spark_sink.java",
+    "register": "spark_sink.registration",
+}
+
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from the module that has it (PEP 562)."""
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -31,3 +31,7 @@ class BatchLostError(SinkError):
 
 class DualTableError(SinkError):
     """The table does not take the rows of this batch. Nothing of the batch is visible, in the table or in Kafka."""
+
+
+class JavaError(SinkError):
+    """There is no Java that Spark can run on."""
