@@ -1,0 +1,56 @@
+"""The application: `python -m examples.flights_spark.driver JOB`, where JOB is a `Job` as JSON."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from examples.flights_spark.at_least_once import write_at_least_once
+from examples.flights_spark.exactly_once import DATABASE_VARIABLE, write_exactly_once
+from examples.flights_spark.job import Job
+from examples.flights_spark.methods import Method
+from examples.flights_spark.shape import read_flights
+
+
+def main(job: Job) -> None:
+    """Both queries, until everything is written."""
+    os.environ[DATABASE_VARIABLE] = job.database_url
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = _session()
+    flights = read_flights(spark, job)
+    queries = [
+        _start(flights, job, Method.EXACTLY_ONCE, write_exactly_once(job)),
+        _start(flights, job, Method.AT_LEAST_ONCE, write_at_least_once(job)),
+    ]
+    for query in queries:
+        query.awaitTermination()
+    spark.stop()
+
+
+def _session() -> SparkSession:
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.master": "local[4]",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": False,
+        "spark.sql.adaptive.enabled": False,  # the plan of kills says how many tasks there are
+    }
+    return SparkSession.builder.appName("flights").config(map=settings).getOrCreate()
+
+
+def _start(flights: DataFrame, job: Job, method: Method, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
+    return (
+        flights.writeStream.queryName(method)
+        .foreachBatch(write)
+        .option("checkpointLocation", job.checkpoint_of(method))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+if __name__ == "__main__":
+    main(Job.from_json(sys.argv[1]))

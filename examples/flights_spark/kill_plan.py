@@ -1,0 +1,63 @@
+"""When the application dies, and in how many tasks it writes: a plan drawn from one seed. Pure.
+
+Most deaths come at a moment that nobody chose. In the few milliseconds between the decision and Kafka's commit such a
+death hardly ever falls, so for some of them the supervisor waits for exactly that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+_MOST_TASKS: Final = 5
+
+
+class Moment(StrEnum):
+    """What the supervisor waits for before it kills."""
+
+    STARTING = "while it starts"
+    RUNNING = "at any moment"
+    DECIDED = "between decision and Kafka's commit"
+
+
+_LATEST_S: Final = {Moment.STARTING: 6.0, Moment.RUNNING: 2.5, Moment.DECIDED: 2.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """The death of one life: `after_s` seconds after its start (STARTING) or its first new work (the others)."""
+
+    moment: Moment
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One run of the application; without `kill` it ends when everything is written."""
+
+    tasks: int
+    kill: Kill | None
+
+
+def plan_lives(seed: int, kills: int) -> Sequence[Life]:
+    """`kills` lives that are ended, each with another number of tasks than the one before, and one that is not."""
+    dice = random.Random(seed)
+    moments = [_moment(number) for number in range(kills)]
+    dice.shuffle(moments)
+    tasks, lives = 0, []
+    for moment in moments:
+        tasks = _another(dice, tasks)
+        lives.append(Life(tasks, Kill(moment, dice.uniform(0, _LATEST_S[moment]))))
+    return [*lives, Life(_another(dice, tasks), None)]
+
+
+def _moment(number: int) -> Moment:
+    """Of every six kills two wait for a decision, one does not wait for anything to be written."""
+    return (Moment.DECIDED, Moment.RUNNING, Moment.RUNNING, Moment.DECIDED, Moment.RUNNING, Moment.STARTING)[number % 6]
+
+
+def _another(dice: random.Random, tasks: int) -> int:
+    return dice.choice([number for number in range(1, _MOST_TASKS + 1) if number != tasks])

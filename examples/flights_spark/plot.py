@@ -1,0 +1,53 @@
+"""Offsets and kills over time, as a PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from examples.flights_spark.methods import Method
+from examples.flights_spark.sampler import Sample, last
+from examples.flights_spark.tally import Tally
+
+_END: Final = "#9aa0a6"
+_STABLE: Final = "#1a73e8"
+_ROWS: Final = "#188038"
+_KILL: Final = "#d93025"
+_TITLES: Final = {
+    Method.EXACTLY_ONCE: "This sink: every flight once, in the topic and in the table",
+    Method.AT_LEAST_ONCE: "foreachBatch, a producer and an insert: what a kill interrupts is written again",
+}
+
+
+def save_plot(path: Path, samples: Mapping[Method, Sequence[Sample]], tally: Tally, *, rows: int) -> None:
+    """A panel for each method, one above the other on the same axis of time."""
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    panels = figure.subplots(len(samples), 1, sharex=True, sharey=True)
+    for panel, (method, looks) in zip(panels, samples.items(), strict=True):
+        _draw(panel, looks, tally, rows)
+        panel.set_title(_TITLES[method], loc="left")
+    panels[0].legend(loc="upper left", framealpha=1)
+    panels[-1].set_xlabel("seconds")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def _draw(panel: Axes, samples: Sequence[Sample], tally: Tally, rows: int) -> None:
+    times = [sample.second for sample in samples]
+    for number, (second, _) in enumerate(tally.killed):
+        panel.axvline(second, color=_KILL, linewidth=1, linestyle=":", label="SIGKILL" if number == 0 else None)
+    panel.axhline(rows, color="black", linewidth=0.8, linestyle="--", label=f"flights in the input ({rows:,})")
+    for values, colour, width, label in (
+        ([sample.end_offset for sample in samples], _END, 1.2, "end offset, with aborted records and markers"),
+        ([sample.stable_offset for sample in samples], _STABLE, 1.2, "last stable offset (read_committed)"),
+        ([sample.rows for sample in samples], _ROWS, 2.2, "rows in the table"),
+    ):
+        panel.step(times, values, where="post", color=colour, linewidth=width, label=label)
+    end = last(samples)
+    panel.annotate(f"{end.rows:,} rows", (end.second, end.rows), (-4, 6), textcoords="offset points", ha="right")
+    panel.set_ylabel("offsets, rows")
+    panel.grid(alpha=0.25)
