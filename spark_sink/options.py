@@ -7,17 +7,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final
 
 from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
 from spark_sink.errors import SinkOptionError
 from spark_sink.kafka_settings import checked_settings
+from spark_sink.option_values import OptionValues
 
 DEFAULT_COMMIT_PARALLELISM: Final = 16
 DEFAULT_COMMIT_RETRIES: Final = 5
 DEFAULT_RETENTION_BATCHES: Final = 100
-
-_Choice = TypeVar("_Choice", bound=Enum)
 
 
 class TxnMode(Enum):
@@ -97,7 +96,7 @@ def parse(options: Mapping[str, object]) -> SinkOptions:
     """
     given = _given(options)
     kafka = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}
-    own = _Own({name: value for name, value in given.items() if not name.startswith(_KAFKA)})
+    own = OptionValues({name: value for name, value in given.items() if not name.startswith(_KAFKA)})
     return SinkOptions(
         sink_id=_sink_id(own),
         kafka=checked_settings(kafka),
@@ -197,54 +196,7 @@ def _unknown(written: str) -> str:
     return f"unknown option {written}; the options are {', '.join(_NAMES)}, and kafka.* for the producer"
 
 
-class _Own:
-    """The sink's own options, by name as documented."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = given
-
-    def text(self, name: str) -> str | None:
-        value = self._given.get(name.lower())
-        if value is not None and not value.strip():
-            raise SinkOptionError(f"the option {name} is empty; leave it out, or give a value")
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise SinkOptionError(f"{name}: {value!r} is not true or false")
-        return value.lower() == "true"
-
-    def number(self, name: str, default: int, least: int) -> int:
-        value = self.text(name)
-        if value is None:
-            return default
-        if not (value.isascii() and value.isdecimal()) or not least <= int(value) < 2**31:
-            raise SinkOptionError(f"{name}: {value!r} is not a whole number from {least} to {2**31 - 1}")
-        return int(value)
-
-    def one_of(self, name: str, default: _Choice) -> _Choice:
-        value = self.text(name)
-        if value is None:
-            return default
-        for choice in type(default):
-            if choice.value == value.lower():
-                return choice
-        raise SinkOptionError(f"{name}: {value!r} is not one of {', '.join(each.value for each in type(default))}")
-
-    def names(self, name: str) -> tuple[str, ...] | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        names = tuple(each.strip() for each in value.split(","))
-        if not all(names) or len(set(names)) < len(names):
-            raise SinkOptionError(f"{name}: {value!r} is not a list of different names, with commas in between")
-        return names
-
-
-def _sink_id(own: _Own) -> str:
+def _sink_id(own: OptionValues) -> str:
     sink_id = own.text("sinkId")
     if sink_id is None:
         raise SinkOptionError(
@@ -256,14 +208,14 @@ def _sink_id(own: _Own) -> str:
     return sink_id
 
 
-def _job_id(own: _Own) -> str | None:
+def _job_id(own: OptionValues) -> str | None:
     job_id = own.text("jobId")
     if job_id is not None and len(job_id) > _LONGEST_JOB_ID:
         raise SinkOptionError(f"jobId has {len(job_id)} characters; there is room for {_LONGEST_JOB_ID} of them")
     return job_id
 
 
-def _store(own: _Own) -> StoreOptions:
+def _store(own: OptionValues) -> StoreOptions:
     url, url_env = own.text("commitStore.url"), own.text("commitStore.urlEnv")
     if (url is None) == (url_env is None):
         raise SinkOptionError(
@@ -291,7 +243,7 @@ def check_store_url(name: str, url: str) -> None:
         raise SinkOptionError(f"{name} is a SQLite database in memory, which only one process can see; name a file")
 
 
-def _dual_table(own: _Own) -> DualTable | None:
+def _dual_table(own: OptionValues) -> DualTable | None:
     table, columns = own.text("dual.table"), own.names("dual.columns")
     mode, key = own.one_of("dual.mode", DualMode.INSERT), own.names("dual.key")
     if table is None:
