@@ -134,8 +134,8 @@ def _bytes(column: pa.Array) -> int:
     if pa.types.is_fixed_size_binary(column.type):
         width: int = column.type.byte_width
         return (len(column) - column.null_count) * width
-    lengths: int | None = pc.sum(pc.binary_length(_without_views(column))).as_py()
-    return lengths or 0
+    total = pc.sum(pc.binary_length(_without_views(column))).as_py()
+    return 0 if total is None else int(total)
 
 
 def _without_views(column: pa.Array) -> pa.Array:
