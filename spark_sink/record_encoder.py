@@ -132,10 +132,10 @@ def _bytes(column: pa.Array) -> int:
     if pa.types.is_null(column.type):
         return 0
     if pa.types.is_fixed_size_binary(column.type):
-        width: int = column.type.byte_width
-        return (len(column) - column.null_count) * width
-    total = pc.sum(pc.binary_length(_without_views(column))).as_py()
-    return 0 if total is None else int(total)
+        given: int = (len(column) - column.null_count) * column.type.byte_width
+        return given
+    sizes: int = pc.sum(pc.binary_length(_without_views(column)), min_count=0).as_py()
+    return sizes
 
 
 def _without_views(column: pa.Array) -> pa.Array:
