@@ -53,6 +53,13 @@ _INSERT: Final = (
 _TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
 _DEFAULT_ISOLATION: Final = "SELECT current_setting('default_transaction_isolation')"
 
+# What CREATE TABLE IF NOT EXISTS raises all the same: the table, its row type, or a row of the catalog is there.
+_CREATED_BY_OTHERS: Final = (
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.UniqueViolation,
+)
+
 # Connections of a parent process, kept from the garbage collector of its child.
 _abandoned: list[AnyConnection] = []
 
@@ -276,8 +283,8 @@ class PsycopgDatabase:
     async def _in_transaction_that_creates(self, steps: Steps[None]) -> None:
         try:
             await self.in_transaction(steps)
-        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
-            await self.in_transaction(steps)  # another process made the table in the same instant
+        except _CREATED_BY_OTHERS:
+            await self.in_transaction(steps)  # in the same instant
 
     async def in_transaction(self, steps: Steps[ResultT]) -> ResultT:
         """Carry `steps` out, in a transaction of their own that is committed."""
@@ -368,7 +375,7 @@ async def _end(transaction: PsycopgTransaction) -> None:
 
 @cache
 def _pyformat(sql: str) -> str:
-    return re.sub(r"(?<!:):([a-z]+)", r"%(\1)s", sql)
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)
 
 
 @cache
