@@ -1,7 +1,7 @@
 """`SinkRecovery`: end what a Spark application has left open, without the application.
 
-    with SinkRecovery(CommitStore(engine), kafka, admin, sink_ids=["orders"]) as recovery:
-        report = recovery.recover()  # or recovery.plan(), which changes nothing
+    recovery = SinkRecovery(CommitStore(engine), completion, admin, sink_ids=["orders"])
+    report = recovery.recover()  # or recovery.plan(), which changes nothing
 
 An open transaction holds readers of committed records back until somebody ends it; on a broker with two-phase commit
 for ever. Whoever starts the application again need not do anything: its first plan does this and more. What is done
@@ -14,11 +14,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -26,7 +25,7 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import DualWriteError
 from spark_sink.attempt_states import AttemptStatus
 from spark_sink.commit_store import CommitStore
-from spark_sink.kafka_side import Ended, KafkaSide
+from spark_sink.kafka_side import Claim, Ended
 from spark_sink.recovery_plan import AFTERWARDS, CHANGES, NEEDS_SOMEBODY, Action, Facts, decide
 from spark_sink.sink_view import OpenTransaction, SinkView, SinkViews
 from spark_sink.store_rows import AttemptRow
@@ -81,6 +80,15 @@ class RecoveryReport:
         return not self.left and not self.unseen
 
 
+class EndsTransactions(Protocol):
+    """The half of `KafkaSide` that is needed here; `Completion` is one."""
+
+    def end(
+        self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
+    ) -> Mapping[str, Ended]:
+        """See `KafkaSide.end`."""
+
+
 class SinkRecovery:
     """Finds what is open of some sinks, or of all in the store, and ends it as the store has decided.
 
@@ -93,7 +101,7 @@ class SinkRecovery:
     def __init__(
         self,
         store: CommitStore,
-        kafka: KafkaSide,
+        kafka: EndsTransactions,
         admin: TransactionAdmin,
         *,
         sink_ids: Iterable[str] = (),
@@ -139,19 +147,6 @@ class SinkRecovery:
             else:
                 heard(report)
             stopped.wait(interval_s)
-
-    def close(self) -> None:
-        """Let go of the connections to Kafka; idempotent."""
-        self._kafka.close()
-        self._admin.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---- one round ------------------------------------------------------------------------------------------
 

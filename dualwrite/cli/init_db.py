@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import click
@@ -31,7 +32,7 @@ def command(*, database_url: str | None, sql: bool, dialect: str | None) -> None
     For Alembic there is an operation: see docs/cli.md.
     """
     if sql:
-        click.echo(ddl(_dialect(database_url, dialect)), nl=False)
+        click.echo(ddl(TABLES, dialect_of(database_url, dialect)), nl=False)
         return
     if dialect is not None:
         raise click.UsageError("--dialect is for --sql; a database tells its own")
@@ -45,14 +46,14 @@ def command(*, database_url: str | None, sql: bool, dialect: str | None) -> None
         click.echo(f"{table.name}: {'was there' if table.name in before else 'created'}")
 
 
-def ddl(dialect: Dialect) -> str:
+def ddl(tables: Iterable[sa.Table], dialect: Dialect) -> str:
     """Statements that create the tables, each ended by a semicolon."""
-    statements = [str(CreateTable(table).compile(dialect=dialect)).strip() for table in TABLES]
+    statements = [str(CreateTable(table).compile(dialect=dialect)).strip() for table in tables]
     lines = [line.rstrip() for statement in statements for line in f"{statement};".splitlines()]
     return "\n".join(lines).replace("\t", "    ") + "\n"
 
 
-def _dialect(database_url: str | None, name: str | None) -> Dialect:
+def dialect_of(database_url: str | None, name: str | None) -> Dialect:
     """Of the name, else of the URL; its driver need not be installed."""
     if name is None and database_url is None:
         raise click.UsageError("--sql needs --dialect (or --database, to take that of the URL)")

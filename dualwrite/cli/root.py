@@ -15,6 +15,7 @@ _COMMANDS: Final = {
     "doctor": "dualwrite.cli.doctor",
     "init-db": "dualwrite.cli.init_db",
     "recover": "dualwrite.cli.recover",
+    "spark": "dualwrite.cli.spark",
     "top": "dualwrite.cli.top",
     "transactions": "dualwrite.cli.transactions",
 }

@@ -1,0 +1,481 @@
+"""`dualwrite spark ...`: what an operator does about the sinks of Spark applications, without Spark.
+
+The one module of this package that knows `spark_sink`; it is imported when one of its commands is used.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+import sqlalchemy as sa
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_access, kafka_options
+from dualwrite.cli.failures import LEFT, UNUSABLE, exit_code, sentence
+from dualwrite.cli.init_db import ddl, dialect_of
+from dualwrite.cli.output import duration, print_json, print_json_line, print_table
+from spark_sink.commit_store import CommitStore
+from spark_sink.completion import Completion
+from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
+from spark_sink.recovery import Found, RecoveryReport, SinkRecovery
+from spark_sink.sink_view import OpenTransaction, SinkView, SinkViews, lost_batches
+from spark_sink.store_rows import BatchRow, BatchStatus
+from spark_sink.store_rules import expired
+from spark_sink.store_tables import StoreTables
+
+_FOUND: Final = (
+    *("Sink", "Query", "Batch", "TransactionalId", "Status", "Action", "Done"),
+    *("TransactionState", "Pair", "Age", "TopicPartitions", "Error"),
+)
+_SINKS: Final = ("Sink", "Generation", "Query", "Newest", "InDoubt", "Lost", "Attempts", "Open", "NoRow", "Quiet")
+_LIVE: Final = ("Sink", "Query", "Batch", "Partition", "TransactionalId", "Status", "Age", "Host", "TransactionState")
+_BATCHES: Final = ("Sink", "Query", "Batch", "Status", "Records", "Attempts", "Age")
+
+
+@click.group("spark")
+def command() -> None:
+    """Look after the sinks of Spark applications, without Spark: `format("dualwrite-kafka")`."""
+
+
+# ---- what the commands share --------------------------------------------------------------------------------
+
+
+def _schema_option(function: Callable[..., None]) -> Callable[..., None]:
+    return click.option("--schema", help="Where the commit store's tables are, as the option commitStore.schema says.")(
+        function
+    )
+
+
+def _sink_option(function: Callable[..., None]) -> Callable[..., None]:
+    return click.option(
+        "--sink", "sink_ids", multiple=True, metavar="ID", help="Only this sink; may be repeated (all of the store)."
+    )(function)
+
+
+@contextmanager
+def _store(url: str, schema: str | None) -> Iterator[CommitStore]:
+    with database(url) as engine:
+        yield CommitStore(engine, schema=schema, create_tables=False)
+
+
+def _completion(access: KafkaAccess) -> Completion:
+    """For whatever broker there is: what is found was left under its guarantee, and nothing new is prepared here."""
+    settings = {name.replace("_", "."): value for name, value in access.settings.items()}
+    settings |= {"transaction.two.phase.commit.enable": True, "accept.bounded.guarantee": True}
+    return Completion(settings, parallelism=DEFAULT_COMMIT_PARALLELISM, step_timeout_ms=access.timeout_ms)
+
+
+# ---- init-store ---------------------------------------------------------------------------------------------
+
+
+@command.command("init-store")
+@database_option(required=False)
+@_schema_option
+@click.option("--sql", is_flag=True, help="Print the DDL instead of running it; connects to nothing.")
+@click.option("--dialect", metavar="NAME", help="For --sql without --database: postgresql, mysql, mariadb, sqlite.")
+def _init_store(*, database_url: str | None, schema: str | None, sql: bool, dialect: str | None) -> None:
+    """Create the tables of the commit store where they are missing; harmless when they exist.
+
+    The sink does it by itself unless it was told commitStore.createTables=false.
+    """
+    tables = StoreTables(schema)
+    if sql:
+        click.echo(ddl(tables.metadata.sorted_tables, dialect_of(database_url, dialect)), nl=False)
+        return
+    if dialect is not None:
+        raise click.UsageError("--dialect is for --sql; a database tells its own")
+    if database_url is None:
+        raise click.UsageError("give --database, or --sql with --dialect")
+    with database(database_url, may_be_made=True) as engine:
+        before = set(sa.inspect(engine).get_table_names(schema=schema))
+        tables.create(engine)
+    for table in tables.metadata.sorted_tables:
+        click.echo(f"{table.name}: {'was there' if table.name in before else 'created'}")
+
+
+# ---- recover ------------------------------------------------------------------------------------------------
+
+
+@command.command("recover")
+@kafka_options
+@database_option(required=True)
+@_schema_option
+@_sink_option
+@click.option(
+    "--apply/--dry-run",
+    default=False,
+    help="End what is found, or only say what would be done, which is the default and changes nothing.",
+)
+@click.option(
+    "--min-age",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Leave to the application whatever has changed within this time.",
+)
+@click.option(
+    "--condemn",
+    multiple=True,
+    metavar="ID",
+    help="The application of this sink is gone: abort what it has left undecided. May be repeated.",
+)
+@click.option("--once", is_flag=True, help="One round, then end; the default.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Go on until SIGTERM or SIGINT, with so much time between two rounds.",
+)
+@json_option
+@click.pass_context
+def _recover(
+    ctx: click.Context,
+    *,
+    bootstrap_server: str,
+    command_config: str | None,
+    timeout_ms: int,
+    database_url: str,
+    schema: str | None,
+    sink_ids: tuple[str, ...],
+    apply: bool,
+    min_age: float,
+    condemn: tuple[str, ...],
+    once: bool,
+    interval: float | None,
+    as_json: bool,
+) -> None:
+    """End the Kafka transactions that a Spark application has left open, as the commit store has decided.
+
+    What belongs to a decided batch is committed, what was condemned is aborted. It may run at any time, beside the
+    application, and any number of it at once. What nobody has decided is left to the application, which ends it when
+    it is started again; if that will not happen, name its sink with --condemn.
+
+    Exit code: 0 nothing is left; 1 something is left undecided, lost, without a row, or failed (without --apply: or
+    would be ended); 2 wrong usage, or Kafka or the database cannot be reached.
+    """
+    if once and interval is not None:
+        raise click.UsageError("--once and --interval exclude each other")
+    if condemn and interval is not None:
+        raise click.UsageError("--condemn is for a sink that you have looked at: give it without --interval")
+    access = kafka_access(bootstrap_server, command_config, timeout_ms)
+    with _store(database_url, schema) as store, access.admin() as admin:
+        recovery = SinkRecovery(
+            store, _completion(access), admin, sink_ids=sink_ids, condemn=condemn, min_age_ms=int(min_age * 1000)
+        )
+        if interval is None:
+            ctx.exit(_round(recovery, apply=apply, as_json=as_json))
+        ctx.exit(_rounds(recovery, interval, apply=apply, as_json=as_json))
+
+
+def _round(recovery: SinkRecovery, *, apply: bool, as_json: bool) -> int:
+    report = recovery.recover() if apply else recovery.plan()
+    if as_json:
+        print_json(_report_document(report))
+    else:
+        _print_report(report)
+    return 0 if report.is_clean else LEFT
+
+
+def _rounds(recovery: SinkRecovery, interval_s: float, *, apply: bool, as_json: bool) -> int:
+    """Until told to stop; the exit code is that of the last round."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    code = 0
+
+    def heard(report: RecoveryReport) -> None:
+        nonlocal code
+        code = 0 if report.is_clean else LEFT
+        if as_json:
+            print_json_line(_report_document(report))
+        elif report.found or report.unseen:
+            _print_report(report)
+
+    def failed(error: Exception) -> None:
+        nonlocal code
+        code = max(exit_code(error), UNUSABLE)
+        click.echo(f"dualwrite spark recover: {sentence(error)}; the next round is in {interval_s:g} s", err=True)
+
+    recovery.run(interval_s, apply=apply, stopped=stopped, heard=heard, failed=failed)
+    return code
+
+
+def _print_report(report: RecoveryReport) -> None:
+    if report.found:
+        print_table(_FOUND, [_found_cells(found) for found in report.found])
+    for each in report.unseen:
+        click.echo(f"not seen: {each}")
+    ended = sum(found.changed for found in report.found)
+    counted = f"{ended} ended, {len(report.left)} left, {report.sinks} sinks looked at"
+    click.echo(counted if report.applied else f"{counted}; nothing was changed: --apply ends what can be")
+
+
+def _found_cells(found: Found) -> tuple[object, ...]:
+    attempt, opened = found.attempt, found.open
+    return (
+        found.sink_id,
+        "-" if attempt is None else attempt.query_id,
+        "-" if attempt is None else attempt.batch_id,
+        found.transactional_id,
+        "-" if attempt is None else attempt.status,
+        found.action,
+        "yes" if found.changed else "no",
+        "-" if opened is None else opened.state,
+        "-" if opened is None else opened.pair,
+        duration(found.age_ms),
+        "-" if opened is None else ",".join(opened.topic_partitions) or "-",
+        found.error or "-",
+    )
+
+
+def _report_document(report: RecoveryReport) -> dict[str, Any]:
+    """What `--json` prints; the keys are documented in docs/cli.md."""
+    return {
+        "applied": report.applied,
+        "clean": report.is_clean,
+        "sinks": report.sinks,
+        "unseen": list(report.unseen),
+        "found": [_found_document(found) for found in report.found],
+    }
+
+
+def _found_document(found: Found) -> dict[str, Any]:
+    attempt, opened = found.attempt, found.open
+    return {
+        "sink": found.sink_id,
+        "query": None if attempt is None else attempt.query_id,
+        "batch": None if attempt is None else attempt.batch_id,
+        "transactional_id": found.transactional_id,
+        "status": None if attempt is None else attempt.status,
+        "action": found.action,
+        "changed": found.changed,
+        "left": found.is_left,
+        "state": None if opened is None else opened.state,
+        "pair": None if opened is None else opened.pair,
+        "age_ms": found.age_ms,
+        "topic_partitions": [] if opened is None else list(opened.topic_partitions),
+        "error": found.error,
+    }
+
+
+# ---- status -------------------------------------------------------------------------------------------------
+
+
+@command.command("status")
+@kafka_options
+@database_option(required=True)
+@_schema_option
+@_sink_option
+@json_option
+@click.pass_context
+def _status(
+    ctx: click.Context,
+    *,
+    bootstrap_server: str,
+    command_config: str | None,
+    timeout_ms: int,
+    database_url: str,
+    schema: str | None,
+    sink_ids: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show sinks, batches in doubt or lost, attempts with their ages, and open transactions. Takes no locks.
+
+    A name that the store does not know can be given with --sink: its open transactions are shown all the same.
+
+    Exit code: 0 all is well; 1 a batch is lost, a transaction is open without a row, or a broker could not be asked; 2
+    wrong usage, or Kafka or the database cannot be reached.
+    """
+    access = kafka_access(bootstrap_server, command_config, timeout_ms)
+    unseen: list[str] = []
+    with _store(database_url, schema) as store, access.admin() as admin:
+        views = _views(store, admin, sink_ids, unseen)
+    if as_json:
+        print_json({"unseen": unseen, "sinks": [_view_document(view) for view in views]})
+    else:
+        _print_views(views, unseen)
+    ctx.exit(LEFT if unseen or any(view.orphans or lost_batches(view) for view in views) else 0)
+
+
+def _views(store: CommitStore, admin: TransactionAdmin, sink_ids: tuple[str, ...], unseen: list[str]) -> list[SinkView]:
+    views = SinkViews(store, admin, now_ms=lambda: int(time.time() * 1000))
+    return views.look(sink_ids or views.all_ids(), unseen)
+
+
+def _print_views(views: list[SinkView], unseen: list[str]) -> None:
+    print_table(_SINKS, map(_sink_cells, views))
+    attempts = [cells for view in views for cells in _attempt_cells(view)]
+    if attempts:
+        click.echo()
+        print_table(_LIVE, attempts)
+    batches = [_batch_cells(view, batch) for view in views for batch in [*_in_doubt(view), *lost_batches(view)]]
+    if batches:
+        click.echo()
+        print_table(_BATCHES, batches)
+    for orphan in (orphan for view in views for orphan in view.orphans):
+        where = ",".join(orphan.topic_partitions) or "no partition yet"
+        click.echo(f"no row: {orphan.transactional_id} is {orphan.state} for {duration(orphan.age_ms)} on {where}")
+    for each in unseen:
+        click.echo(f"not seen: {each}")
+
+
+def _sink_cells(view: SinkView) -> tuple[object, ...]:
+    row = view.row
+    return (
+        view.sink_id,
+        "-" if row is None else row.generation,
+        "-" if row is None else row.query_id or "-",
+        view.batches[0].batch_id if view.batches else "-",
+        len(_in_doubt(view)),
+        len(lost_batches(view)),
+        len(view.attempts),
+        len(view.open),
+        len(view.orphans),
+        duration(view.quiet_ms),
+    )
+
+
+def _attempt_cells(view: SinkView) -> list[tuple[object, ...]]:
+    return [
+        (
+            view.sink_id,
+            attempt.query_id,
+            attempt.batch_id,
+            attempt.partition_id,
+            attempt.transactional_id,
+            attempt.status,
+            duration(view.age_ms(attempt.updated_at)),
+            attempt.host,
+            view.open[attempt.transactional_id].state if attempt.transactional_id in view.open else "-",
+        )
+        for attempt in view.attempts
+    ]
+
+
+def _batch_cells(view: SinkView, batch: BatchRow) -> tuple[object, ...]:
+    age = duration(view.age_ms(batch.decided_at))
+    return view.sink_id, batch.query_id, batch.batch_id, batch.status, batch.records, batch.attempts, age
+
+
+def _in_doubt(view: SinkView) -> list[BatchRow]:
+    """Decided, and Kafka has not heard of all of it."""
+    return [batch for batch in view.batches if batch.status is BatchStatus.COMMIT]
+
+
+def _view_document(view: SinkView) -> dict[str, Any]:
+    row = view.row
+    return {
+        "sink": view.sink_id,
+        "generation": None if row is None else row.generation,
+        "query": None if row is None else row.query_id,
+        "quiet_ms": view.quiet_ms,
+        "newest_batch": view.batches[0].batch_id if view.batches else None,
+        "in_doubt": [_batch_document(view, batch) for batch in _in_doubt(view)],
+        "lost": [_batch_document(view, batch) for batch in lost_batches(view)],
+        "attempts": [
+            {
+                "query": attempt.query_id,
+                "batch": attempt.batch_id,
+                "partition": attempt.partition_id,
+                "transactional_id": attempt.transactional_id,
+                "status": attempt.status,
+                "pair": attempt.prepared_state or None,
+                "records": attempt.records,
+                "host": attempt.host,
+                "age_ms": view.age_ms(attempt.updated_at),
+                "detail": attempt.detail,
+            }
+            for attempt in view.attempts
+        ],
+        "open": [_open_document(each) for each in view.open.values()],
+        "no_row": [_open_document(each) for each in view.orphans],
+    }
+
+
+def _batch_document(view: SinkView, batch: BatchRow) -> dict[str, Any]:
+    return {
+        "query": batch.query_id,
+        "batch": batch.batch_id,
+        "records": batch.records,
+        "attempts": batch.attempts,
+        "age_ms": view.age_ms(batch.decided_at),
+    }
+
+
+def _open_document(found: OpenTransaction) -> dict[str, Any]:
+    return {**asdict(found), "topic_partitions": list(found.topic_partitions)}
+
+
+# ---- gc -----------------------------------------------------------------------------------------------------
+
+
+@command.command("gc")
+@database_option(required=True)
+@_schema_option
+@_sink_option
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    default=DEFAULT_RETENTION_BATCHES,
+    show_default=True,
+    metavar="BATCHES",
+    help="Of each query, and of all batch jobs of a sink together.",
+)
+@click.option("--apply/--dry-run", default=False, help="Delete, or only say how much would be, which is the default.")
+@json_option
+def _gc(
+    *, database_url: str, schema: str | None, sink_ids: tuple[str, ...], keep: int, apply: bool, as_json: bool
+) -> None:
+    """Forget old batches in the commit store. The sink does it by itself (store.retentionBatches).
+
+    The newest batches of each query stay, and so does whatever is not done, or lost and not acknowledged. Of batch
+    jobs, those that are forgotten would be written again under the same jobId.
+    """
+    with _store(database_url, schema) as store:
+        chosen = sink_ids or [row.sink_id for row in store.sinks()]
+        counts = {
+            sink_id: store.prune(sink_id, keep) if apply else len(expired(store.batches(sink_id), keep))
+            for sink_id in chosen
+        }
+    if as_json:
+        print_json({"applied": apply, "keep": keep, "forgotten": counts})
+        return
+    for sink_id, count in counts.items():
+        click.echo(f"{sink_id}: {count} batches {'forgotten' if apply else 'would be forgotten'}")
+    if not apply:
+        click.echo("nothing was changed: --apply forgets them")
+
+
+# ---- acknowledge-lost ---------------------------------------------------------------------------------------
+
+
+@command.command("acknowledge-lost")
+@database_option(required=True)
+@_schema_option
+@click.option("--sink", "sink_id", required=True, metavar="ID", help="Which sink.")
+@click.option("--query", "query_id", required=True, metavar="ID", help="Which query, as `status` shows it.")
+@click.option("--batch", "batch_id", required=True, type=click.IntRange(min=0), help="Which batch of it.")
+@click.pass_context
+def _acknowledge_lost(
+    ctx: click.Context, *, database_url: str, schema: str | None, sink_id: str, query_id: str, batch_id: int
+) -> None:
+    """Say that somebody has seen to what a LOST batch lacks in Kafka: the query may go on.
+
+    Its rows are in the database, and the records that Kafka dropped stay lost: nothing sends them again. Exit code 1
+    where there is no such batch, or where it was acknowledged before.
+    """
+    with _store(database_url, schema) as store:
+        acknowledged = store.acknowledge_lost(sink_id, query_id, batch_id)
+    where = f"batch {batch_id} of the query {query_id} of the sink {sink_id}"
+    if not acknowledged:
+        click.echo(f"{where} is not lost, or was acknowledged before; nothing was changed", err=True)
+        ctx.exit(LEFT)
+    click.echo(f"{where}: acknowledged; the query can be started")
