@@ -14,12 +14,14 @@ from examples.flights_spark.exactly_once import DATABASE_VARIABLE, write_exactly
 from examples.flights_spark.job import Job
 from examples.flights_spark.methods import Method
 from examples.flights_spark.shape import read_flights
+from spark_sink import ensure_java
 
 
 def main(job: Job) -> None:
     """Both queries, until everything is written."""
     os.environ[DATABASE_VARIABLE] = job.database_url
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    ensure_java()
     spark = _session()
     flights = read_flights(spark, job)
     queries = [
@@ -37,6 +39,7 @@ def _session() -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
         "spark.sql.adaptive.enabled": False,  # the plan of kills says how many tasks there are
     }
     return SparkSession.builder.appName("flights").config(map=settings).getOrCreate()

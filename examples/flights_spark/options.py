@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--rows", type=_at_least_1, default=12_000, metavar="N", help="flights (default: %(default)s)")
-    add("--rows-per-batch", type=_at_least_1, default=300, metavar="N", help="flights per batch (default: %(default)s)")
+    add("--rows-per-batch", type=_at_least_1, default=400, metavar="N", help="flights per batch (default: %(default)s)")
     add(
         "--kills",
         type=_at_least_0,
