@@ -110,7 +110,7 @@ def _of_java_home(home: Path) -> Java:
 
 
 def _installed(environment: Mapping[str, str]) -> Iterator[Java]:
-    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
     if on_path is not None:
         yield from _found(_home_of_program(Path(on_path)))
     places = {home for pattern in _USUAL_PLACES for home in _matches(Path(pattern).expanduser())}
@@ -145,7 +145,7 @@ def inspected(home: Path) -> Java | None:
     if not os.access(program, os.X_OK):
         return None
     if home.parent == _launchers():
-        return Java(home, _version(_answer(program, "-version")) or 0, runs_spark=True)
+        return Java(home, int(home.name.partition("-")[0]), runs_spark=True)
     release = _release(home)
     version = _version(release) or _version(_answer(program, "-version"))
     if version is None:

@@ -1,0 +1,178 @@
+"""A sink of a test with all around it: input files, a checkpoint, topics, a commit store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+from dualwrite.broker_emulator.emulator import Emulator
+from tests.support.databases import unique
+
+PARTITIONS = 2
+
+
+class Record(NamedTuple):
+    """What a foreign consumer sees of a record."""
+
+    topic: str
+    partition: int
+    key: str | None
+    value: str | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class SinkWorld:
+    """Input goes in as files, one of them a batch; what comes out is read with other libraries."""
+
+    def __init__(self, broker: Emulator, store_url: str, directory: Path) -> None:
+        self.broker = broker
+        self.store_url = store_url
+        self.sink_id = unique("sink").replace("-", "_")
+        self.topic = self.new_topic()
+        self.checkpoint = directory / "checkpoint"
+        self._input = directory / "input"
+        self._input.mkdir()
+        self._engine = sa.create_engine(store_url, poolclass=sa.NullPool)
+
+    def new_topic(self) -> str:
+        """Another topic."""
+        topic = unique("topic")
+        self.broker.create_topic(topic, PARTITIONS)
+        return topic
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Of the format and of foreachBatch."""
+        return {
+            "kafka.bootstrap.servers": self.broker.bootstrap_servers,
+            "sinkId": self.sink_id,
+            "topic": self.topic,
+            "commitStore.url": self.store_url,
+        }
+
+    # input
+
+    def add_batch(self, *rows: dict[str, Any]) -> None:
+        """A file, which becomes the next batch."""
+        number = len(list(self._input.iterdir()))
+        partial = self._input.parent / "partial.json"
+        partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        partial.rename(self._input / f"{number:03}.json")
+
+    def add_values(self, *values: str) -> None:
+        """A batch of records, whose keys are their values."""
+        self.add_batch(*({"key": value, "value": value} for value in values))
+
+    def read(self, spark: SparkSession, schema: str = "key string, value string") -> DataFrame:
+        """A stream with a batch for each file."""
+        return spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").json(str(self._input))
+
+    # queries
+
+    def writer(self, df: DataFrame, **more: str) -> DataStreamWriter:
+        """A query on this world's checkpoint that ends at the end of the input; `more` has underscores for dots."""
+        options = {**self.options, **{name.replace("_", "."): value for name, value in more.items()}}
+        options.setdefault("checkpointLocation", str(self.checkpoint))
+        return df.writeStream.format("dualwrite-kafka").options(**options).trigger(availableNow=True)
+
+    def run(self, df: DataFrame, **more: str) -> None:
+        """Write all of the input. Raises what ended the query otherwise."""
+        finish(self.writer(df, **more).start())
+
+    def forget_commit(self, batch_id: int) -> None:
+        """As if the driver had died before Spark noted this batch, its last: the next start gives it again."""
+        for name in (f"{batch_id}", f".{batch_id}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    # output
+
+    def records(self, topic: str | None = None) -> list[Record]:
+        """All that confluent-kafka sees with read_committed."""
+        return read_records(self.broker.bootstrap_servers, topic or self.topic)
+
+    def values(self, topic: str | None = None) -> list[str | None]:
+        """Of all records, sorted."""
+        return sorted((record.value for record in self.records(topic)), key=str)
+
+    def select(self, sql: str) -> list[tuple[Any, ...]]:
+        """What the database has, of the store and of the tables beside it."""
+        with self._engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(sa.text(sql))]
+
+    def execute(self, sql: str) -> None:
+        """A change of the database."""
+        with self._engine.begin() as connection:
+            connection.execute(sa.text(sql))
+
+    def batches(self) -> list[tuple[int, str, int]]:
+        """Decided ones: id, status, records."""
+        found = self.select("SELECT batch_id, status, n_records FROM dw_batch ORDER BY query_id, batch_id")
+        return [(batch_id, status, records) for batch_id, status, records in found]
+
+    def statuses(self) -> dict[str, int]:
+        """How many attempts are in each status."""
+        return dict(self.select("SELECT status, count(*) FROM dw_attempt GROUP BY status ORDER BY status"))
+
+    def open_transactions(self) -> list[str]:
+        """Transactional ids of this sink that the broker has a transaction of."""
+        return [
+            transaction.transactional_id
+            for transaction in self.broker.transactions()
+            if transaction.transactional_id.startswith(f"{self.sink_id}-")
+            and transaction.state in ("Ongoing", "PrepareCommit", "PrepareAbort")
+        ]
+
+
+def finish(query: StreamingQuery, timeout_s: int = 60) -> None:
+    """Wait for a query's end. Raises what ended it, and where it does not end."""
+    try:
+        assert query.awaitTermination(timeout_s), f"the query did not end within {timeout_s} s"
+    finally:
+        query.stop()
+
+
+def read_records(bootstrap_servers: str, topic: str) -> list[Record]:
+    """What confluent-kafka sees up to the last stable offset, partition by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    found: list[Record] = []
+    try:
+        unfinished = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unfinished])
+        while unfinished:
+            message = consumer.poll(15)
+            assert message is not None, f"no end of partitions {unfinished} within 15 s"
+            if message.error():
+                assert message.error().name() == "_PARTITION_EOF", message.error()
+                unfinished.discard(message.partition())
+                continue
+            found.append(
+                Record(
+                    topic,
+                    message.partition(),
+                    _text(message.key()),
+                    _text(message.value()),
+                    tuple(message.headers() or ()),
+                )
+            )
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda record: record.partition)
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode()

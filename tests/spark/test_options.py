@@ -1,0 +1,171 @@
+"""Options are read before anything is begun, and what cannot be is refused in words."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from spark_sink.errors import SinkOptionError
+from spark_sink.options import DualMode, OnNewCheckpoint, SinkOptions, TxnMode, parse
+
+LEAST = {
+    "sinkId": "orders",
+    "kafka.bootstrap.servers": "broker:9092",
+    "commitStore.url": "postgresql+psycopg://app:hunter2@db/app",
+}
+
+
+def with_(**more: object) -> SinkOptions:
+    """The least of options and `more`, whose names have underscores for dots."""
+    return parse({**LEAST, **{name.replace("_", "."): value for name, value in more.items()}})
+
+
+def test_what_is_needed_is_enough() -> None:
+    options = parse(LEAST)
+    assert (options.sink_id, options.kafka) == ("orders", {"bootstrap.servers": "broker:9092"})
+    assert (options.topic, options.include_headers, options.job_id, options.checkpoint_location) == (
+        None,
+        False,
+        None,
+        None,
+    )
+    assert (options.txn_mode, options.txn_timeout_ms) == (TxnMode.AUTO, 900_000)
+    assert (options.on_new_checkpoint, options.dual) == (OnNewCheckpoint.FAIL, None)
+    assert options.store.create_tables
+
+
+def test_names_may_come_in_any_case_as_spark_hands_them_over_in_lower_case() -> None:
+    options = parse(
+        {
+            "sinkid": "orders",
+            "KAFKA.Bootstrap.Servers": "broker:9092",
+            "kafka.linger.ms": "7",
+            "commitstore.urlenv": "STORE_URL",
+            "COMMITSTORE.SCHEMA": "sink",
+            "commitstore.createtables": "False",
+            "includeheaders": "TRUE",
+            "txn.timeoutms": "60000",
+            "txn.mode": "Resume",
+            "onnewcheckpoint": "adopt",
+            "dual.table": "app.orders",
+            "dual.columns": "id, amount",
+            "dual.mode": "upsert",
+            "dual.key": "id",
+            "commit.parallelism": "3",
+            "commit.retries": "0",
+            "store.retentionbatches": "9",
+            "checkpointlocation": "/data/checkpoint",
+            "queryname": "a name for Spark's user interface",
+        }
+    )
+    assert options.kafka == {"bootstrap.servers": "broker:9092", "linger.ms": "7"}
+    assert options.store.url is None
+    assert (options.store.url_env, options.store.schema, options.store.create_tables) == ("STORE_URL", "sink", False)
+    assert options.include_headers
+    assert (options.txn_mode, options.txn_timeout_ms) == (TxnMode.RESUME, 60_000)
+    assert options.on_new_checkpoint is OnNewCheckpoint.ADOPT
+    assert options.dual is not None
+    assert (options.dual.table, options.dual.columns) == ("app.orders", ("id", "amount"))
+    assert (options.dual.mode, options.dual.key) == (DualMode.UPSERT, ("id",))
+    assert (options.commit_parallelism, options.commit_retries, options.retention_batches) == (3, 0, 9)
+    assert options.checkpoint_location == "/data/checkpoint"
+
+
+def test_values_may_be_python_s_where_options_are_a_mapping() -> None:
+    options = with_(includeHeaders=True, commit_retries=2)
+    assert (options.include_headers, options.commit_retries) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("topics", "a", "did you mean topic?"),
+        ("commitStore.uri", "a", "did you mean commitStore.url?"),
+        ("colour", "red", "the options are sinkId, topic,"),
+        ("kafka.linger.msec", "1", "did you mean linger.ms?"),
+        ("path", "/data", "start() and save() take no path"),
+        ("subscribe", "a", "an option of the source"),
+        ("asyncProgressTrackingEnabled", "true", "asynchronous progress tracking is refused"),
+        ("kafka.transactional.id", "mine", "leases a transactional id"),
+        ("kafka.transaction.timeout.ms", "1", "txn.timeoutMs"),
+        ("kafka.transaction.two.phase.commit.enable", "true", "txn.mode"),
+        ("kafka.enable.idempotence", "false", "no transactions without it"),
+        ("kafka.acks", "1", "no transactions without it"),
+        ("kafka.value.serializer", "Json", "cast it to string or binary"),
+        ("kafka.bootstrap.servers", "nowhere", "'nowhere' is not host:port"),
+        ("sinkId", "my-sink", "letters, digits, dots and underscores"),
+        ("sinkId", "s" * 101, "1 to 100 letters"),
+        ("sinkId", " ", "is empty"),
+        ("includeHeaders", "yes", "'yes' is not true or false"),
+        ("commit.parallelism", "0", "a whole number from 1"),
+        ("commit.retries", "-1", "a whole number from 0"),
+        ("txn.mode", "magic", "not one of auto, kip939, resume"),
+        ("onNewCheckpoint", "ask", "not one of fail, adopt"),
+        ("dual.mode", "upsert", "dual.mode says nothing without dual.table"),
+        ("jobId", "j" * 201, "has 201 characters"),
+        ("commitStore.url", "jdbc:postgresql://db/app", "not one of JDBC"),
+        ("commitStore.url", "db/app", "is not a SQLAlchemy URL"),
+        ("commitStore.url", "sqlite://", "in memory"),
+        ("commitStore.url", "sqlite:///:memory:", "in memory"),
+        ("commitStore.urlEnv", "URL", "give either commitStore.url,"),
+        ("topic", ["a"], "is a text, a number or true or false, not a list"),
+        ("SINKID", "again", "given twice"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_remedy(name: str, value: object, sentence: str) -> None:
+    with pytest.raises(SinkOptionError) as refusal:
+        parse({**LEAST, name: value})
+    assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        ("sinkId", "the option sinkId is missing"),
+        ("kafka.bootstrap.servers", "bootstrap.servers is missing"),
+        ("commitStore.url", "give either commitStore.url,"),
+    ],
+)
+def test_what_is_missing_is_named(missing: str, sentence: str) -> None:
+    with pytest.raises(SinkOptionError) as refusal:
+        parse({name: value for name, value in LEAST.items() if name != missing})
+    assert sentence in str(refusal.value)
+
+
+def test_a_key_needs_an_upsert_and_columns_differ() -> None:
+    with pytest.raises(SinkOptionError, match=r"without dual\.mode=upsert"):
+        with_(dual_table="orders", dual_key="id")
+    with pytest.raises(SinkOptionError, match="list of different names"):
+        with_(dual_table="orders", dual_columns="id,id")
+
+
+def test_what_is_switched_off_may_be_said() -> None:
+    assert with_(asyncProgressTrackingEnabled="false", kafka_enable_idempotence="true", kafka_acks="all")
+
+
+def test_secrets_are_in_no_repr() -> None:
+    options = with_(kafka_security_protocol="SASL_SSL", kafka_sasl_mechanism="PLAIN", kafka_sasl_username="app",
+                    kafka_sasl_password="swordfish")  # fmt: skip
+    assert "swordfish" not in repr(options)
+    assert "hunter2" not in repr(options)
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"commitStore.url": "postgres //app:hunter2@db"},
+        {"commitStore.url": "jdbc:postgresql://db/app?password=hunter2"},
+        {"kafka.sasl.jaas.config": "com.sun.Krb5LoginModule required password=hunter2;"},
+        {"kafka.sasl.password": "hunter2"},
+        {"kafka.ssl.key.password": "hunter2"},
+        {"kafka.sasl.pasword": "hunter2"},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_secrets_are_in_no_error(wrong: dict[str, str]) -> None:
+    with pytest.raises(SinkOptionError) as refusal:
+        parse({**LEAST, **wrong})
+    assert "hunter2" not in str(refusal.value)
+    assert refusal.value.__cause__ is None

@@ -1,0 +1,29 @@
+"""What `import spark_sink` costs, and what it offers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import spark_sink
+
+HEAVY = ("pyspark", "pyarrow", "sqlalchemy", "kafka")
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = f"import sys, spark_sink, spark_sink.errors; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", spark_sink.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(spark_sink, name).__name__.lower().endswith(name.lower())
+    assert name in dir(spark_sink)
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Flink'"):
+        spark_sink.Flink  # noqa: B018 - asking is the test
