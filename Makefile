@@ -8,10 +8,13 @@ BIN := $(VENV)/bin
 TEST_WORKERS ?= 4
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo demo-spark test lint bench clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.flights $(DEMO_ARGS)
+
+demo-spark: $(READY)
+	$(BIN)/python -m examples.flights_spark $(DEMO_SPARK_ARGS)
 
 test: $(READY)
 	$(BIN)/python -m tests.support.fetch_servers

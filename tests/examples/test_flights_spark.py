@@ -1,0 +1,240 @@
+"""The parts of the Spark demo that need no Spark."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.producer import Producer
+from dualwrite.testing.postgres import PostgresServer
+from examples.flights.comparison import TopicRecord
+from examples.flights.errors import WorkerFailedError
+from examples.flights.events import Event, read_events
+from examples.flights_spark import application as applications
+from examples.flights_spark.input_files import write_input_files
+from examples.flights_spark.job import SINK_ID, Job
+from examples.flights_spark.kill_plan import Kill, Life, Moment, plan_lives
+from examples.flights_spark.lives import run_lives
+from examples.flights_spark.methods import Method
+from examples.flights_spark.plot import save_plot
+from examples.flights_spark.sampler import Sampler, last
+from examples.flights_spark.store_watch import StoreWatch
+from examples.flights_spark.tables import METADATA, TABLES, FlightRow, Total, add_up, read_rows, read_totals
+from examples.flights_spark.tally import Tally
+from examples.flights_spark.verdict import judge
+from spark_sink.store_tables import StoreTables
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase
+
+EVENTS = list(read_events(None, key=None, limit=10))
+ROWS = [FlightRow(event.number, event.key, event.value) for event in EVENTS]
+RECORDS = [TopicRecord(0, event.number, event.key, event.value) for event in EVENTS]
+
+
+@pytest.fixture
+def engine(postgres_server: PostgresServer) -> Iterator[sa.Engine]:
+    database = PostgresDatabase(postgres_server)
+    METADATA.create_all(database.engine)
+    StoreTables(None).create(database.engine)
+    yield database.engine
+    database.close()
+
+
+# ---- the plan -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_life_has_another_number_of_tasks_and_the_last_one_is_not_killed(seed: int) -> None:
+    plan = plan_lives(seed, 9)
+    assert [life.kill is None for life in plan] == [False] * 9 + [True]
+    assert all(one.tasks != next_one.tasks for one, next_one in itertools.pairwise(plan))
+    moments = [life.kill.moment for life in plan if life.kill is not None]
+    assert {moment: moments.count(moment) for moment in Moment} == {
+        Moment.STARTING: 1,
+        Moment.RUNNING: 5,
+        Moment.DECIDED: 3,
+    }
+    assert plan == plan_lives(seed, 9)
+
+
+def test_two_kills_wait_for_a_decision_and_for_anything() -> None:
+    assert {life.kill.moment for life in plan_lives(1, 2) if life.kill} == {Moment.DECIDED, Moment.RUNNING}
+
+
+# ---- the input ----------------------------------------------------------------------------------------------
+
+
+def test_the_input_is_in_files_whose_times_are_in_order(tmp_path: Path) -> None:
+    assert write_input_files(EVENTS, tmp_path / "input", rows_per_file=4) == 3
+    files = sorted((tmp_path / "input").iterdir(), key=lambda path: path.stat().st_mtime)
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert [Event(line["number"], line["tailnum"], line["event"]) for line in lines] == EVENTS
+
+
+# ---- the verdict --------------------------------------------------------------------------------------------
+
+
+def totals() -> dict[str, Total]:
+    found: dict[str, Total] = {}
+    for event in EVENTS:
+        flight = json.loads(event.value)["data"]
+        before = found.get(flight["carrier"], Total(0, 0))
+        found[flight["carrier"]] = Total(before.flights + 1, before.distance + flight["distance"])
+    return found
+
+
+def test_what_agrees_has_no_divergence() -> None:
+    verdict = judge(EVENTS, ROWS, RECORDS, totals())
+    assert (verdict.divergences, verdict.rows, verdict.records, verdict.examples(3)) == (0, 10, 10, [])
+
+
+def test_each_kind_of_divergence_is_found() -> None:
+    verdict = judge(
+        EVENTS,
+        [*ROWS[:-2], ROWS[0], FlightRow(8, "N0", ROWS[8].event)],
+        [*RECORDS[:8], TopicRecord(0, 10, RECORDS[1].key, RECORDS[1].value)],
+        totals() | {"UA": Total(0, 0)},
+    )
+    assert {kind: len(found) for kind, found in verdict.kinds.items() if found} == {
+        "in neither": 1,
+        "rows without a record": 1,
+        "records twice": 1,
+        "rows twice": 1,
+        "rows that differ from the input": 1,
+        "wrong totals": 1,
+    }
+
+
+# ---- the tables ---------------------------------------------------------------------------------------------
+
+
+def test_totals_are_wrong_where_a_batch_is_added_twice(engine: sa.Engine) -> None:
+    tables = TABLES[Method.EXACTLY_ONCE]
+    rows = [
+        {"number": n, "batch": n % 2, "tailnum": "N", "carrier": "UA", "distance": 100, "event": "{}"} for n in range(4)
+    ]
+    with engine.begin() as connection:
+        connection.execute(tables.flights.insert(), rows)
+        add_up(connection, tables, 0)
+        add_up(connection, tables, 1)
+        assert read_totals(connection, Method.EXACTLY_ONCE) == {"UA": Total(4, 400)}
+        add_up(connection, tables, 1)
+        assert read_totals(connection, Method.EXACTLY_ONCE) == {"UA": Total(6, 600)}
+        assert read_rows(connection, Method.EXACTLY_ONCE) == [FlightRow(n, "N", "{}") for n in range(4)]
+
+
+# ---- samples and the plot -----------------------------------------------------------------------------------
+
+
+def test_the_plot_shows_what_was_sampled(engine: sa.Engine, emulator: Emulator, tmp_path: Path) -> None:
+    for method in Method:
+        emulator.create_topic(method.topic, partitions=2)
+    with Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="one") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(Method.EXACTLY_ONCE.topic, value=b"open", partition=1)
+        producer.flush()
+        with Sampler(emulator.bootstrap_servers, engine, partitions=2, seconds=lambda: 7.0) as sampler:
+            samples = sampler.samples
+            until(lambda: len(samples[Method.AT_LEAST_ONCE]) > 0)
+        producer.abort_transaction()
+    seen = last(samples[Method.EXACTLY_ONCE])
+    assert (seen.second, seen.end_offset, seen.stable_offset, seen.rows) == (7.0, 1, 0, 0)
+    save_plot(tmp_path / "new" / "plot.png", samples, Tally(killed=[(1.0, Moment.RUNNING)]), rows=10)
+    assert (tmp_path / "new" / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+# ---- the lives ----------------------------------------------------------------------------------------------
+
+Start = Callable[[str], None]
+
+
+@pytest.fixture
+def instead(monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Run a script in place of the Spark application."""
+
+    def use(script: str) -> None:
+        real = subprocess.Popen
+
+        def start(command: list[str], **options: object) -> object:
+            return real([sys.executable, "-c", script, *command[3:]], **options)  # type: ignore[call-overload]
+
+        monkeypatch.setattr(applications.subprocess, "Popen", start)
+
+    return use
+
+
+def job(engine: sa.Engine) -> Job:
+    return Job(engine.url.render_as_string(hide_password=False), "127.0.0.1:1", "input", "checkpoints", 0)
+
+
+def run(engine: sa.Engine, plan: list[Life], tmp_path: Path) -> Tally:
+    watch = StoreWatch(engine)
+    try:
+        return run_lives(
+            job(engine), plan, watch=watch, logs=tmp_path, seconds=lambda: 1.0, on_change=lambda tally: None
+        )
+    finally:
+        watch.close()
+
+
+FOR_EVER = "import time; time.sleep(60)"
+DECIDES = f"""
+import json, sys, time
+import sqlalchemy as sa
+job = json.loads(sys.argv[1])
+with sa.create_engine(job["database_url"]).begin() as connection:
+    connection.execute(sa.text(
+        "INSERT INTO dw_attempt (attempt_id, sink_id, query_id, batch_id, generation, partition_id, task_attempt_id,"
+        " host, txn_id, status) VALUES (:id, '{SINK_ID}', 'q', 1, 1, 0, 0, 'here', 't', 'PREPARED')"), {{"id": job["tasks"]}})
+    if job["tasks"] == 2:
+        connection.execute(sa.text(
+            "INSERT INTO dw_batch (sink_id, query_id, batch_id, status, generation, n_attempts, n_records)"
+            " VALUES ('{SINK_ID}', 'q', 2, 'COMMIT', 1, 1, 1)"))
+time.sleep(60)
+"""
+
+
+def test_an_application_is_killed_when_its_moment_has_come(engine: sa.Engine, instead: Start, tmp_path: Path) -> None:
+    instead(DECIDES)
+    plan = [Life(1, Kill(Moment.RUNNING, 0.0)), Life(2, Kill(Moment.DECIDED, 0.0))]
+    tally = run(engine, plan, tmp_path)
+    assert (tally.lives, tally.tasks) == (2, [1, 2])
+    assert tally.killed_in == {Moment.RUNNING: 1, Moment.DECIDED: 1}
+    assert (tally.rolled_forward, tally.rolled_back) == (1, 2)  # nobody here undoes what the first one left
+
+
+def test_a_life_that_has_written_everything_is_the_last(engine: sa.Engine, instead: Start, tmp_path: Path) -> None:
+    instead("")
+    tally = run(engine, [Life(1, Kill(Moment.RUNNING, 0.0)), Life(2, None)], tmp_path)
+    assert (tally.lives, tally.kills) == (1, 0)
+
+
+def test_an_application_that_fails_is_told_with_its_last_words(
+    engine: sa.Engine, instead: Start, tmp_path: Path
+) -> None:
+    instead("raise SystemExit('no more disks')")
+    with pytest.raises(WorkerFailedError, match=r"(?s)life 1 of the application ended with status 1.*no more disks"):
+        run(engine, [Life(1, None)], tmp_path)
+
+
+def test_a_kill_takes_what_the_application_has_started_with_it(
+    engine: sa.Engine, instead: Start, tmp_path: Path
+) -> None:
+    script = "import subprocess, sys, time; c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    instead(f"{script}; print(c.pid, flush=True); time.sleep(60)")
+    with applications.Application(job(engine), tmp_path / "log") as application:
+        until(lambda: (tmp_path / "log").read_text().endswith("\n"))
+        child = int((tmp_path / "log").read_text())
+        application.kill()
+    assert application.status() == -signal.SIGKILL
+    until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split(")")[1])
