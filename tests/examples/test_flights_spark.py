@@ -195,7 +195,8 @@ job = json.loads(sys.argv[1])
 with sa.create_engine(job["database_url"]).begin() as connection:
     connection.execute(sa.text(
         "INSERT INTO dw_attempt (attempt_id, sink_id, query_id, batch_id, generation, partition_id, task_attempt_id,"
-        " host, txn_id, status) VALUES (:id, '{SINK_ID}', 'q', 1, 1, 0, 0, 'here', 't', 'PREPARED')"), {{"id": job["tasks"]}})
+        " host, txn_id, status) VALUES (:id, '{SINK_ID}', 'q', 1, 1, 0, 0, 'here', 't', 'PREPARED')"),
+        {{"id": job["tasks"]}})
     if job["tasks"] == 2:
         connection.execute(sa.text(
             "INSERT INTO dw_batch (sink_id, query_id, batch_id, status, generation, n_attempts, n_records)"
