@@ -29,9 +29,21 @@ class BatchLostError(SinkError):
     """The broker dropped a transaction of a batch that was decided. Nothing is guessed: an operator must look."""
 
 
+class DecisionUnknownError(SinkError):
+    """The COMMIT of a decision got no answer, and the database cannot be asked now. The next plan reads what it was."""
+
+
 class DualTableError(SinkError):
     """The table does not take the rows of this batch. Nothing of the batch is visible, in the table or in Kafka."""
 
 
 class JavaError(SinkError):
     """There is no Java that Spark can run on."""
+
+
+class SourceReadError(SinkError):
+    """Kafka did not give what the source asked for. Nothing was lost; the query goes on there when it is started again."""
+
+
+class SourceDataLossError(SourceReadError):
+    """What the query was to read next is not in Kafka any more, and `failOnDataLoss` is true."""

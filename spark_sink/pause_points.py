@@ -21,7 +21,7 @@ class PausePoint(StrEnum):
     AFTER_PREPARED = "after-prepared"
     # COMMIT, in the committer's process
     COMMIT_START = "commit-start"
-    INSIDE_DECISION = "inside-decision"  # everything is written, COMMIT is not sent
+    INSIDE_DECISION = "inside-decision"  # in its transaction, before the last statement
     AFTER_DECISION = "after-decision"
     # ABORT
     AFTER_CONDEMNATION = "after-condemnation"

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from spark_sink.attempt_states import AttemptEvent, AttemptStatus, before
-from spark_sink.errors import AttemptCondemnedError, CheckpointMismatchError, SinkError, SinkFencedError
+from spark_sink.attempt_states import AttemptEvent, AttemptStatus, after, before
+from spark_sink.errors import (
+    AttemptCondemnedError,
+    BatchLostError,
+    CheckpointMismatchError,
+    SinkError,
+    SinkFencedError,
+)
 from spark_sink.handoff import TaskOutcome, TaskResult
 from spark_sink.options import OnNewCheckpoint
 from spark_sink.store_rows import AttemptRow, BatchRow, Decision
@@ -20,15 +27,15 @@ def is_job(query_id: str) -> bool:
     return query_id.startswith(JOB_PREFIX)
 
 
-def check_generation(sink_id: str, current: int | None, mine: int) -> None:
-    """Raise SinkFencedError where another plan has been made since."""
-    if current == mine:
-        return
+def check_generation(sink_id: str, current: int | None, mine: int | None) -> None:
+    """Raise SinkFencedError where another plan has been made since `mine`; None is of no plan, and is not checked."""
     if current is None:
         raise SinkError(
-            f"the commit store does not know the sink {sink_id!r}, though generation {mine} of it was planned: "
-            "its row was deleted, or this process was given another store; nothing of this batch is visible"
+            f"the commit store does not know the sink {sink_id!r}, though it was planned: its row was deleted, or this "
+            "process was given another store; nothing of this batch is visible"
         )
+    if mine is None or current == mine:
+        return
     raise SinkFencedError(
         f"the sink {sink_id!r} is at generation {current}, and this batch was planned with generation {mine}: another "
         "driver has taken over, or the same query was started twice. Through this driver nothing of the batch becomes "
@@ -55,14 +62,37 @@ def query_to_claim(
     return query_id
 
 
-def check_position(query_id: str, batch_id: int, newest: int | None) -> None:
-    """Raise CheckpointMismatchError for a batch without a row that is older than the newest decided one."""
-    if newest is not None and newest > batch_id:
+def is_decided(query_id: str, batch_id: int, nearest: int | None) -> bool:
+    """Whether the batch is decided, given the oldest decided one of its query that is not older than itself.
+
+    Raises CheckpointMismatchError where that is a newer one: decided batches are forgotten in their order.
+    """
+    if nearest is not None and nearest > batch_id:
         raise CheckpointMismatchError(
-            f"batch {batch_id} of the query {query_id} is not known any more, and batch {newest} is decided: an older "
+            f"batch {batch_id} of the query {query_id} is not known any more, and batch {nearest} is decided: an older "
             "copy of the checkpoint was restored. Writing it again might repeat records; nothing was written. "
             "Restore the newest checkpoint, or start a new one that begins after the last decided batch"
         )
+    return nearest is not None
+
+
+def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow]) -> None:
+    """Raise BatchLostError for the first of these LOST batches."""
+    for row in lost:
+        raise BatchLostError(
+            f"batch {row.batch_id} of the query {row.query_id} was decided, and Kafka has dropped a part of it (see "
+            f"`detail` of its LOST rows in dw_attempt); the sink {sink_id!r} stands still, and nothing new has begun. "
+            "Write the lost records again by other means, then call acknowledge_lost (`dualwrite spark "
+            "acknowledge-lost`)"
+        )
+
+
+def condemned(attempt_id: str) -> AttemptCondemnedError:
+    """A task finds that its attempt is not its own any more."""
+    return AttemptCondemnedError(
+        f"attempt {attempt_id} is not OPEN any more: its batch was aborted, decided without it, or planned anew. Its "
+        "transaction is aborted and nothing of it becomes visible; Spark may try again"
+    )
 
 
 def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow]) -> None:
@@ -105,6 +135,17 @@ def losers(decision: Decision, live: Sequence[AttemptRow]) -> tuple[str, ...]:
             f"are writing to the sink {decision.sink_id!r}; nothing was decided here"
         )
     return others
+
+
+def as_decided(decision: Decision, live: Sequence[AttemptRow]) -> list[AttemptRow]:
+    """The sink's live attempts once the decision is taken."""
+    return [replace(attempt, status=_status_as_decided(decision, attempt)) for attempt in live]
+
+
+def _status_as_decided(decision: Decision, attempt: AttemptRow) -> AttemptStatus:
+    if attempt.attempt_id in decision.winners:
+        return after(AttemptEvent.CHOOSE)
+    return after(AttemptEvent.CONDEMN) if attempt.status in CONDEMNABLE else attempt.status
 
 
 def _check_winner(decision: Decision, attempt_id: str, live: Mapping[str, AttemptRow]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Final
 
 import sqlalchemy as sa
@@ -96,6 +97,6 @@ class StoreTables:
         return all(inspector.has_table(table.name, schema=self.schema) for table in self.metadata.sorted_tables)
 
 
-def _now(name: str) -> sa.Column[sa.DateTime]:
+def _now(name: str) -> sa.Column[dt.datetime]:
     """By the database's clock, for people who look; nothing depends on it."""
     return sa.Column(name, sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now())

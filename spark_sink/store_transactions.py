@@ -13,7 +13,7 @@ from dualwrite.recipes.database_conflicts import is_conflict
 from dualwrite.recipes.isolation import locks_whole_database
 from dualwrite.recipes.record_buffer import RecordBuffer
 from dualwrite.recipes.unit_of_work import UnitOfWork, watch
-from spark_sink.errors import SinkError, SinkOptionError
+from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError
 from spark_sink.options import StoreOptions
 
 ResultT = TypeVar("ResultT")
@@ -102,30 +102,21 @@ class StoreTransactions:
         def once() -> ResultT:
             work = UnitOfWork(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
             try:
-                return self._decided(work, steps, resolve)
+                _exclude_other_writers(work.connection)
+                result = steps(work.connection)
+                work.assert_intact()
+                work.commit()
+                return result
+            except BaseException as error:
+                work.rollback()
+                if not work.commit_was_sent or not isinstance(error, Exception):
+                    raise
+                lost = error
             finally:
                 work.close()
+            return _resolved(resolve, lost)
 
         return self._explained(lambda: self._repeated(once))
-
-    @staticmethod
-    def _decided(
-        work: UnitOfWork, steps: Callable[[sa.Connection], ResultT], resolve: Callable[[], ResultT | None]
-    ) -> ResultT:
-        try:
-            _exclude_other_writers(work.connection)
-            result = steps(work.connection)
-            work.assert_intact()
-            work.commit()
-            return result
-        except BaseException as error:
-            work.rollback()
-            if not work.commit_was_sent or not isinstance(error, Exception):
-                raise
-            resolved = resolve()
-            if resolved is None:
-                raise
-            return resolved
 
     def _repeated(self, once: Callable[[], ResultT]) -> ResultT:
         for _ in range(_CONFLICT_TRIES - 1):
@@ -152,6 +143,19 @@ class StoreTransactions:
             return self._tables_exist()
         except DBAPIError:
             return True  # the database is away: its own error says more
+
+
+def _resolved(resolve: Callable[[], ResultT | None], lost: Exception) -> ResultT:
+    try:
+        result = resolve()
+    except DBAPIError as unreachable:
+        raise DecisionUnknownError(
+            f"the database did not answer the COMMIT of a decision ({lost}), and cannot be asked what became of it "
+            f"({unreachable}). It is committed on both sides, or not at all: the next plan finds out"
+        ) from lost
+    if result is None:
+        raise lost
+    return result
 
 
 def _exclude_other_writers(connection: sa.Connection) -> None:

@@ -1,0 +1,199 @@
+"""Kafka in memory: its rules of epochs and fencing, KIP-939's keep-init, and a `KafkaSide` for one simulated process.
+
+A transaction is known by the pair under which it was begun. `init` gives the id a new epoch, which fences whoever had it
+before; with `keep` it leaves an ongoing transaction as it is. Ending a transaction gives it another one (KIP-890), so no
+pair comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from dualwrite.errors import FencedError, KafkaError, KafkaTimeoutError
+from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.errors import AttemptCondemnedError
+from spark_sink.kafka_side import Claim, Ended, Ending, Verdict
+from spark_sink.pause_points import Pause, PausePoint
+
+_NOTHING = PreparedTxnState()
+
+
+@dataclass
+class _Id:
+    producer_id: int
+    epoch: int = -1
+    ongoing: PreparedTxnState = _NOTHING
+    records: list[int] = field(default_factory=list)
+
+
+class FakeBroker:
+    """All brokers. `down` lets every call time out."""
+
+    def __init__(self) -> None:
+        self.committed: list[int] = []
+        """What a read_committed consumer sees."""
+        self.outcomes: dict[PreparedTxnState, bool] = {}
+        self.down = False
+        self._ids: dict[str, _Id] = {}
+
+    @property
+    def open_ids(self) -> list[str]:
+        return [name for name, held in self._ids.items() if held.ongoing]
+
+    @property
+    def known_ids(self) -> list[str]:
+        return sorted(self._ids)
+
+    def init(self, name: str, *, keep: bool) -> int:
+        """InitProducerId: the epoch that is now the only valid one."""
+        held = self._held(name)
+        held.epoch += 1
+        if not keep and held.ongoing:
+            self._end(held, commit=False)
+        return held.epoch
+
+    def ongoing(self, name: str) -> PreparedTxnState:
+        return self._held(name).ongoing
+
+    def send(self, name: str, epoch: int, values: Iterable[int]) -> PreparedTxnState:
+        held = self._checked(name, epoch)
+        held.ongoing = held.ongoing or PreparedTxnState.of(producer_id=held.producer_id, producer_epoch=epoch)
+        held.records.extend(values)
+        return held.ongoing
+
+    def end(self, name: str, epoch: int, *, commit: bool) -> int:
+        """EndTxn: the epoch of the next transaction."""
+        held = self._checked(name, epoch)
+        if held.ongoing:
+            self._end(held, commit=commit)
+        return held.epoch
+
+    def drop(self, name: str) -> None:
+        """Abort what is ongoing, as a broker does after its timeout or an operator by force."""
+        self._end(self._held(name), commit=False)
+
+    def _held(self, name: str) -> _Id:
+        if self.down:
+            raise KafkaTimeoutError("the brokers are away")
+        return self._ids.setdefault(name, _Id(producer_id=len(self._ids) + 1))
+
+    def _checked(self, name: str, epoch: int) -> _Id:
+        held = self._held(name)
+        if epoch != held.epoch:
+            raise FencedError(f"{name} is at epoch {held.epoch}, not {epoch}")
+        return held
+
+    def _end(self, held: _Id, *, commit: bool) -> None:
+        assert held.ongoing not in self.outcomes, "no transaction ends twice"
+        self.outcomes[held.ongoing] = commit
+        if commit:
+            self.committed += held.records
+        held.records = []
+        held.ongoing = _NOTHING
+        held.epoch += 1
+
+
+class FakeTransaction:
+    """A `TaskTransaction`; the values of the first column are the records."""
+
+    def __init__(self, side: FakeKafkaSide, name: str, epoch: int) -> None:
+        self._side = side
+        self._name = name
+        self._epoch = epoch
+        self._state = _NOTHING
+        self.records = 0
+        self.bytes = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        values = rows.column(0).to_pylist()
+        self._state = self._side.alive.send(self._name, self._epoch, values)
+        self.records += len(values)
+        self.bytes += 8 * len(values)
+
+    def prepare(self) -> PreparedTxnState:
+        # a flush: the broker hears of it only through the records that were not acknowledged yet
+        return self._side.alive.send(self._name, self._epoch, ())
+
+    def abort(self) -> None:
+        if self._side.dead:
+            return
+        try:
+            self._side.alive.end(self._name, self._epoch, commit=False)
+        except (FencedError, KafkaTimeoutError):
+            return
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class FakeKafkaSide:
+    """What one process has of Kafka. When it is `dead`, nothing that it still does reaches a broker.
+
+    The class attributes are what tests take away in order to see that the rest of them notices.
+    """
+
+    keeps = True
+    reads_again = True
+
+    def __init__(self, broker: FakeBroker, pause: Pause | None = None) -> None:
+        self._broker = broker
+        self._pause = pause or (lambda point: None)
+        self.dead = False
+
+    @property
+    def alive(self) -> FakeBroker:
+        assert not self.dead, "a dead process uses Kafka"
+        return self._broker
+
+    def open(self, transactional_id: str, still_mine: Callable[[], bool]) -> FakeTransaction:
+        epoch = self.alive.init(transactional_id, keep=self.keeps)
+        if self.reads_again and not still_mine():
+            raise AttemptCondemnedError(f"{transactional_id} went to another attempt")
+        try:
+            epoch = self.alive.end(transactional_id, epoch, commit=False)
+        except FencedError as error:
+            raise AttemptCondemnedError(f"{transactional_id} went to another attempt") from error
+        return FakeTransaction(self, transactional_id, epoch)
+
+    def end(
+        self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
+    ) -> Mapping[str, Ended]:
+        ended: dict[str, Ended] = {}
+        epochs: dict[str, int] = {}
+        for claim in claims:
+            try:
+                epochs[claim.attempt_id] = self.alive.init(claim.transactional_id, keep=self.keeps)
+            except KafkaTimeoutError as error:
+                ended[claim.attempt_id] = Ended(Ending.FAILED, error)
+        wanted = set(still_wanted(list(epochs)) if self.reads_again else epochs)
+        for claim in claims:
+            if claim.attempt_id not in epochs:
+                continue
+            if claim.attempt_id not in wanted:
+                ended[claim.attempt_id] = Ended(Ending.LEFT)
+                continue
+            ended[claim.attempt_id] = self._complete(claim, epochs[claim.attempt_id])
+            self._pause(PausePoint.AMONG_COMPLETIONS)
+        return ended
+
+    def _complete(self, claim: Claim, epoch: int) -> Ended:
+        """`complete_transaction(state)`: commits what is prepared if that is `state`, aborts anything else."""
+        state = claim.prepared_state if claim.verdict is Verdict.COMMIT else _NOTHING
+        ongoing = self.alive.ongoing(claim.transactional_id)
+        try:
+            self.alive.end(claim.transactional_id, epoch, commit=bool(ongoing) and ongoing == state)
+        except FencedError as error:
+            return Ended(Ending.LEFT, error)
+        except KafkaTimeoutError as error:
+            return Ended(Ending.FAILED, error)
+        if claim.verdict is Verdict.ABORT:
+            return Ended(Ending.ABORTED)
+        if self.alive.outcomes.get(state):
+            return Ended(Ending.COMMITTED)
+        return Ended(Ending.LOST, KafkaError(f"{state} of {claim.transactional_id} was aborted"))
+
+    def close(self) -> None:
+        """Nothing to let go of."""

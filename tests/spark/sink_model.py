@@ -1,0 +1,205 @@
+"""What uses a sink, without Spark: a store, brokers in memory, and processes that can die and stall at every pause point.
+
+Processes are greenlets: one runs until it ends or stalls, so every interleaving is forced and none is left to chance. A
+process that stalls inside a database transaction keeps its locks, and whoever meets them waits for ever; so at those
+points processes die only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import greenlet
+import pyarrow as pa
+import sqlalchemy as sa
+
+from spark_sink.attempt_states import LIVE
+from spark_sink.commit_store import CommitStore
+from spark_sink.handoff import Plan, TaskIdentity, TaskResult
+from spark_sink.options import OnNewCheckpoint, SinkOptions, StoreOptions, TxnMode
+from spark_sink.pause_points import PausePoint
+from spark_sink.protocol import CommitSummary, Sink
+from spark_sink.store_rows import BatchStatus
+from tests.spark.fake_kafka import FakeBroker, FakeKafkaSide
+
+ResultT = TypeVar("ResultT")
+
+SCHEMA: Final = pa.schema([("value", pa.int64())])
+IN_TRANSACTION: Final = frozenset({PausePoint.BEFORE_PREPARED, PausePoint.INSIDE_DECISION})
+QUERY: Final = "query-1"
+
+
+class Crash(BaseException):
+    """The process was killed here. Nothing may catch it and go on."""
+
+
+def sink_options(sink_id: str, **changes: Any) -> SinkOptions:
+    values: dict[str, Any] = {
+        "sink_id": sink_id,
+        "kafka": {"bootstrap.servers": "nowhere:9092"},
+        "topic": "orders",
+        "include_headers": False,
+        "store": StoreOptions(url=None, url_env=None, schema=None),
+        "txn_mode": TxnMode.AUTO,
+        "txn_timeout_ms": 900_000,
+        "on_new_checkpoint": OnNewCheckpoint.FAIL,
+        "dual": None,
+        "commit_parallelism": 4,
+        "commit_retries": 2,
+        "retention_batches": 100,
+        "checkpoint_location": None,
+        "job_id": None,
+    }
+    return SinkOptions(**(values | changes))
+
+
+class World:
+    """One sink: its brokers, its store, and the table that `sql_fn` writes to."""
+
+    def __init__(self, engine: sa.Engine, sink_id: str, **options: Any) -> None:
+        self.engine = engine
+        self.broker = FakeBroker()
+        self.options = sink_options(sink_id, **options)
+        self.store = CommitStore(engine, create_tables=False)
+        self.store.create_tables()
+        self.target = sa.Table(
+            "target", sa.MetaData(), sa.Column("sink_id", sa.String(100)), sa.Column("value", sa.BigInteger)
+        )
+        self.target.metadata.create_all(engine)
+
+    def process(self, pause: Callable[[PausePoint], None] | None = None, **options: Any) -> Process:
+        return Process(self, pause or (lambda point: None), **options)
+
+    @property
+    def rows(self) -> list[int]:
+        """What is in the table."""
+        query = sa.select(self.target.c.value).where(self.target.c.sink_id == self.options.sink_id)
+        with self.engine.connect() as connection:
+            return list(connection.scalars(query))
+
+    def assert_exactly_once(self, expected: Sequence[int]) -> None:
+        """Every input row is in Kafka and in the table once, and nothing is left of anything."""
+        assert sorted(self.broker.committed) == sorted(expected)
+        assert sorted(self.rows) == sorted(expected)
+        assert self.broker.open_ids == []
+        assert self.store.attempts(self.options.sink_id, LIVE) == []
+        assert {batch.status for batch in self.store.batches(self.options.sink_id)} <= {BatchStatus.DONE}
+
+
+class Process:
+    """One process of a query, with a `Sink` of its own; after a Crash it is dead."""
+
+    def __init__(self, world: World, pause: Callable[[PausePoint], None], **options: Any) -> None:
+        self._world = world
+        self._pause = pause
+        self.kafka = FakeKafkaSide(world.broker, self._reach)
+        self.sink = Sink(
+            sink_options(world.options.sink_id, **options) if options else world.options,
+            world.store,
+            self.kafka,
+            pause=self._reach,
+            sleep=lambda seconds: None,
+        )
+
+    def _reach(self, point: PausePoint) -> None:
+        try:
+            self._pause(point)
+        except BaseException:
+            self.kafka.dead = True
+            raise
+
+    def plan(self, query_id: str | None = QUERY) -> Plan:
+        return self.sink.plan(SCHEMA, query_id=query_id)
+
+    def write(
+        self, plan: Plan, batch_id: int, partition_id: int, values: Sequence[int], query_id: str = QUERY
+    ) -> TaskResult:
+        return self.sink.write(plan, task(batch_id, partition_id, query_id), batches(values))
+
+    def commit(
+        self,
+        results: Sequence[TaskResult],
+        batch_id: int,
+        values: Sequence[int] = (),
+        query_id: str = QUERY,
+        digest: str | None = None,
+    ) -> CommitSummary:
+        return self.sink.commit(
+            results, query_id=query_id, batch_id=batch_id, offsets_digest=digest, sql_fn=self._insert(values)
+        )
+
+    def abort(self, results: Sequence[TaskResult], batch_id: int, query_id: str | None = QUERY) -> None:
+        self.sink.abort(results, query_id=query_id, batch_id=batch_id)
+
+    def _insert(self, values: Sequence[int]) -> Callable[[sa.Connection, int], None]:
+        rows = [{"sink_id": self._world.options.sink_id, "value": value} for value in values]
+
+        def insert(connection: sa.Connection, batch_id: int) -> None:
+            if rows:
+                connection.execute(sa.insert(self._world.target), rows)
+
+        return insert
+
+
+class Stalling:
+    """A process that runs one call in a greenlet, and stalls where it is told to."""
+
+    def __init__(self, world: World, call: Callable[[Process], ResultT], **options: Any) -> None:
+        self.process = world.process(self._reach, **options)
+        self._call = call
+        self._greenlet = greenlet.greenlet(self._run)
+        self._stop_at: PausePoint | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            self.result = self._call(self.process)
+        except BaseException as error:
+            self.error = error
+
+    def _reach(self, point: PausePoint) -> None:
+        if point is self._stop_at:
+            greenlet.getcurrent().parent.switch()
+
+    def until(self, point: PausePoint | None) -> Stalling:
+        """Go on until it reaches `point`, or the end."""
+        self._stop_at = point
+        self._greenlet.switch()
+        return self
+
+    def go_on(self) -> Stalling:
+        """To the end, whatever that is."""
+        return self.until(None)
+
+    @property
+    def is_over(self) -> bool:
+        return self._greenlet.dead
+
+
+def batches(values: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Two Arrow batches, so that something can happen between them."""
+    half = (len(values) + 1) // 2
+    for part in (values[:half], values[half:]):
+        yield pa.record_batch([pa.array(part, pa.int64())], schema=SCHEMA)
+
+
+_task_attempts = itertools.count(1)
+
+
+def task(batch_id: int, partition_id: int, query_id: str = QUERY) -> TaskIdentity:
+    return TaskIdentity(query_id, batch_id, partition_id, next(_task_attempts), "host-1")
+
+
+def partitioned(values: Sequence[int], partitions: int) -> list[list[int]]:
+    """Round robin; some may be empty."""
+    return [list(values[number::partitions]) for number in range(partitions)]
+
+
+def run_batch(process: Process, batch_id: int, values: Sequence[int], partitions: int = 2) -> CommitSummary:
+    """PLAN, every WRITE, COMMIT, as Spark calls them when nothing happens."""
+    plan = process.plan()
+    results = [process.write(plan, batch_id, n, part) for n, part in enumerate(partitioned(values, partitions))]
+    return process.commit(results, batch_id, values)
