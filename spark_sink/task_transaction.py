@@ -12,7 +12,8 @@ A cluster that has less is refused before a transaction exists.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.errors import DualWriteError, FencedError, KafkaError, UnsupportedByBrokerError
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 _NOTHING: Final = PreparedTxnState()
 _ABORT_TIMEOUT_S: Final = 5.0
+
+# INVALID_PRODUCER_EPOCH and PRODUCER_FENCED: as a partition leader's answer to a record they are no reason for a producer
+# to give itself up, but whoever has the id for one transaction only need not ask the coordinator, too
+_FENCED: Final = (47, 90)
 
 _log = logging.getLogger(__name__)
 
@@ -60,20 +65,16 @@ class ProducerTransaction:
         Raises InvalidRecordError for a row that cannot be sent, AttemptCondemnedError when the transactional id was
         taken over, AbortableError and KafkaTimeoutError when Kafka did not take what was sent.
         """
-        try:
+        with _fenced_means_condemned(self._transactional_id):
             for topic, of_topic, size in self._by_topic(rows, self._topic):
                 self._producer.send_batch(topic, of_topic)
                 self._records += of_topic.num_rows
                 self._bytes += size
-        except FencedError as error:
-            raise condemned(self._transactional_id, error) from error
 
     def prepare(self) -> PreparedTxnState:
         """Flush, and promise that it can be committed. Raises as `write`."""
-        try:
+        with _fenced_means_condemned(self._transactional_id):
             return self._producer.prepare_transaction()
-        except FencedError as error:
-            raise condemned(self._transactional_id, error) from error
 
     def abort(self) -> None:
         """Best effort, never raises: whatever remains open is aborted by whoever finishes this attempt."""
@@ -89,7 +90,7 @@ class ProducerTransaction:
 
     def close(self) -> None:
         """Let go; a prepared transaction stays as it is. Never raises."""
-        let_go(self._producer)
+        _let_go(self._producer)
 
 
 def begin(
@@ -102,21 +103,20 @@ def begin(
     """
     producer = Producer({**settings, **_two_phase_commit(options), "transactional.id": transactional_id})
     try:
-        _take_over(options, producer)
-        if not still_mine():
-            raise AttemptCondemnedError(
-                f"the driver gave this attempt up while it took {transactional_id!r} over; it has sent nothing, and "
-                "whatever is open under that id is another attempt's and was left alone"
-            )
-        producer.complete_transaction(_NOTHING)
-        producer.begin_transaction()
-        return ProducerTransaction(producer, transactional_id, options.topic)
-    except FencedError as error:
-        let_go(producer)
-        raise condemned(transactional_id, error) from error
+        with _fenced_means_condemned(transactional_id), _in_terms_of_options(options):
+            producer.init_transactions(keep_prepared_txn=True)
+            _check_tier(options, producer)
+            if not still_mine():
+                raise AttemptCondemnedError(
+                    f"the driver gave this attempt up while it took {transactional_id!r} over; it has sent nothing, "
+                    "and whatever is open under that id is another attempt's and was left alone"
+                )
+            producer.complete_transaction(_NOTHING)
+            producer.begin_transaction()
     except BaseException:
-        let_go(producer)
+        _let_go(producer)
         raise
+    return ProducerTransaction(producer, transactional_id, options.topic)
 
 
 def _two_phase_commit(options: SinkOptions) -> dict[str, Any]:
@@ -126,13 +126,8 @@ def _two_phase_commit(options: SinkOptions) -> dict[str, Any]:
     return settings
 
 
-def _take_over(options: SinkOptions, producer: Producer) -> None:
-    try:
-        producer.init_transactions(keep_prepared_txn=True)
-    except UnsupportedByBrokerError as error:
-        raise SinkOptionError(f"txn.mode={options.txn_mode.value}: {_in_terms_of_options(str(error))}") from error
-    except KafkaError as error:
-        raise error.reworded(_in_terms_of_options(str(error))) from error
+def _check_tier(options: SinkOptions, producer: Producer) -> None:
+    """The other modes are refused by the producer, which accepts a bound only where it is told to."""
     if options.txn_mode is TxnMode.KIP939 and producer.guarantee.tier is not Tier.KEEP_PREPARED:
         raise SinkOptionError(
             "txn.mode=kip939 asks for a broker with KeepPreparedTxn (KIP-939), and this one refuses it; no transaction "
@@ -140,22 +135,35 @@ def _take_over(options: SinkOptions, producer: Producer) -> None:
         )
 
 
-def _in_terms_of_options(sentence: str) -> str:
-    return sentence.replace("accept.bounded.guarantee=true", "txn.mode=resume").replace(
-        "transaction.timeout.ms", "txn.timeoutMs"
-    )
+@contextmanager
+def _in_terms_of_options(options: SinkOptions) -> Iterator[None]:
+    """A producer's errors name its settings, some of which users of the sink know by other names."""
+    try:
+        yield
+    except KafkaError as error:
+        sentence = str(error).replace("accept.bounded.guarantee=true", "txn.mode=resume")
+        sentence = sentence.replace("transaction.timeout.ms", "txn.timeoutMs")
+        if isinstance(error, UnsupportedByBrokerError):
+            raise SinkOptionError(f"txn.mode={options.txn_mode.value}: {sentence}") from error
+        raise error.reworded(sentence) from error
 
 
-def condemned(transactional_id: str, error: FencedError) -> AttemptCondemnedError:
-    """What fencing means to an attempt."""
-    return AttemptCondemnedError(
-        f"the transactional id {transactional_id!r} of this attempt was taken over, because the driver gave the "
-        f"attempt up (or, where prepared transactions have a bound, it took too long): {error}. Nothing of it will be "
-        "visible, and Spark may try again"
-    )
+@contextmanager
+def _fenced_means_condemned(transactional_id: str) -> Iterator[None]:
+    """Whoever was given up is fenced."""
+    try:
+        yield
+    except KafkaError as error:
+        if not isinstance(error, FencedError) and error.error_code not in _FENCED:
+            raise
+        raise AttemptCondemnedError(
+            f"the transactional id {transactional_id!r} of this attempt was taken over, because the driver gave the "
+            f"attempt up (or, where prepared transactions have a bound, it took too long): {error}. Nothing of it will "
+            "be visible, and Spark may try again"
+        ) from error
 
 
-def let_go(producer: Producer) -> None:
+def _let_go(producer: Producer) -> None:
     """At once; what is open stays open for whoever finishes the attempt. Never raises."""
     try:
         producer.close(timeout_s=0, hand_over=True)

@@ -1,0 +1,133 @@
+"""A broker of each tier, Kafka sides of a sink on it, and what is true afterwards: as a foreign client sees it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.kafka_side import Claim, Ended, Ending, Verdict
+from spark_sink.options import SinkOptions, parse
+from spark_sink.pause_points import Pause
+from spark_sink.producer_side import ProducerSide
+from spark_sink.task_transaction import ProducerTransaction
+from tests.support.conditions import until
+from tests.support.topics import read_topic
+
+TIERS: Final = {
+    Tier.KEEP_PREPARED: BrokerConfig(profile=Profile.KIP_939),
+    Tier.STORED_PAIR: BrokerConfig(profile=Profile.KAFKA_4_3, unstable_api_versions_enable=True),
+    Tier.BOUNDED: BrokerConfig(profile=Profile.KAFKA_4_3),
+    Tier.BOUNDED_V1: BrokerConfig(profile=Profile.KAFKA_3_9),
+}
+
+_attempts = itertools.count(1)
+
+
+def rows(*values: str) -> pa.RecordBatch:
+    """With nothing but values."""
+    return pa.record_batch({"value": list(values)})
+
+
+def everything(attempt_ids: Collection[str]) -> Collection[str]:
+    """`still_wanted` of a store in which nothing has changed."""
+    return attempt_ids
+
+
+def mine() -> bool:
+    """`still_mine` of an attempt that nobody has given up."""
+    return True
+
+
+def claim(transactional_id: str, verdict: Verdict, state: PreparedTxnState | None = None) -> Claim:
+    """Of an attempt of its own."""
+    return Claim(f"attempt-{next(_attempts)}", transactional_id, verdict, state or PreparedTxnState())
+
+
+class KafkaWorld:
+    """One test's broker, with a topic `orders` of two partitions."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+        self.faults = emulator.faults
+        self._sides: list[ProducerSide] = []
+
+    def options(self, **options: Any) -> SinkOptions:
+        """Of a sink that takes every tier; names with `__` for dots."""
+        given = {
+            "sinkId": "s",
+            "topic": "orders",
+            "txn.mode": "resume",
+            "commitStore.urlEnv": "NOWHERE",
+            "kafka.bootstrap.servers": self.emulator.bootstrap_servers,
+            "kafka.client.id": "sink",
+            "kafka.linger.ms": "0",
+            "kafka.retry.backoff.ms": "5",
+            "kafka.reconnect.backoff.ms": "5",
+            "kafka.max.block.ms": "10000",
+        }
+        return parse(given | {name.replace("__", "."): str(value) for name, value in options.items()})
+
+    def side(self, *, pause: Pause | None = None, **options: Any) -> ProducerSide:
+        """Of a process of its own, as far as Kafka can tell."""
+        made = ProducerSide(self.options(**options), pause=pause)
+        self._sides.append(made)
+        return made
+
+    def prepared(self, side: ProducerSide, transactional_id: str, *values: str) -> PreparedTxnState:
+        """What a task does that ends well."""
+        transaction = side.open(transactional_id, mine)
+        transaction.write(rows(*values))
+        state = transaction.prepare()
+        transaction.close()
+        return state
+
+    def sent(self, side: ProducerSide, transactional_id: str, *values: str) -> ProducerTransaction:
+        """A task that is at work: its rows have reached the broker."""
+        transaction = side.open(transactional_id, mine)
+        transaction.write(rows(*values))
+        until(lambda: self.state(transactional_id) == "Ongoing")
+        return transaction
+
+    # ---- what is true ---------------------------------------------------------------------------------------
+
+    def committed(self, topic: str = "orders") -> list[str]:
+        """The values that confluent-kafka reads with read_committed, in no order, once nothing is being ended."""
+        until(lambda: not any(each.state.startswith("Prepare") for each in self.emulator.transactions()))
+        return sorted(value for _, value in read_topic(self.emulator.bootstrap_servers, topic))
+
+    def state(self, transactional_id: str) -> str | None:
+        """None where Kafka has not heard of it."""
+        states = {each.transactional_id: each.state for each in self.emulator.transactions()}
+        return states.get(transactional_id)
+
+    def open_ids(self) -> list[str]:
+        """Which transactions are under way, prepared or not."""
+        return [each.transactional_id for each in self.emulator.transactions() if each.state == "Ongoing"]
+
+    def close(self) -> None:
+        """Let all sides go."""
+        for side in self._sides:
+            side.close()
+
+
+@contextmanager
+def kafka_world(tier: Tier, **settings: Any) -> Iterator[KafkaWorld]:
+    """A broker of that tier; `settings` are the emulator's."""
+    with Emulator(topics={"orders": 2}, config=TIERS[tier], **settings) as emulator:
+        world = KafkaWorld(emulator)
+        yield world
+        world.faults.clear()
+        world.close()
+
+
+def endings(claims: Sequence[Claim], ended: dict[str, Ended] | Any) -> list[Ending]:
+    """In the order of the claims; nothing else was ended."""
+    assert set(ended) == {each.attempt_id for each in claims}
+    return [ended[each.attempt_id].ending for each in claims]
