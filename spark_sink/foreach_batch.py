@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from spark_sink.batch_log import log_batch
 from spark_sink.checkpoint import Checkpoint
 from spark_sink.errors import SinkError, SinkOptionError
-from spark_sink.handoff import Plan, TaskResult
+from spark_sink.handoff import Plan, TaskOutcome, TaskResult
 from spark_sink.open_sinks import OpenSink, sink_of
 from spark_sink.options import SinkOptions, parse
 from spark_sink.protocol import Sink
@@ -81,9 +81,11 @@ class DualWriteBatch:
         plan = sink.plan(to_arrow_schema(df.schema, timezone="UTC"), query_id=query_id)
         results: Sequence[TaskResult] = ()
         try:
-            if query_id is None or not sink.is_decided(query_id, batch_id):
+            if query_id is not None and sink.is_decided(query_id, batch_id):
+                results = [_of_no_task(TaskOutcome.SKIPPED, plan, query_id, batch_id)]
+            else:
                 results = self._written(df, plan, query_id, batch_id)
-            query_id = query_id or _query_id_of(results, batch_id)
+            query_id = results[0].query_id
             summary = sink.commit(
                 results,
                 query_id=query_id,
@@ -111,7 +113,19 @@ class DualWriteBatch:
             yield pa.record_batch({_RESULT: pa.array([pickle.dumps(result)], pa.binary())})
 
         rows = df.mapInArrow(write_partition, f"{_RESULT} binary").collect()
-        return [pickle.loads(row[_RESULT]) for row in rows]
+        if rows:
+            return [pickle.loads(row[_RESULT]) for row in rows]
+        if query_id is None:
+            raise SinkError(
+                f"batch {batch_id} has no partition, and under Spark Connect only tasks know their query; nothing was "
+                "written. Give dualwrite_batch() a query_id that is the same at every start of the query"
+            )
+        return [_of_no_task(TaskOutcome.EMPTY, plan, query_id, batch_id)]
+
+
+def _of_no_task(outcome: TaskOutcome, plan: Plan, query_id: str, batch_id: int) -> TaskResult:
+    """What a task would have said if one had run: the committer must see the plan's generation."""
+    return TaskResult(outcome, plan.generation, query_id, batch_id, 0, None, 0, 0)
 
 
 def _query_id_of_driver(df: DataFrame) -> str | None:
@@ -122,12 +136,3 @@ def _query_id_of_driver(df: DataFrame) -> str | None:
         return None
     query_id: str | None = context.getLocalProperty("sql.streaming.queryId")
     return query_id
-
-
-def _query_id_of(results: Sequence[TaskResult], batch_id: int) -> str:
-    if not results:
-        raise SinkError(
-            f"batch {batch_id} has no partition, and under Spark Connect only tasks know their query; nothing was "
-            "written. Give dualwrite_batch() a query_id that is the same at every start of the query"
-        )
-    return results[0].query_id
