@@ -64,18 +64,19 @@ class Completion:
     def end(self, claims: Sequence[Claim], still_wanted: StillWanted) -> dict[str, Ended]:
         """See `KafkaSide.end`. What `still_wanted` raises goes through, and nothing is completed after it.
 
-        It is asked again, about these alone, where ids were taken over by somebody else meanwhile.
+        Where ids were taken over by somebody else meanwhile, it is asked about those again, before and after they are
+        taken over once more: they may have another holder by now, who is not to be disturbed.
         """
-        endings: dict[str, Ended] = {}
-        remaining = list(claims)
-        for _ in range(_TRIES):
-            if not remaining:
-                break
-            endings |= self._try(remaining, still_wanted)
-            remaining = [claim for claim in remaining if _is_worth_another_try(endings[claim.attempt_id])]
+        endings = self._try(claims, still_wanted)
+        for _ in range(_TRIES - 1):
+            again = [claim for claim in claims if _is_worth_another_try(endings[claim.attempt_id])]
+            wanted = set(still_wanted([claim.attempt_id for claim in again])) if again else ()
+            endings |= self._try([claim for claim in again if claim.attempt_id in wanted], still_wanted)
         return endings
 
     def _try(self, claims: Sequence[Claim], still_wanted: StillWanted) -> dict[str, Ended]:
+        if not claims:
+            return {}
         endings, taken = _wait_for(self._take_over(claims))
         try:
             wanted = set(still_wanted([each.claim.attempt_id for each in taken])) if taken else set()
@@ -89,26 +90,26 @@ class Completion:
 
     async def _take_over(self, claims: Sequence[Claim]) -> tuple[dict[str, Ended], list[_Taken]]:
         """Those that could not be, and those that were."""
-        taken: list[_Taken] = []
+        producers: list[AsyncProducer] = []
         try:
-            endings = await self._each(claims, lambda claim: self._take_one_over(claim, taken))
+            results = await self._each(claims, lambda claim: self._take_one_over(claim, producers))
         except BaseException:
-            await _let_go([each.producer for each in taken])
+            await _let_go(producers)
             raise
-        named = zip(claims, endings, strict=True)
-        return {claim.attempt_id: ended for claim, ended in named if ended is not None}, taken
+        not_taken = {
+            claim.attempt_id: result for claim, result in zip(claims, results, strict=True) if isinstance(result, Ended)
+        }
+        return not_taken, [result for result in results if isinstance(result, _Taken)]
 
-    async def _take_one_over(self, claim: Claim, taken: list[_Taken]) -> Ended | None:
+    async def _take_one_over(self, claim: Claim, producers: list[AsyncProducer]) -> _Taken | Ended:
         producer = AsyncProducer({**self._settings, "transactional.id": claim.transactional_id})
+        producers.append(producer)
         try:
             await producer.init_transactions(keep_prepared_txn=True)
-        except BaseException as error:
+        except DualWriteError as error:
             await _let_go([producer])
-            if isinstance(error, DualWriteError):
-                return _ended_by(error)
-            raise
-        taken.append(_Taken(claim, producer))
-        return None
+            return _ended_by(error)
+        return _Taken(claim, producer)
 
     # ---- completing -----------------------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _NOTHING: Final = PreparedTxnState()
 _ABORT_TIMEOUT_S: Final = 5.0
 
-# INVALID_PRODUCER_EPOCH and PRODUCER_FENCED: as a partition leader's answer to a record they are no reason for a producer
-# to give itself up, but whoever has the id for one transaction only need not ask the coordinator, too
+# INVALID_PRODUCER_EPOCH and PRODUCER_FENCED: as a leader's answer to a record they are no reason for a producer to give
+# itself up, but whoever has the id for one transaction only need not ask the coordinator, too
 _FENCED: Final = (47, 90)
 
 _log = logging.getLogger(__name__)

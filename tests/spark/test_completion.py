@@ -1,0 +1,348 @@
+"""Phase two: what becomes of claims, whoever else ends them and whatever fails in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import VirtualClock
+from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore, DropReply, DropRequest, Error, Fault
+from dualwrite.errors import KafkaTimeoutError, PreparedTransactionLost
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.errors import AttemptCondemnedError
+from spark_sink.kafka_side import Claim, Ending, Verdict
+from spark_sink.pause_points import PausePoint
+from tests.spark.kafka_world import TIERS, KafkaWorld, claim, endings, everything, kafka_world, mine, rows
+from tests.support.conditions import until
+
+COMMIT, ABORT = Verdict.COMMIT, Verdict.ABORT
+COMMITTED, ABORTED, LEFT, FAILED = Ending.COMMITTED, Ending.ABORTED, Ending.LEFT, Ending.FAILED
+
+
+@pytest.fixture(params=TIERS, ids=lambda tier: f"tier {int(tier)}")
+def tier(request: pytest.FixtureRequest) -> Tier:
+    found: Tier = request.param
+    return found
+
+
+@pytest.fixture
+def world(tier: Tier) -> Iterator[KafkaWorld]:
+    with kafka_world(tier) as running:
+        yield running
+
+
+@pytest.fixture
+def newest() -> Iterator[KafkaWorld]:
+    """Where the tier makes no difference."""
+    with kafka_world(Tier.KEEP_PREPARED) as running:
+        yield running
+
+
+def prepared(world: KafkaWorld, count: int, verdict: Verdict = COMMIT, first: int = 0) -> list[Claim]:
+    """Claims to prepared transactions, each with one record that is its transactional id."""
+    side = world.side()
+    ids = [f"s-{number}-0" for number in range(first, first + count)]
+    return [claim(each, verdict, world.prepared(side, each, each)) for each in ids]
+
+
+def ids_of(*claims: Claim) -> list[str]:
+    return sorted(each.transactional_id for each in claims)
+
+
+class Store:
+    """The rows of a commit store, as far as completion can tell."""
+
+    def __init__(self) -> None:
+        self.over: set[str] = set()
+
+    def still_wanted(self, attempt_ids: Collection[str]) -> set[str]:
+        return set(attempt_ids) - self.over
+
+
+# ---- the ordinary case ------------------------------------------------------------------------------------------
+
+
+def test_winners_are_committed_and_losers_aborted(world: KafkaWorld) -> None:
+    winners, losers = prepared(world, 5), prepared(world, 4, ABORT, first=5)
+    at_work = world.sent(world.side(), "s-20-0", "at work")
+    never_seen = claim("s-21-0", ABORT)
+    claims = [*winners, *losers, claim("s-20-0", ABORT), never_seen]
+    ended = world.side(commit__parallelism=3).end(claims, everything)
+    assert endings(claims, ended) == [COMMITTED] * 5 + [ABORTED] * 6
+    assert all(each.error is None for each in ended.values())
+    assert world.committed() == ids_of(*winners)
+    assert world.open_ids() == []
+    with pytest.raises(AttemptCondemnedError):
+        at_work.write(rows("more"))
+        at_work.prepare()
+    at_work.close()
+
+
+def test_a_second_time_ends_in_the_same_way(world: KafkaWorld) -> None:
+    claims = [*prepared(world, 2), *prepared(world, 2, ABORT, first=2)]
+    for side in (world.side(), world.side()):
+        for _ in range(2):
+            assert endings(claims, side.end(claims, everything)) == [COMMITTED, COMMITTED, ABORTED, ABORTED]
+    assert world.committed() == ids_of(*claims[:2])
+
+
+def test_nothing_to_end_asks_nobody(newest: KafkaWorld) -> None:
+    newest.emulator.crash_node(0)
+    assert newest.side().end([], everything) == {}
+    newest.emulator.start_node(0)
+
+
+def test_what_is_not_wanted_any_more_is_left_as_it_is(world: KafkaWorld) -> None:
+    claims = prepared(world, 3)
+    side = world.side()
+    wanted = claims[1].attempt_id
+    assert endings(claims, side.end(claims, lambda ids: [wanted])) == [LEFT, COMMITTED, LEFT]
+    assert sorted(world.open_ids()) == ids_of(claims[0], claims[2])
+    assert endings(claims, side.end(claims, everything)) == [COMMITTED] * 3
+
+
+def test_a_store_that_fails_stops_everything_before_it_is_completed(world: KafkaWorld) -> None:
+    claims = prepared(world, 2)
+
+    def broken(attempt_ids: Collection[str]) -> Collection[str]:
+        raise ConnectionError("no database")
+
+    with pytest.raises(ConnectionError):
+        world.side().end(claims, broken)
+    assert sorted(world.open_ids()) == ids_of(*claims)
+    assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 2
+
+
+def test_a_test_can_stop_among_completions(newest: KafkaWorld) -> None:
+    claims = prepared(newest, 3)
+    passed: list[PausePoint] = []
+
+    def pause(point: PausePoint) -> None:
+        passed.append(point)
+        if len(passed) == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        newest.side(pause=pause).end(claims, everything)
+    assert set(passed) == {PausePoint.AMONG_COMPLETIONS}
+    assert newest.open_ids() == [claims[2].transactional_id]
+    assert endings(claims, newest.side().end(claims, everything)) == [COMMITTED] * 3
+
+
+# ---- several finishers ------------------------------------------------------------------------------------------
+
+
+def test_another_finisher_is_faster(world: KafkaWorld) -> None:
+    claims = prepared(world, 2)
+    store, asked = Store(), []
+
+    def overtaken(attempt_ids: Collection[str]) -> Collection[str]:
+        asked.append(len(attempt_ids))
+        wanted = store.still_wanted(attempt_ids)
+        if len(asked) == 1:
+            assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 2
+            store.over |= {each.attempt_id for each in claims}
+        return wanted
+
+    assert set(endings(claims, world.side().end(claims, overtaken))) <= {LEFT, COMMITTED}
+    assert world.committed() == ids_of(*claims)
+
+
+def test_another_finisher_took_over_and_died(world: KafkaWorld) -> None:
+    """It completes nothing, and its process is gone: the slower one does not leave it at that."""
+    claims = prepared(world, 2)
+    asked = []
+
+    def overtaken(attempt_ids: Collection[str]) -> Collection[str]:
+        asked.append(len(attempt_ids))
+        if len(asked) == 1:
+            assert endings(claims, world.side().end(claims, lambda ids: ())) == [LEFT] * 2
+        return attempt_ids
+
+    assert endings(claims, world.side().end(claims, overtaken)) == [COMMITTED] * 2
+    assert world.committed() == ids_of(*claims)
+
+
+@pytest.mark.parametrize("verdict", [COMMIT, ABORT])
+@pytest.mark.parametrize("next_is_prepared", [True, False], ids=["prepared", "at work"])
+def test_a_finisher_that_sleeps_until_the_id_has_another_holder(
+    world: KafkaWorld, verdict: Verdict, next_is_prepared: bool
+) -> None:
+    """What it was told is stale: the claim is ended, the id free again, and the next holder's rows are in Kafka."""
+    claims = prepared(world, 1, verdict)
+    store, next_holder = Store(), world.side()
+    states: list[PreparedTxnState] = []
+    at_work = []
+
+    def sleeps(attempt_ids: Collection[str]) -> Collection[str]:
+        stale = store.still_wanted(attempt_ids)
+        if not store.over:
+            world.side().end(claims, everything)
+            store.over.add(claims[0].attempt_id)
+            if next_is_prepared:
+                states.append(world.prepared(next_holder, "s-0-0", "next holder"))
+            else:
+                at_work.append(world.sent(next_holder, "s-0-0", "next holder"))
+        return stale
+
+    assert endings(claims, world.side().end(claims, sleeps)) in ([LEFT], [COMMITTED], [ABORTED])
+    assert world.open_ids() == ["s-0-0"], "of the next holder, and nobody's to end"
+    for transaction in at_work:
+        states.append(transaction.prepare())
+        transaction.close()
+    again = [claim("s-0-0", COMMIT, states[0])]
+    assert endings(again, world.side().end(again, everything)) == [COMMITTED]
+    assert world.committed() == ["next holder"] if verdict is ABORT else ["next holder", "s-0-0"]
+
+
+def test_a_finisher_that_slept_before_it_took_over(world: KafkaWorld) -> None:
+    """It read its claim long ago. On tier 1 it fences a writer at work, which tries again; it ends nothing."""
+    claims = prepared(world, 1)
+    store = Store()
+    world.side().end(claims, everything)
+    store.over.add(claims[0].attempt_id)
+    next_claim = claim("s-0-0", COMMIT, world.prepared(world.side(), "s-0-0", "next holder"))
+    assert endings(claims, world.side().end(claims, store.still_wanted)) == [LEFT]
+    assert endings([next_claim], world.side().end([next_claim], everything)) == [COMMITTED]
+    assert world.committed() == ["next holder", "s-0-0"]
+
+
+def test_a_writer_that_slept_takes_the_id_over_in_between(world: KafkaWorld) -> None:
+    """A task leased the id long ago, was given up, and initialises between the finisher's two steps."""
+    claims = prepared(world, 1)
+    asked = []
+
+    def interrupted(attempt_ids: Collection[str]) -> Collection[str]:
+        asked.append(len(attempt_ids))
+        if len(asked) == 1:
+            with pytest.raises(AttemptCondemnedError):
+                world.side().open("s-0-0", lambda: False)
+        return attempt_ids
+
+    assert endings(claims, world.side().end(claims, interrupted)) == [COMMITTED]
+    assert world.committed() == ids_of(*claims)
+
+
+# ---- what Kafka does --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", [DropReply(), DropRequest()], ids=["reply", "request"])
+@pytest.mark.parametrize("api", ["FindCoordinator", "ApiVersions", "InitProducerId", "EndTxn"])
+def test_lost_messages(world: KafkaWorld, api: str, action: Any) -> None:
+    claims = [*prepared(world, 2), *prepared(world, 1, ABORT, first=2)]
+    world.faults.add(Fault(api=api, action=action, client_id="sink", count=2))
+    ended = world.side(kafka__request__timeout__ms=100).end(claims, everything)
+    assert endings(claims, ended) == [COMMITTED, COMMITTED, ABORTED]
+    assert world.committed() == ids_of(*claims[:2])
+
+
+@pytest.mark.parametrize("action", [CrashBefore(), CrashAfter()], ids=["before", "after"])
+@pytest.mark.parametrize("api", ["InitProducerId", "EndTxn"])
+def test_a_coordinator_crashes(tier: Tier, api: str, action: Any) -> None:
+    with kafka_world(tier, nodes=3) as world:
+        claims = prepared(world, 3)
+        world.faults.add(Fault(api=api, action=action, client_id="sink"))
+        assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 3
+        assert world.committed() == ids_of(*claims)
+
+
+def test_a_coordinator_moves_between_take_over_and_completion(tier: Tier) -> None:
+    with kafka_world(tier, nodes=3) as world:
+        claims = prepared(world, 2)
+
+        def crash(attempt_ids: Collection[str]) -> Collection[str]:
+            world.emulator.crash_node(world.emulator.coordinator(transactional_id="s-0-0"))
+            return attempt_ids
+
+        assert endings(claims, world.side().end(claims, crash)) == [COMMITTED] * 2
+        assert world.committed() == ids_of(*claims)
+
+
+def test_a_broker_starts_again_between_take_over_and_completion(world: KafkaWorld) -> None:
+    claims = prepared(world, 2)
+
+    def restart(attempt_ids: Collection[str]) -> Collection[str]:
+        world.emulator.crash_node(0)
+        world.emulator.start_node(0)
+        return attempt_ids
+
+    assert endings(claims, world.side().end(claims, restart)) == [COMMITTED] * 2
+    assert world.committed() == ids_of(*claims)
+
+
+@pytest.mark.parametrize("when", ["before", "in between"])
+def test_a_broker_that_is_away_fails_in_bounded_time(newest: KafkaWorld, when: str) -> None:
+    """Far more claims than at once: the time is that of all, not of each."""
+    claims = prepared(newest, 12)
+    side = newest.side(kafka__max__block__ms=200, commit__parallelism=2)
+    if when == "before":
+        newest.emulator.crash_node(0)
+
+    def crash(attempt_ids: Collection[str]) -> Collection[str]:
+        newest.emulator.crash_node(0)
+        return attempt_ids
+
+    began_s = time.monotonic()
+    ended = side.end(claims, crash)
+    assert time.monotonic() - began_s < 3
+    assert endings(claims, ended) == [FAILED] * 12
+    assert all(isinstance(each.error, KafkaTimeoutError) for each in ended.values())
+    newest.emulator.start_node(0)
+    assert endings(claims, newest.side().end(claims, everything)) == [COMMITTED] * 12
+
+
+def test_one_failure_does_not_stop_the_others(world: KafkaWorld) -> None:
+    claims = prepared(world, 3)
+    refused = Error(53)  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    world.faults.add(Fault(api="EndTxn", action=refused, transactional_id="s-1-0"))
+    ended = world.side().end(claims, everything)
+    assert endings(claims, ended) == [COMMITTED, FAILED, COMMITTED]
+    assert "'s-1-0'" in str(ended[claims[1].attempt_id].error)
+    assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 3
+
+
+@pytest.mark.parametrize("bounded", [Tier.BOUNDED, Tier.BOUNDED_V1], ids=lambda tier: f"tier {int(tier)}")
+def test_a_transaction_that_the_broker_dropped_is_lost_and_says_so(bounded: Tier) -> None:
+    with kafka_world(bounded, clock=VirtualClock()) as world:
+        side = world.side(txn__timeoutMs=60_000)
+        claims = [claim("s-0-0", COMMIT, world.prepared(side, "s-0-0", "lost"))]
+        world.emulator.advance_clock(80_000)
+        until(lambda: world.state("s-0-0") == "CompleteAbort")
+        claims += [claim("s-1-0", COMMIT, world.prepared(side, "s-1-0", "kept"))]
+        for _ in range(2):  # it is not covered up by having been looked at
+            ended = side.end(claims, everything)
+            assert endings(claims, ended) == [Ending.LOST, COMMITTED]
+            error = ended[claims[0].attempt_id].error
+            assert isinstance(error, PreparedTransactionLost)
+            assert error.transactional_id == "s-0-0"
+            assert error.prepared_state == str(claims[0].prepared_state)
+            assert error.described_state == "CompleteAbort"
+        loser = [claim("s-0-0", ABORT, claims[0].prepared_state)]
+        assert endings(loser, side.end(loser, everything)) == [ABORTED], "who is to be aborted has nothing to lose"
+        assert world.committed() == ["kept"]
+
+
+def test_many_at_once_from_several_processes(newest: KafkaWorld) -> None:
+    claims = [*prepared(newest, 30), *prepared(newest, 10, ABORT, first=30)]
+    calls: list[Callable[[], Any]] = [lambda: newest.side().end(claims, everything)] * 3
+    with ThreadPoolExecutor(3) as threads:
+        for ended in threads.map(lambda call: call(), calls):
+            assert {each.ending for each in ended.values()} <= {COMMITTED, ABORTED, LEFT}
+    assert newest.open_ids() == []
+    assert newest.committed() == ids_of(*claims[:30])
+
+
+def test_an_id_is_ready_for_the_next_attempt(world: KafkaWorld) -> None:
+    claims = prepared(world, 1)
+    world.side().end(claims, everything)
+    transaction = world.side().open("s-0-0", mine)
+    transaction.write(rows("next"))
+    again = [claim("s-0-0", COMMIT, transaction.prepare())]
+    transaction.close()
+    assert endings(again, world.side().end(again, everything)) == [COMMITTED]
+    assert world.committed() == ["next", "s-0-0"]
