@@ -59,8 +59,8 @@ class KafkaWorld:
         self._sides: list[ProducerSide] = []
 
     def options(self, **options: Any) -> SinkOptions:
-        """Of a sink that takes every tier; names with `__` for dots."""
-        given = {
+        """Of a sink that takes every tier; names with `__` for dots, and None for an option that is left out."""
+        given: dict[str, Any] = {
             "sinkId": "s",
             "topic": "orders",
             "txn.mode": "resume",
@@ -72,7 +72,8 @@ class KafkaWorld:
             "kafka.reconnect.backoff.ms": "5",
             "kafka.max.block.ms": "10000",
         }
-        return parse(given | {name.replace("__", "."): str(value) for name, value in options.items()})
+        given |= {name.replace("__", "."): value for name, value in options.items()}
+        return parse({name: str(value) for name, value in given.items() if value is not None})
 
     def side(self, *, pause: Pause | None = None, **options: Any) -> ProducerSide:
         """Of a process of its own, as far as Kafka can tell."""
@@ -99,8 +100,12 @@ class KafkaWorld:
 
     def committed(self, topic: str = "orders") -> list[str]:
         """The values that confluent-kafka reads with read_committed, in no order, once nothing is being ended."""
-        until(lambda: not any(each.state.startswith("Prepare") for each in self.emulator.transactions()))
+        self.settle()
         return sorted(value for _, value in read_topic(self.emulator.bootstrap_servers, topic))
+
+    def settle(self) -> None:
+        """Wait until decided transactions are complete: a commit returns when it is decided."""
+        until(lambda: not any(each.state.startswith("Prepare") for each in self.emulator.transactions()))
 
     def state(self, transactional_id: str) -> str | None:
         """None where Kafka has not heard of it."""
