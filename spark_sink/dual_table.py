@@ -34,7 +34,7 @@ from spark_sink.dual_columns import (
 )
 from spark_sink.dual_types import ColumnKind, ColumnType
 from spark_sink.errors import DualTableError
-from spark_sink.moving import insert_moved, upsert_moved
+from spark_sink.moving import Moving, as_sql
 from spark_sink.mysql_session import exact_values
 from spark_sink.options import DualMode, DualTable
 from spark_sink.table_catalog import (
@@ -129,11 +129,12 @@ class DualTableWriter:
         hold.
         """
         staged = self._staged_columns(conn)
+        key = self._key_that_may_be_null(conn)
         seq = first_seq
         with self._refusals_explained("stage the rows"), exact_values(conn):
             for batch in filter(len, rows):
                 own = _own_columns(attempt_id, partition_id, seq, len(batch))
-                copy_in(conn, self._staging, own | self._picked(batch, staged))
+                copy_in(conn, self._staging, own | self._picked(batch, staged, key))
                 seq += len(batch)
         return seq - first_seq
 
@@ -202,8 +203,8 @@ class DualTableWriter:
 
     def _create_again(self, conn: sa.Connection, wanted: Columns, *, exists: bool) -> None:
         if exists:
-            conn.execute(_as_text(f"DROP TABLE {self._staging.quoted(conn.dialect)}"))
-        conn.execute(_as_text(self._ddl(conn.dialect, wanted)))
+            conn.execute(sa.text(as_sql(f"DROP TABLE {self._staging.quoted(conn.dialect)}")))
+        conn.execute(sa.text(as_sql(self._ddl(conn.dialect, wanted))))
         conn.commit()
 
     def _ddl(self, dialect: sa.Dialect, wanted: Columns) -> str:
@@ -226,7 +227,15 @@ class DualTableWriter:
         columns = read_columns(conn, self._staging)
         return {name: column for name, column in columns.items() if name not in OWN_COLUMNS}
 
-    def _picked(self, batch: pa.RecordBatch, staged: Columns) -> dict[str, tuple[pa.Array, ColumnType]]:
+    def _key_that_may_be_null(self, conn: sa.Connection) -> tuple[str, ...]:
+        """A primary key may be NULL in SQLite only."""
+        if self._options.key is None and self._options.mode is DualMode.UPSERT and conn.dialect.name == "sqlite":
+            return primary_key(conn, self._target)
+        return self._options.key or ()
+
+    def _picked(
+        self, batch: pa.RecordBatch, staged: Columns, key: Collection[str]
+    ) -> dict[str, tuple[pa.Array, ColumnType]]:
         if not staged:
             raise DualTableError(f"the staging table {self._staging} is gone; start the query again")
         targets = mapped(self._options, batch.schema, staged)
@@ -235,11 +244,11 @@ class DualTableWriter:
                 f"the staging table {self._staging} is for other columns ({', '.join(staged)}) than the rows have "
                 f"({', '.join(targets)}): another driver of this sink has replaced it"
             )
-        self._assert_key_is_there(batch, targets)
+        self._assert_key_is_there(batch, targets, key)
         return {name: (batch.column(index), staged[name].type) for name, index in targets.items()}
 
-    def _assert_key_is_there(self, batch: pa.RecordBatch, targets: Mapping[str, int]) -> None:
-        for name in self._options.key or ():
+    def _assert_key_is_there(self, batch: pa.RecordBatch, targets: Mapping[str, int], key: Collection[str]) -> None:
+        for name in key:
             index = next(index for target, index in targets.items() if target.lower() == name.lower())
             if batch.column(index).null_count:
                 raise DualTableError(
@@ -249,13 +258,11 @@ class DualTableWriter:
 
     # ---- the decision ------------------------------------------------------------------------------------------
 
-    def _moving(self, conn: sa.Connection, staged: Columns, winners: Collection[str]) -> sa.Insert:
+    def _moving(self, conn: sa.Connection, staged: Columns, winners: Collection[str]) -> sa.TextClause:
+        moving = Moving(conn.dialect, self._target, self._staging, list(staged), OWN_COLUMNS)
         if self._options.mode is DualMode.INSERT:
-            return insert_moved(self._target, self._staging, list(staged), OWN_COLUMNS, winners)
-        key = self._key(conn, read_columns(conn, self._target))
-        return upsert_moved(
-            self._target, self._staging, list(staged), OWN_COLUMNS, winners, key=key, dialect=conn.dialect.name
-        )
+            return moving.insert(winners)
+        return moving.upsert(winners, self._key(conn, read_columns(conn, self._target)))
 
     def _delete(self, conn: sa.Connection, attempt_ids: Collection[str]) -> int:
         staging = self._staging.clause(_ATTEMPT)
@@ -306,8 +313,3 @@ def _staging_name(sink_id: str, target: TableName) -> str:
     readable = re.sub(r"[^a-z0-9_]", "_", target.name.lower())[:_READABLE_LENGTH]
     digest = hashlib.sha256(repr((sink_id, target.schema, target.name)).encode()).hexdigest()[:12]
     return f"dw_stage_{readable}_{digest}"
-
-
-def _as_text(sql: str) -> sa.TextClause:
-    """SQL in which colons are not the beginning of parameters."""
-    return sa.text(sql.replace(":", "\\:"))

@@ -1,83 +1,81 @@
-"""The statement that moves staged rows into the table they are for."""
+"""The statement that moves staged rows into the table they are for.
+
+It is written as text: SQLAlchemy's upsert for MySQL doubles each % of a column's name twice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from spark_sink.table_catalog import TableName
-
-
-def insert_moved(
-    target: TableName, staging: TableName, columns: Sequence[str], own: tuple[str, str, str], winners: Collection[str]
-) -> sa.Insert:
-    """Insert the rows of these attempts."""
-    staged = staging.clause(*own, *columns)
-    rows = sa.select(*[staged.c[name] for name in columns]).where(staged.c[own[0]].in_(list(winners)))
-    return sa.insert(target.clause(*columns)).from_select(list(columns), rows)
+from spark_sink.table_catalog import TableName, quoted_name
 
 
-def upsert_moved(
-    target: TableName,
-    staging: TableName,
-    columns: Sequence[str],
-    own: tuple[str, str, str],
-    winners: Collection[str],
-    *,
-    key: Sequence[str],
-    dialect: str,
-) -> sa.Insert:
-    """Insert the rows of these attempts, or update those that are there by the key.
+class Moving:
+    """Moves the columns `columns` of one dialect's tables; `own` are the staging table's attempt, partition and seq."""
 
-    Of the rows with one key only the last counts: PostgreSQL refuses to update a row twice, and the others do it in
-    whatever order they come upon them. The order is for keys that only the table's index takes to be equal (NOCASE).
-    """
-    rows = _last_of_each_key(staging, columns, own, winners, key)
-    others = [name for name in columns if name not in key]
-    into = target.clause(*columns)
-    if dialect in ("mysql", "mariadb"):
-        insert = mysql.insert(into).from_select(list(columns), rows)
-        changed = others or list(key[:1])
-        return insert.on_duplicate_key_update([(name, insert.inserted[name]) for name in changed])
-    return _on_conflict(sqlite if dialect == "sqlite" else postgresql, into, columns, rows, key, others)
+    def __init__(
+        self,
+        dialect: sa.Dialect,
+        target: TableName,
+        staging: TableName,
+        columns: Sequence[str],
+        own: tuple[str, str, str],
+    ) -> None:
+        self._dialect = dialect
+        self._into = as_sql(target.quoted(dialect))
+        self._from = as_sql(staging.quoted(dialect))
+        self._columns: Final = tuple(columns)
+        self._attempt, self._partition, self._seq = own
+
+    def insert(self, winners: Collection[str]) -> sa.TextClause:
+        """Insert the rows of these attempts."""
+        columns = self._list(self._columns)
+        return self._of(
+            winners,
+            f"INSERT INTO {self._into} ({columns}) "
+            f"SELECT {columns} FROM {self._from} WHERE {self._attempt} IN :winners",
+        )
+
+    def upsert(self, winners: Collection[str], key: Sequence[str]) -> sa.TextClause:
+        """Insert the rows of these attempts, or update those that are there by the key.
+
+        Of the rows with one key only the last counts: PostgreSQL refuses to update a row twice, and the others do it in
+        whatever order they come upon them. The order is for keys that only the table's index takes to be equal
+        (NOCASE).
+        """
+        columns, partition, seq = self._list(self._columns), self._partition, self._seq
+        return self._of(
+            winners,
+            f"INSERT INTO {self._into} ({columns}) SELECT {columns} FROM ("
+            f"SELECT {columns}, {partition}, {seq}, ROW_NUMBER() OVER ("
+            f"PARTITION BY {self._list(key)} ORDER BY {partition} DESC, {seq} DESC) AS dw_from_the_last "
+            f"FROM {self._from} WHERE {self._attempt} IN :winners) AS dw_rows "
+            f"WHERE dw_from_the_last = 1 ORDER BY {partition}, {seq} {self._where_it_is_there(key)}",
+        )
+
+    def _where_it_is_there(self, key: Sequence[str]) -> str:
+        others = [name for name in self._columns if name not in key]
+        if self._dialect.name in ("mysql", "mariadb"):
+            changes = [f"{name} = VALUES({name})" for name in map(self._name, others or key[:1])]
+            return f"ON DUPLICATE KEY UPDATE {', '.join(changes)}"
+        changes = [f"{name} = excluded.{name}" for name in map(self._name, others)]
+        action = f"UPDATE SET {', '.join(changes)}" if changes else "NOTHING"
+        return f"ON CONFLICT ({self._list(key)}) DO {action}"
+
+    def _list(self, names: Sequence[str]) -> str:
+        return ", ".join(map(self._name, names))
+
+    def _name(self, name: str) -> str:
+        return as_sql(quoted_name(name, self._dialect))
+
+    @staticmethod
+    def _of(winners: Collection[str], statement: str) -> sa.TextClause:
+        return sa.text(statement).bindparams(sa.bindparam("winners", list(winners), expanding=True))
 
 
-def _on_conflict(
-    module: Any,
-    into: sa.TableClause,
-    columns: Sequence[str],
-    rows: sa.Select[Any],
-    key: Sequence[str],
-    others: list[str],
-) -> sa.Insert:
-    insert = module.insert(into).from_select(list(columns), rows)
-    elements = [into.c[name] for name in key]
-    conflict: sa.Insert = (
-        insert.on_conflict_do_update(index_elements=elements, set_={name: insert.excluded[name] for name in others})
-        if others
-        else insert.on_conflict_do_nothing(index_elements=elements)
-    )
-    return conflict
-
-
-def _last_of_each_key(
-    staging: TableName, columns: Sequence[str], own: tuple[str, str, str], winners: Collection[str], key: Sequence[str]
-) -> sa.Select[Any]:
-    attempt, partition, seq = own
-    staged = staging.clause(*own, *columns)
-    from_the_last = sa.func.row_number().over(
-        partition_by=[staged.c[name] for name in key], order_by=[staged.c[partition].desc(), staged.c[seq].desc()]
-    )
-    numbered = (
-        sa.select(*staged.c, from_the_last.label("dw_from_the_last"))
-        .where(staged.c[attempt].in_(list(winners)))
-        .subquery("dw_rows")
-    )
-    return (
-        sa.select(*[numbered.c[name] for name in columns])
-        .where(numbered.c.dw_from_the_last == 1)
-        .order_by(numbered.c[partition], numbered.c[seq])
-    )
+def as_sql(text: str) -> str:
+    """For `sa.text()`, without parameters in it."""
+    return text.replace(":", "\\:")
