@@ -20,13 +20,17 @@ if TYPE_CHECKING:
         SinkError as SinkError,
         SinkFencedError as SinkFencedError,
         SinkOptionError as SinkOptionError,
+        SourceDataLossError as SourceDataLossError,
+        SourceReadError as SourceReadError,
     )
     from spark_sink.foreach_batch import dualwrite_batch as dualwrite_batch
     from spark_sink.java import ensure_java as ensure_java
     from spark_sink.registration import register as register
+    from spark_sink.source import DualWriteKafkaSource as DualWriteKafkaSource
 
 _MODULES: Final = {
     "DualWriteKafka": "spark_sink.datasource",
+    "DualWriteKafkaSource": "spark_sink.source",
     "AttemptCondemnedError": "spark_sink.errors",
     "BatchLostError": "spark_sink.errors",
     "CheckpointMismatchError": "spark_sink.errors",
@@ -35,6 +39,8 @@ _MODULES: Final = {
     "SinkError": "spark_sink.errors",
     "SinkFencedError": "spark_sink.errors",
     "SinkOptionError": "spark_sink.errors",
+    "SourceDataLossError": "spark_sink.errors",
+    "SourceReadError": "spark_sink.errors",
     "dualwrite_batch": "spark_sink.foreach_batch",
     "ensure_java": "spark_sink.java",
     "register": "spark_sink.registration",

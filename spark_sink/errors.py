@@ -42,7 +42,7 @@ class JavaError(SinkError):
 
 
 class SourceReadError(SinkError):
-    """Kafka did not give what the source asked for. Nothing was lost; the query goes on there when it is started again."""
+    """Kafka did not give what the source asked for. Nothing was lost: the next start of the query goes on there."""
 
 
 class SourceDataLossError(SourceReadError):

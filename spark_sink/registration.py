@@ -9,10 +9,12 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("dualwrite-kafka")` known to this session, of Spark Classic or Spark Connect.
+    """Make `dualwrite-kafka` and `dualwrite-kafka-source` known to this session, of Spark Classic or Spark Connect.
 
     The package must be installed wherever the session's driver and executors run.
     """
     from spark_sink.datasource import DualWriteKafka
+    from spark_sink.source import DualWriteKafkaSource
 
     spark.dataSource.register(DualWriteKafka)
+    spark.dataSource.register(DualWriteKafkaSource)

@@ -1,0 +1,200 @@
+"""confluent-kafka, which is librdkafka: the fast one of the two libraries."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping
+from importlib import import_module
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from spark_sink.errors import SourceReadError
+from spark_sink.reading.clients import OffsetOutOfRangeError
+from spark_sink.reading.kafka_settings import READ_COMMITTED, WAIT_AT_THE_END_MS, api_timeout_ms, for_librdkafka
+from spark_sink.reading.offsets import OffsetRange, Offsets, Partition
+from spark_sink.reading.rows import NO_TIMESTAMP_TYPE, Chunk
+
+_log = logging.getLogger("spark_sink.librdkafka")
+
+_ONLY_OF_CONSUMERS: Final = (
+    *("isolation.level", "fetch.max.bytes", "fetch.min.bytes", "fetch.wait.max.ms", "max.partition.fetch.bytes"),
+    *("check.crcs", "client.rack", "group.id"),
+)
+_MOST_MESSAGES: Final = 1_000
+_WAIT_S: Final = 0.25
+
+_TRANSIENT: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        # the group is a name only: nothing is committed and nobody joins
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+    }
+)
+"""What librdkafka tells of and cures by itself."""
+
+
+class ConfluentCluster:
+    """The driver's side. See `Cluster`."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        wanted = for_librdkafka(settings)
+        self._committed = wanted["isolation.level"] == READ_COMMITTED
+        self._timeout_s = api_timeout_ms(settings) / 1000
+        self._admin = AdminClient({k: v for k, v in wanted.items() if k not in _ONLY_OF_CONSUMERS}, logger=_log)
+        self._spec: Any = import_module("confluent_kafka.admin").OffsetSpec
+
+    def partitions(self, topics: Collection[str] | None) -> Mapping[str, Collection[int]]:
+        if topics is None:
+            return self._all_topics()
+        wanted = confluent_kafka.TopicCollection(list(topics))
+        found = {}  # by a call that does not create what it asks about, as list_topics(topic) does
+        for topic, description in self._admin.describe_topics(wanted, request_timeout=self._timeout_s).items():
+            try:
+                found[topic] = sorted(each.id for each in description.result().partitions)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise _refused(f"the topic {topic}", error) from error
+        return found
+
+    def _all_topics(self) -> Mapping[str, Collection[int]]:
+        try:
+            found = self._admin.list_topics(timeout=self._timeout_s).topics
+        except KafkaException as error:
+            raise _refused("its topics", error) from error
+        return {
+            name: sorted(each.partitions)
+            for name, each in found.items()
+            if each.error is None and not name.startswith("__")
+        }
+
+    def beginnings(self, partitions: Collection[Partition]) -> Offsets:
+        return self._offsets(partitions, self._spec.earliest(), committed=False)
+
+    def ends(self, partitions: Collection[Partition]) -> Offsets:
+        return self._offsets(partitions, self._spec.latest(), committed=self._committed)
+
+    def high_watermarks(self, partitions: Collection[Partition]) -> Offsets:
+        return self._offsets(partitions, self._spec.latest(), committed=False)
+
+    def at_time(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int | None]:
+        found = self._offsets(partitions, self._spec.for_timestamp(timestamp_ms), committed=False)
+        return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
+
+    def _offsets(self, partitions: Collection[Partition], spec: Any, *, committed: bool) -> dict[Partition, int]:
+        if not partitions:
+            return {}
+        levels = confluent_kafka.IsolationLevel
+        asked = {confluent_kafka.TopicPartition(*each): spec for each in partitions}
+        try:
+            answers = self._admin.list_offsets(
+                asked,
+                isolation_level=levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED,
+                request_timeout=self._timeout_s,
+            )
+            return {Partition(each.topic, each.partition): answer.result().offset for each, answer in answers.items()}
+        except KafkaException as error:
+            raise _refused("offsets", error) from error
+
+    def close(self) -> None:
+        del self._admin
+
+
+class ConfluentRecords:
+    """A task's side. See `Records`."""
+
+    def __init__(self, settings: Mapping[str, str], group_prefix: str) -> None:
+        self._consumer = Consumer(
+            {
+                "group.id": group_prefix,  # a name that librdkafka insists on
+                "fetch.wait.max.ms": WAIT_AT_THE_END_MS,
+                **for_librdkafka(settings),
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+            },
+            logger=_log,
+        )
+
+    def read(self, wanted: OffsetRange, *, headers: bool, patience_ms: int) -> Iterator[Chunk]:
+        """Up to a message, or an end of the partition, that is not before the end of the range.
+
+        librdkafka's own position stays behind markers and aborted records; what it reports as the end of the partition
+        does not.
+        """
+        self._consumer.assign([confluent_kafka.TopicPartition(*wanted.partition, wanted.start)])
+        patience_s = patience_ms / 1000
+        deadline = time.monotonic() + patience_s
+        position = wanted.start
+        while position < wanted.end:
+            messages = self._consumer.consume(_MOST_MESSAGES, timeout=0)
+            if not messages:
+                message = self._consumer.poll(_WAIT_S)
+                messages = [] if message is None else [message]
+            position, chunk = _sorted_out(messages, wanted, position, headers)
+            if messages and (chunk.offsets or position >= wanted.end):
+                deadline = time.monotonic() + patience_s
+            if chunk.offsets:
+                yield chunk
+            elif time.monotonic() > deadline:
+                raise SourceReadError(
+                    f"Kafka has given nothing of {wanted.partition} from offset {position} on for {patience_ms} ms, "
+                    f"though it goes on to {wanted.end}; see kafkaConsumer.pollTimeoutMs"
+                )
+        self._consumer.unassign()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _sorted_out(messages: Collection[Any], wanted: OffsetRange, position: int, headers: bool) -> tuple[int, Chunk]:
+    """Where reading goes on, and the records among these messages that are in the range."""
+    records = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            records.append(message)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            position = max(position, message.offset())
+        else:
+            _raise_unless_transient(error, wanted)
+    if records:
+        position = max(position, records[-1].offset() + 1)
+        if position > wanted.end:
+            records = [each for each in records if each.offset() < wanted.end]
+    stamps = [each.timestamp() for each in records]
+    return position, Chunk(
+        [each.key() for each in records],
+        [each.value() for each in records],
+        [each.offset() for each in records],
+        [milliseconds if kind else None for kind, milliseconds in stamps],
+        [kind - 1 if kind else NO_TIMESTAMP_TYPE for kind, _ in stamps],
+        [each.headers() for each in records] if headers else [],
+    )
+
+
+def _raise_unless_transient(error: Any, wanted: OffsetRange) -> None:
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        raise OffsetOutOfRangeError(error.str())
+    if error.fatal() or error.code() not in _TRANSIENT:
+        raise _refused(f"records of {wanted.partition}", KafkaException(error))
+
+
+def _refused(what: str, error: KafkaException) -> SourceReadError:
+    return SourceReadError(f"Kafka was asked for {what}, and confluent-kafka says: {error.args[0].str()}")
