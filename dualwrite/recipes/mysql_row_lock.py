@@ -17,6 +17,8 @@ LOCK_TIMEOUTS: Final = frozenset({LOCK_WAIT_TIMEOUT, LOCK_NOWAIT})
 DEADLOCK: Final = 1213
 """The whole transaction was rolled back, and the next statement begins another one."""
 
+INSERT_TIMEOUT_MS: Final = 2_000
+
 _NO_SUCH_SAVEPOINT: Final = 1305
 _MARK: Final = "dualwrite_row_lock"
 _POLL_MS: Final = 20
@@ -77,6 +79,16 @@ def _patience(connection: sa.Connection, timeout_s: int) -> Iterator[None]:
     finally:
         if not connection.invalidated:
             connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {before}")
+
+
+def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, str]) -> None:
+    """Insert a row; raises the error of a lock that was not free in time, after `INSERT_TIMEOUT_MS`.
+
+    Under REPEATABLE READ a SKIP LOCKED that finds nothing locks the gap behind the row. So a dual write of a pool which
+    had to wait for a slot, and then lost it, would wait here for its own transaction, and the server cannot know that.
+    """
+    with _patience(connection, INSERT_TIMEOUT_MS // 1000):
+        connection.execute(insert, values)
 
 
 def is_still_locked(connection: sa.Connection) -> bool:

@@ -14,7 +14,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 
 from dualwrite.errors import IllegalStateError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.mysql_row_lock import LOCK_TIMEOUTS, error_code, is_still_locked
+from dualwrite.recipes.mysql_row_lock import (
+    INSERT_TIMEOUT_MS,
+    LOCK_TIMEOUTS,
+    error_code,
+    insert_row,
+    is_still_locked,
+)
 from dualwrite.recipes.mysql_row_lock import lock_row as lock_mysql_row
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, STILL_HELD, lock_row
 from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH, not_as_locked, not_exact, state_in, stayed_locked
@@ -60,6 +66,9 @@ class _RowLock(Protocol):
     still_held: sa.ColumnElement[bool]
     """True of the row where the present transaction has locked it; as much of that as the database can say."""
 
+    def insert(self, connection: sa.Connection, transactional_id: str) -> None:
+        """Create the row, empty."""
+
     def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
         """Lock the row and return its text, or None where there is no row."""
 
@@ -78,6 +87,9 @@ class _UpdatedRow:
     """
 
     still_held: sa.ColumnElement[bool] = sa.true()
+
+    def insert(self, connection: sa.Connection, transactional_id: str) -> None:
+        connection.execute(_INSERT, {"id": transactional_id})
 
     def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
         connection.execute(_TOUCH, {"id": transactional_id})
@@ -114,6 +126,9 @@ class _PostgresRowLock(_UpdatedRow):
 
 class _MySqlRowLock(_UpdatedRow):
     """By the statements of `mysql_row_lock.py`; MariaDB's are the same."""
+
+    def insert(self, connection: sa.Connection, transactional_id: str) -> None:
+        insert_row(connection, _INSERT, {"id": transactional_id})
 
     def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
         text: str | None = lock_mysql_row(connection, _SELECT, {"id": transactional_id}, timeout_ms)
@@ -188,18 +203,21 @@ class SqlAlchemyStateStore:
     def ensure_row(self, transactional_id: str) -> None:
         """Create the row, empty; harmless when it exists.
 
-        Raises StateRowError where the table is missing, or takes two transactional ids for one.
+        Raises StateRowError where the table is missing, or takes two transactional ids for one, and RowLockTimeoutError
+        where another transaction keeps the place of the row locked.
         """
         try:
             with self._engine.begin() as connection:
                 found = connection.scalar(_SELECT_ID, {"id": transactional_id})
                 if found is None:
-                    connection.execute(_INSERT, {"id": transactional_id})
+                    self._row_lock.insert(connection, transactional_id)
                 elif found != transactional_id:
                     raise not_exact(transactional_id, found)
         except IntegrityError:
             return  # another process created it in the same instant, which is as good
         except (OperationalError, ProgrammingError) as error:
+            if error_code(error) in LOCK_TIMEOUTS:
+                raise stayed_locked(transactional_id, INSERT_TIMEOUT_MS) from error
             if sa.inspect(self._engine).has_table(kafka_transaction_state.name):
                 raise
             raise StateRowError(

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 import dualwrite.recipes
 from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes import mysql_row_lock
 from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
 from tests.support.databases import Database
 
@@ -170,6 +171,20 @@ def test_several_processes_create_the_table_at_once(database: Database) -> None:
     for thread in threads:
         thread.join(30)
     assert errors == []
+
+
+def test_a_place_that_stays_locked_is_not_waited_for_without_end(
+    database: Database, store: SqlAlchemyStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction that has locked it may be the one that waits for this."""
+    if database.engine.dialect.name != "mysql":
+        pytest.skip("has no locks of what is not there")
+    monkeypatch.setattr(mysql_row_lock, "INSERT_TIMEOUT_MS", 1_000)
+    with database.engine.connect() as holder:
+        holder.execute(sa.text("SELECT * FROM kafka_transaction_state WHERE transactional_id = 'orders-7' FOR UPDATE"))
+        with pytest.raises(RowLockTimeoutError, match="'orders-7' stayed locked"):
+            store.ensure_row("orders-7")
+    store.ensure_row("orders-7")
 
 
 def test_the_shipped_sql_makes_the_same_table(database: Database) -> None:
