@@ -33,7 +33,7 @@ from spark_sink.dual_columns import (
     refused,
 )
 from spark_sink.dual_types import ColumnKind, ColumnType
-from spark_sink.errors import DualTableError
+from spark_sink.errors import DualTableError, SinkOptionError
 from spark_sink.moving import Moving, as_sql
 from spark_sink.mysql_session import exact_values
 from spark_sink.options import DualMode, DualTable
@@ -238,21 +238,29 @@ class DualTableWriter:
     ) -> dict[str, tuple[pa.Array, ColumnType]]:
         if not staged:
             raise DualTableError(f"the staging table {self._staging} is gone; start the query again")
-        targets = mapped(self._options, batch.schema, staged)
-        if targets.keys() != staged.keys():
-            raise DualTableError(
-                f"the staging table {self._staging} is for other columns ({', '.join(staged)}) than the rows have "
-                f"({', '.join(targets)}): another driver of this sink has replaced it"
-            )
+        targets = self._targets(batch.schema, staged)
         self._assert_key_is_there(batch, targets, key)
         return {name: (batch.column(index), staged[name].type) for name, index in targets.items()}
 
+    def _targets(self, schema: pa.Schema, staged: Columns) -> dict[str, int]:
+        other = (
+            f"the staging table {self._staging} is for other columns ({', '.join(staged)}) than these rows have: "
+            "another driver of this sink has replaced it"
+        )
+        try:
+            targets = mapped(self._options, schema, staged)
+        except SinkOptionError as error:
+            raise DualTableError(other) from error
+        if targets.keys() != staged.keys():
+            raise DualTableError(other)
+        return targets
+
     def _assert_key_is_there(self, batch: pa.RecordBatch, targets: Mapping[str, int], key: Collection[str]) -> None:
         for name in key:
-            index = next(index for target, index in targets.items() if target.lower() == name.lower())
+            target, index = next(each for each in targets.items() if each[0].lower() == name.lower())
             if batch.column(index).null_count:
                 raise DualTableError(
-                    f"a row for {self._options.table} has no {name}, which the upsert goes by: NULL is the same as "
+                    f"a row for {self._options.table} has no {target}, which the upsert goes by: NULL is the same as "
                     "nothing, so the row would be inserted anew each time; filter such rows"
                 )
 
