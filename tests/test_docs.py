@@ -110,14 +110,20 @@ def test_the_dual_write_page_shows_an_awaited_one(
     assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")]
 
 
-def test_the_psycopg_page_shows_both_writers(run: Run, emulator: Emulator, postgres_server: PostgresServer) -> None:
+def test_the_psycopg_page_shows_both_writers_and_a_pool(
+    run: Run, emulator: Emulator, postgres_server: PostgresServer
+) -> None:
     database = PostgresDatabase(postgres_server)
     conninfo = conninfo_of(database.url)
     for code in examples(DOCS / "psycopg.md"):
         run(code.replace("postgresql://localhost/shop", conninfo))
     with psycopg.connect(conninfo) as connection:
-        assert connection.execute("SELECT * FROM orders ORDER BY id").fetchall() == [(1, "torch"), (3, "bulb")]
-    assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp"), ("1", "torch"), ("3", "bulb")]
+        orders = connection.execute("SELECT * FROM orders ORDER BY id").fetchall()
+    by_the_pool = [(order, "lamp") for order in range(100, 120)]
+    assert orders == [(1, "torch"), (3, "bulb"), *by_the_pool]
+    records = read_topic(emulator.bootstrap_servers, "orders")
+    assert records[:3] == [("1", "lamp"), ("1", "torch"), ("3", "bulb")]
+    assert sorted((int(key), value) for key, value in records[3:]) == by_the_pool
     database.close()
 
 

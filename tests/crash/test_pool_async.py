@@ -3,43 +3,69 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-import sqlalchemy as sa
+from psycopg_pool import AsyncConnectionPool
 
+from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import FencedError, IllegalStateError, PoolTimeoutError
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.leases import transactional_id_of
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.pool_async import AsyncDualTransaction, AsyncDualWriterPool
 from dualwrite.recipes.pooled_writes import Block
-from tests.crash.awaited import AwaitedScenario
+from dualwrite.recipes.psycopg_async import AsyncPsycopgDualTransaction
+from dualwrite.recipes.psycopg_pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.awaited import AwaitedScenario, awaited_scenario
+from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor
 from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, prefix_of, written
 from tests.support import conditions
-from tests.support.databases import events, unique
+from tests.support.databases import PostgresDatabase, SqliteDatabase, unique
 
-Use = Callable[[AsyncDualWriterPool], Awaitable[None]]
-
-
-@pytest.fixture
-def awaited_pool(awaited: AwaitedScenario) -> AwaitedScenario:
-    awaited.transactional_id = f"{unique('pool')}-0"
-    return awaited
+AnyScenario = AwaitedScenario | AwaitedPsycopgScenario
+AnyPool = AsyncDualWriterPool | AsyncPsycopgDualWriterPool
+AnyWrite = AsyncDualTransaction | AsyncPsycopgDualTransaction
+Use = Callable[[AnyPool], Awaitable[None]]
 
 
-def make_pool(awaited: AwaitedScenario, **settings: Any) -> AsyncDualWriterPool:
-    return AsyncDualWriterPool(
-        awaited.engine,
-        prefix=prefix_of(awaited),
-        bootstrap_servers=awaited.emulator.bootstrap_servers,
-        **{"lease_ms": QUIET_LEASE_MS, "lock_timeout_ms": 10_000, "max_block_ms": 20_000, **settings},
-    )
+@pytest.fixture(params=["psycopg", "asyncpg", "aiosqlite", "psycopg-alone"])
+def awaited_pool(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyScenario]:
+    """A scenario for each awaited driver of SQLAlchemy, and for psycopg alone."""
+    driver: str = request.param
+    on_sqlite = driver == "aiosqlite"
+    database = SqliteDatabase(tmp_path) if on_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))
+    with (
+        awaited_psycopg_scenario(database, emulator)
+        if driver == "psycopg-alone"
+        else awaited_scenario(database, emulator, driver)
+    ) as scenario:
+        scenario.transactional_id = f"{unique('pool')}-0"
+        yield scenario
+    database.close()
 
 
-def with_pool(awaited: AwaitedScenario, use: Use, **settings: Any) -> None:
+def make_pool(awaited: AnyScenario, source: Any = None, **settings: Any) -> AnyPool:
+    complete: dict[str, Any] = {
+        "prefix": prefix_of(awaited),
+        "bootstrap_servers": awaited.emulator.bootstrap_servers,
+        "lease_ms": QUIET_LEASE_MS,
+        "lock_timeout_ms": 10_000,
+        "max_block_ms": 20_000,
+        **settings,
+    }
+    if isinstance(awaited, AwaitedPsycopgScenario):
+        return AsyncPsycopgDualWriterPool(source or conninfo_of(awaited.database.engine.url), **complete)
+    return AsyncDualWriterPool(awaited.engine, **complete)
+
+
+def with_pool(awaited: AnyScenario, use: Use, **settings: Any) -> None:
     async def run() -> None:
         async with make_pool(awaited, **settings) as pool:
             await use(pool)
@@ -47,14 +73,14 @@ def with_pool(awaited: AwaitedScenario, use: Use, **settings: Any) -> None:
     awaited.run(run())
 
 
-async def write(pool: AsyncDualWriterPool, awaited: AwaitedScenario, number: int) -> AsyncDualTransaction:
+async def write(pool: AnyPool, awaited: AnyScenario, number: int) -> AnyWrite:
     async with pool.transaction() as tx:
         await put(tx, awaited, number)
     return tx
 
 
-async def put(tx: AsyncDualTransaction, awaited: AwaitedScenario, number: int) -> None:
-    await tx.session.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
+async def put(tx: AnyWrite, awaited: AnyScenario, number: int) -> None:
+    await awaited.insert(tx, number, str(number))
     tx.send(awaited.topic, value=str(number), key="k")
 
 
@@ -62,12 +88,12 @@ async def until(condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(conditions.until, condition)
 
 
-def locks_whole_database(awaited: AwaitedScenario) -> bool:
+def locks_whole_database(awaited: AnyScenario) -> bool:
     return awaited.database.engine.dialect.name == "sqlite"
 
 
-def test_tasks_write_at_once_under_ids_of_their_own(awaited_pool: AwaitedScenario) -> None:
-    async def use(pool: AsyncDualWriterPool) -> None:
+def test_tasks_write_at_once_under_ids_of_their_own(awaited_pool: AnyScenario) -> None:
+    async def use(pool: AnyPool) -> None:
         writes = await asyncio.gather(*(write(pool, awaited_pool, number) for number in range(8)))
         assert {tx.outcome for tx in writes} == {Outcome.COMMITTED}
         assert pool.status.in_use == pool.status.waiting == 0
@@ -78,11 +104,11 @@ def test_tasks_write_at_once_under_ids_of_their_own(awaited_pool: AwaitedScenari
     awaited_pool.assert_nothing_open()
 
 
-def test_what_a_dead_process_left_is_recovered(awaited_pool: AwaitedScenario) -> None:
+def test_what_a_dead_process_left_is_recovered(awaited_pool: AnyScenario) -> None:
     awaited_pool.leave_behind(Predecessor.COMMITTED)
     LeaseTable(awaited_pool).add(0, "dead")
 
-    async def use(pool: AsyncDualWriterPool) -> None:
+    async def use(pool: AnyPool) -> None:
         (resolution,) = await pool.recover()
         assert resolution.outcome is Outcome.COMMITTED
         assert (await write(pool, awaited_pool, 10)).transactional_id == awaited_pool.transactional_id
@@ -91,10 +117,10 @@ def test_what_a_dead_process_left_is_recovered(awaited_pool: AwaitedScenario) ->
     assert written(awaited_pool) == {*awaited_pool.expected, "10"}
 
 
-def test_a_lost_slot_costs_another_one(awaited_pool: AwaitedScenario) -> None:
+def test_a_lost_slot_costs_another_one(awaited_pool: AnyScenario) -> None:
     leases = LeaseTable(awaited_pool)
 
-    async def use(first: AsyncDualWriterPool) -> None:
+    async def use(first: AnyPool) -> None:
         async with make_pool(awaited_pool) as second:
             await write(first, awaited_pool, 1)
             leases.free()
@@ -114,13 +140,13 @@ def test_a_lost_slot_costs_another_one(awaited_pool: AwaitedScenario) -> None:
 
 # Nothing is awaited after AFTER_KAFKA_COMMIT.
 @pytest.mark.parametrize("point", [point for point in PausePoint if point is not PausePoint.AFTER_KAFKA_COMMIT])
-def test_a_cancellation_at_a_point(awaited_pool: AwaitedScenario, point: PausePoint) -> None:
+def test_a_cancellation_at_a_point(awaited_pool: AnyScenario, point: PausePoint) -> None:
     def cancel() -> None:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
 
-    async def use(pool: AsyncDualWriterPool) -> None:
+    async def use(pool: AnyPool) -> None:
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(write(pool, awaited_pool, 1))
         assert pool.status.in_use == 0
@@ -136,8 +162,8 @@ def test_a_cancellation_at_a_point(awaited_pool: AwaitedScenario, point: PausePo
     awaited_pool.assert_nothing_open()
 
 
-def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AwaitedScenario) -> None:
-    async def use(pool: AsyncDualWriterPool) -> None:
+def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AnyScenario) -> None:
+    async def use(pool: AnyPool) -> None:
         async with pool.transaction() as tx:
             await put(tx, awaited_pool, 1)
             await pool._writes.take_slot(holder := Block())
@@ -157,8 +183,8 @@ def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AwaitedScenar
     assert written(awaited_pool) == {"1", "4"}
 
 
-def test_a_closed_pool_begins_nothing(awaited_pool: AwaitedScenario) -> None:
-    async def use(pool: AsyncDualWriterPool) -> None:
+def test_a_closed_pool_begins_nothing(awaited_pool: AnyScenario) -> None:
+    async def use(pool: AnyPool) -> None:
         await write(pool, awaited_pool, 1)
         await pool.close()
         with pytest.raises(IllegalStateError, match="closed"):
@@ -166,3 +192,48 @@ def test_a_closed_pool_begins_nothing(awaited_pool: AwaitedScenario) -> None:
 
     with_pool(awaited_pool, use)
     assert written(awaited_pool) == {"1"}
+
+
+# ---- where psycopg's connections come from ----------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def from_a_pool(conninfo: str) -> AsyncIterator[Any]:
+    async with AsyncConnectionPool(conninfo, min_size=0, max_size=2, open=False) as connections:
+        yield connections
+
+
+@asynccontextmanager
+async def from_a_function(conninfo: str) -> AsyncIterator[Any]:
+    yield lambda: psycopg.AsyncConnection.connect(conninfo)
+
+
+@asynccontextmanager
+async def from_a_conninfo(conninfo: str) -> AsyncIterator[Any]:
+    yield conninfo
+
+
+@pytest.mark.parametrize("source_of", [from_a_pool, from_a_function, from_a_conninfo])
+def test_blocks_on_psycopg_may_hold_every_connection(
+    postgres_server: PostgresServer, emulator: Emulator, source_of: Callable[[str], Any]
+) -> None:
+    """A lease that needed one more would wait for those who wait for it."""
+    database = PostgresDatabase(postgres_server)
+
+    async def use(awaited: AwaitedPsycopgScenario) -> None:
+        async with source_of(conninfo_of(database.url)) as source, make_pool(awaited, source) as pool:
+            together = asyncio.Barrier(2)
+
+            async def write_together(number: int) -> None:
+                async with pool.transaction() as tx:
+                    await put(tx, awaited, number)
+                    await together.wait()
+
+            await asyncio.gather(*(write_together(number) for number in range(6)))
+
+    with awaited_psycopg_scenario(database, emulator) as awaited:
+        awaited.transactional_id = f"{unique('pool')}-0"
+        awaited.run(use(awaited))
+        assert written(awaited) == {str(number) for number in range(6)}
+        awaited.assert_nothing_open()
+    database.close()

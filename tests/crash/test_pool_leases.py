@@ -11,25 +11,29 @@ from contextlib import contextmanager, suppress
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError, FencedError, RowLockTimeoutError
 from dualwrite.producer import Producer
 from dualwrite.recipes import pool_settings
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.pool import DualTransaction, DualWriterPool
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario
-from tests.recipes.pools import LeaseTable, make_pool, prefix_of, put, write, written
+from tests.recipes.pools import (
+    AnyPool,
+    AnyWrite,
+    LeaseTable,
+    isolated_source,
+    make_pool,
+    prefix_of,
+    put,
+    read,
+    write,
+    written,
+)
+from tests.recipes.pools import scenario as scenario
 from tests.support.conditions import until
-from tests.support.databases import Database, events, unique
 
 DEADLINE_S = 30
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def scenario(database: Database, emulator: Emulator) -> Scenario:
-    return Scenario(database, emulator, transactional_id=f"{unique('pool')}-0")
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def leases(scenario: Scenario) -> LeaseTable:
 
 
 @contextmanager
-def two_pools(scenario: Scenario, **settings: object) -> Iterator[tuple[DualWriterPool, DualWriterPool]]:
+def two_pools(scenario: Scenario, **settings: object) -> Iterator[tuple[AnyPool, AnyPool]]:
     other = scenario.database.another_client()
     with make_pool(scenario, **settings) as first, make_pool(scenario, database=other, **settings) as second:
         yield first, second
@@ -88,13 +92,13 @@ def test_a_dual_write_whose_slots_are_lost_one_after_the_other_changes_nothing(s
 def test_a_slot_that_is_stolen_between_the_first_statement_and_the_lock(scenario: Scenario, leases: LeaseTable) -> None:
     """The block has its slot from the start, because its isolation level asks for that."""
     level = "SERIALIZABLE" if locks_whole_database(scenario) else "REPEATABLE READ"
-    engine = scenario.database.engine.execution_options(isolation_level=level)
+    source = isolated_source(scenario, level)
     expected = {"1", "2", "4"}
-    with make_pool(scenario, engine=engine) as first:
+    with make_pool(scenario, source=source) as first:
         write(first, scenario, 1)
-        with suppress(FencedError, sa.exc.OperationalError):  # a snapshot cannot lock what was changed since
+        with suppress(FencedError, scenario.database_error):  # a snapshot cannot lock what was changed since
             with first.transaction() as tx:
-                tx.session.execute(sa.select(events.c.id)).all()
+                read(tx, "SELECT id FROM events")
                 leases.free()
                 with make_pool(scenario) as second:
                     write(second, scenario, 2)
@@ -142,13 +146,13 @@ def test_a_slot_that_was_lost_with_the_database_connection_is_not_exchanged(
     with two_pools(scenario) as (_, second):
         with make_pool(scenario, pause=AtPoint(PausePoint.AFTER_BEGIN, lambda: rob(second))) as first:
 
-            def rob(thief: DualWriterPool) -> None:
+            def rob(thief: AnyPool) -> None:
                 scenario.database.cut()
                 leases.expire()
                 thief.recover()
                 write(thief, scenario, 2)
 
-            with pytest.raises((DualWriteError, sa.exc.SQLAlchemyError)):
+            with pytest.raises((DualWriteError, scenario.database_error)):
                 write(first, scenario, 1)
             write(first, scenario, 3)
     assert written(scenario) == {"2", "3"}
@@ -224,11 +228,11 @@ def test_leases_that_change_hands_all_the_time(scenario: Scenario, leases: Lease
             with suppress(sa.exc.DBAPIError):  # SQLite: a dual write holds the lock
                 how()
 
-    def work(pool: DualWriterPool) -> list[str]:
+    def work(pool: AnyPool) -> list[str]:
         done = []
         for _ in range(writes_each):
             number = next(numbers)
-            with suppress(FencedError, RowLockTimeoutError, sa.exc.DBAPIError):
+            with suppress(FencedError, RowLockTimeoutError, scenario.database_error):
                 if write(pool, scenario, number).outcome is Outcome.COMMITTED:
                     done.append(str(number))
         return done
@@ -253,7 +257,7 @@ def locks_whole_database(scenario: Scenario) -> bool:
     return scenario.database.engine.dialect.name == "sqlite"
 
 
-def persist(pool: DualWriterPool, scenario: Scenario, number: int) -> DualTransaction:
+def persist(pool: AnyPool, scenario: Scenario, number: int) -> AnyWrite:
     """On SQLite, where nobody can lease another slot under a dual write's lock, who lost one must ask again."""
     with suppress(FencedError):
         return write(pool, scenario, number)

@@ -2,34 +2,116 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import psycopg
+import pytest
 import sqlalchemy as sa
+from psycopg_pool import ConnectionPool
+from sqlalchemy.orm import Session
 
+from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.lease_table import create_lease_table, kafka_transaction_lease
 from dualwrite.recipes.pool import DualTransaction, DualWriterPool
+from dualwrite.recipes.psycopg import PsycopgDualTransaction
+from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
+from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.crash.scenario import Scenario
-from tests.support.databases import Database, events
+from tests.support.databases import Database, events, unique
 from tests.support.topics import read_topic
 
 QUIET_LEASE_MS = 600_000
 """So long that no heartbeat, sweep or expiry happens during a test that does not ask for it."""
+
+AnyPool = DualWriterPool | PsycopgDualWriterPool
+AnyWrite = DualTransaction | PsycopgDualTransaction
+
+Source = Any
+"""Where a pool's connections come from: an engine, or what psycopg's pools take."""
+
+
+@pytest.fixture
+def scenario(request: pytest.FixtureRequest, database: Database, emulator: Emulator) -> Scenario:
+    """For pools on each database, and on psycopg alone."""
+    on_psycopg = request.node.callspec.params["database"] == "psycopg"
+    return (PsycopgScenario if on_psycopg else Scenario)(database, emulator, transactional_id=f"{unique('pool')}-0")
 
 
 def make_pool(
     scenario: Scenario,
     *,
     database: Database | None = None,
-    engine: sa.Engine | None = None,
+    source: Source = None,
     prefix: str = "",
     **settings: Any,
-) -> DualWriterPool:
-    return DualWriterPool(
-        engine or (database or scenario.database).engine,
+) -> AnyPool:
+    """The pool of the scenario's kind, on its database or another client of it."""
+    engine = (database or scenario.database).engine
+    on_psycopg = isinstance(scenario, PsycopgScenario)
+    made: AnyPool = (PsycopgDualWriterPool if on_psycopg else DualWriterPool)(
+        source or (conninfo_of(engine.url) if on_psycopg else engine),
         prefix=prefix or prefix_of(scenario),
         bootstrap_servers=scenario.emulator.bootstrap_servers,
         **{"lease_ms": QUIET_LEASE_MS, "lock_timeout_ms": 10_000, "max_block_ms": 20_000, **settings},
     )
+    return made
+
+
+def drop_idle_connections(pool: AnyPool) -> None:
+    """Those that the pool's background keeps, or is about to keep."""
+    if isinstance(pool, PsycopgDualWriterPool):
+        background: Any = pool._background
+        background._most = 0
+        for kept in background._kept:
+            kept.close()
+    else:
+        pool._background_engine.dispose()
+
+
+@contextmanager
+def narrow_source(scenario: Scenario, connections: int) -> Iterator[Source]:
+    """That gives so many connections to blocks and no more."""
+    url = scenario.database.url
+    if isinstance(scenario, PsycopgScenario):
+        with ConnectionPool(conninfo_of(url), min_size=0, max_size=connections, timeout=5, open=True) as pool:
+            yield pool
+    else:
+        yield sa.create_engine(url, pool_size=connections, max_overflow=0, pool_timeout=5)
+
+
+def isolated_source(scenario: Scenario, level: str) -> Source:
+    """Whose connections have this isolation level."""
+    if not isinstance(scenario, PsycopgScenario):
+        return scenario.database.engine.execution_options(isolation_level=level)
+
+    url = scenario.database.engine.url
+    if level == "SERIALIZABLE":  # as somebody sets it for a user, or for the whole server
+        options = f"{url.query['options']} -cdefault_transaction_isolation=serializable"
+        return psycopg.conninfo.make_conninfo(conninfo_of(url), options=options)
+
+    def connect() -> psycopg.Connection[Any]:
+        connection = psycopg.connect(conninfo_of(url))
+        connection.set_isolation_level(psycopg.IsolationLevel[level.replace(" ", "_")])
+        return connection
+
+    return connect
+
+
+def own_binds(scenario: Scenario) -> list[Callable[[], Any]]:
+    """What makes the things of a caller that a block may run on."""
+    if isinstance(scenario, PsycopgScenario):
+        conninfo = conninfo_of(scenario.database.url)
+        return [lambda: psycopg.connect(conninfo), lambda: psycopg.connect(conninfo, autocommit=True)]
+    engine = scenario.database.engine
+    return [lambda: Session(engine), engine.connect]
+
+
+def is_in_transaction(bound: Any) -> bool:
+    if isinstance(bound, psycopg.Connection):
+        return bound.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+    return bool(bound.in_transaction())
 
 
 def prefix_of(scenario: Scenario) -> str:
@@ -37,16 +119,27 @@ def prefix_of(scenario: Scenario) -> str:
     return scenario.transactional_id.removesuffix("-0")
 
 
-def write(pool: DualWriterPool, scenario: Scenario, number: int) -> DualTransaction:
+def write(pool: AnyPool, scenario: Scenario, number: int) -> AnyWrite:
     """One event on both sides."""
     with pool.transaction() as tx:
         put(tx, scenario, number)
     return tx
 
 
-def put(tx: DualTransaction, scenario: Scenario, number: int) -> None:
-    tx.session.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
+def put(tx: AnyWrite, scenario: Scenario, number: int) -> None:
+    if isinstance(tx, PsycopgDualTransaction):
+        tx.connection.execute(INSERT, (number, str(number)))
+    else:
+        tx.connection.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
     tx.send(scenario.topic, value=str(number), key="k")
+
+
+def read(tx: AnyWrite, query: str) -> None:
+    """Let the transaction see something."""
+    if isinstance(tx, PsycopgDualTransaction):
+        tx.connection.execute(query)
+    else:
+        tx.session.execute(sa.text(query)).all()
 
 
 def written(scenario: Scenario) -> set[str]:

@@ -18,18 +18,30 @@ from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, Poo
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.lease_table import create_lease_table
 from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.pool import DualTransaction, DualWriterPool
+from dualwrite.recipes.pool import DualWriterPool
+from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg_pool_async import AsyncPsycopgDualWriterPool
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario
-from tests.recipes.pools import LeaseTable, make_pool, prefix_of, put, write, written
+from tests.recipes.pools import (
+    AnyPool,
+    LeaseTable,
+    drop_idle_connections,
+    is_in_transaction,
+    isolated_source,
+    make_pool,
+    narrow_source,
+    own_binds,
+    prefix_of,
+    put,
+    read,
+    write,
+    written,
+)
+from tests.recipes.pools import scenario as scenario
 from tests.support.conditions import until
-from tests.support.databases import Database, unique
+from tests.support.databases import Database
 
 DEADLINE_S = 30
-
-
-@pytest.fixture
-def scenario(database: Database, emulator: Emulator) -> Scenario:
-    return Scenario(database, emulator, transactional_id=f"{unique('pool')}-0")
 
 
 @pytest.fixture
@@ -115,7 +127,7 @@ def test_a_block_that_fails_or_has_no_records_needs_no_id(holder: Callable[..., 
         pytest.skip("one dual write at a time, so each has its id from the start")
     pool = holder(max_writers=1, acquire_timeout_ms=0).pool
     with pool.transaction() as tx:
-        tx.session.execute(sa.text("SELECT 1"))
+        read(tx, "SELECT 1")
     assert tx.outcome is Outcome.COMMITTED
     assert tx.transactional_id is None
     with pytest.raises(OrdinaryError), pool.transaction() as tx:
@@ -150,11 +162,10 @@ def test_who_waits_is_served_in_the_order_of_asking(holder: Callable[..., Holder
     assert written(scenario) == {str(number) for number in range(1, 7)}
 
 
-def test_blocks_may_hold_every_connection_of_the_engine(scenario: Scenario, database: Database) -> None:
+def test_blocks_may_hold_every_connection_of_the_source(scenario: Scenario) -> None:
     """A lease that needed one more would wait for those who wait for it."""
     if locks_whole_database(scenario):
         pytest.skip("one dual write at a time")
-    engine = sa.create_engine(database.url, pool_size=2, max_overflow=0, pool_timeout=5)
     together = threading.Barrier(2, timeout=DEADLINE_S)
 
     def write_together(number: int) -> None:
@@ -162,44 +173,41 @@ def test_blocks_may_hold_every_connection_of_the_engine(scenario: Scenario, data
             put(tx, scenario, number)
             together.wait()
 
-    with make_pool(scenario, engine=engine) as pool, ThreadPoolExecutor() as threads:
+    with (
+        narrow_source(scenario, 2) as source,
+        make_pool(scenario, source=source) as pool,
+        ThreadPoolExecutor() as threads,
+    ):
         list(threads.map(write_together, (1, 2)))
     assert written(scenario) == {"1", "2"}
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_a_snapshot_is_taken_after_the_id(scenario: Scenario, database: Database, level: str) -> None:
+def test_a_snapshot_is_taken_after_the_id(scenario: Scenario, level: str) -> None:
     """Otherwise each dual write would fail that began before the last one under its id had ended."""
     if locks_whole_database(scenario):
         pytest.skip("one dual write at a time")
-    engine = sa.create_engine(database.url, isolation_level=level)
+    source = isolated_source(scenario, level)
     together = threading.Barrier(2, timeout=DEADLINE_S)
 
     def write_together(number: int) -> None:
         with pool.transaction() as tx:
-            tx.session.execute(sa.text("SELECT 1"))
+            read(tx, "SELECT 1")
             together.wait()
             put(tx, scenario, number)
 
-    with make_pool(scenario, engine=engine, max_writers=2) as pool, ThreadPoolExecutor(2) as threads:
+    with make_pool(scenario, source=source, max_writers=2) as pool, ThreadPoolExecutor(2) as threads:
         list(threads.map(write_together, range(10)))
     assert written(scenario) == {str(number) for number in range(10)}
 
 
-@pytest.mark.parametrize("bind", [sa.orm.Session, sa.Engine.connect])
-def test_the_callers_own_session_or_connection(scenario: Scenario, bind: Callable[[sa.Engine], Any]) -> None:
-    with make_pool(scenario) as pool, bind(scenario.database.engine) as bound:
+@pytest.mark.parametrize("kind", [0, 1])
+def test_on_something_of_the_callers_own(scenario: Scenario, kind: int) -> None:
+    with make_pool(scenario) as pool, own_binds(scenario)[kind]() as bound:
         with pool.transaction(bound) as tx:
-            put_on_connection(tx, scenario, 1)
-        assert not bound.in_transaction()
+            put(tx, scenario, 1)
+        assert not is_in_transaction(bound)
     assert written(scenario) == {"1"}
-
-
-def put_on_connection(tx: DualTransaction, scenario: Scenario, number: int) -> None:
-    tx.connection.execute(
-        sa.text("INSERT INTO events (id, event_key, body) VALUES (:id, 'k', :body)"), {"id": number, "body": number}
-    )
-    tx.send(scenario.topic, value=str(number), key="k")
 
 
 # ---- what is left open ------------------------------------------------------------------------------------------
@@ -251,7 +259,7 @@ def test_a_commit_without_an_answer_is_resolved_in_the_background(
     def lose_commit_and_database() -> None:
         database.lose_commit(applied=applied)
         database.refuse_new_connections()
-        pool._background_engine.dispose()
+        drop_idle_connections(pool)
 
     strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
     with make_pool(scenario, pause=strike, resolve_timeout_ms=100) as pool:
@@ -275,7 +283,7 @@ def test_a_commit_that_nobody_can_resolve_any_more_is_told(
     def lose_commit_and_database() -> None:
         database.lose_commit(applied=True)
         database.refuse_new_connections()
-        pool._background_engine.dispose()
+        drop_idle_connections(pool)
 
     strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
     with make_pool(scenario, pause=strike, resolve_timeout_ms=100) as pool:
@@ -396,7 +404,7 @@ def test_a_forked_child_has_ids_of_its_own(scenario: Scenario, database: Databas
     assert written(scenario) == {"1", "2", "3"}
 
 
-def _child_that_writes(pool: DualWriterPool, scenario: Scenario, database: Database) -> int:
+def _child_that_writes(pool: AnyPool, scenario: Scenario, database: Database) -> int:
     database.engine.dispose(close=False)
     tx = write(pool, scenario, 3)
     return 0 if tx.transactional_id == f"{prefix_of(scenario)}-1" else 1
@@ -439,9 +447,12 @@ def test_a_forked_child_does_not_end_its_parents_block(scenario: Scenario) -> No
     ],
 )
 def test_a_setting_that_is_not_one(settings: dict[str, Any], sentence: str) -> None:
-    engine = sa.create_engine("sqlite://")
+    complete = {"prefix": "p", "bootstrap_servers": "127.0.0.1:1", **settings}
     with pytest.raises(ConfigError, match=sentence):
-        DualWriterPool(engine, **{"prefix": "p", "bootstrap_servers": "127.0.0.1:1", **settings})
+        DualWriterPool(sa.create_engine("sqlite://"), **complete)
+    for made in (PsycopgDualWriterPool, AsyncPsycopgDualWriterPool):
+        with pytest.raises(ConfigError, match=sentence):
+            made("dbname=shop", **complete)
 
 
 def test_a_database_whose_clock_nobody_knows_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:

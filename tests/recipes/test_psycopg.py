@@ -703,7 +703,8 @@ def test_writers_of_both_kinds_take_an_id_over_from_one_another(scenario: Psycop
 def test_it_needs_no_sqlalchemy() -> None:
     script = (
         "import sys; sys.modules['sqlalchemy'] = None\n"
-        "import dualwrite.recipes.psycopg, dualwrite.recipes.psycopg_async"
+        "from dualwrite import AsyncPsycopgDualWriter, AsyncPsycopgDualWriterPool\n"
+        "from dualwrite import PsycopgDualWriter, PsycopgDualWriterPool\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
