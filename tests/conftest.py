@@ -66,7 +66,6 @@ _ON_MARIADB_TOO = (
     "crash.test_split_brain",
     "recipes.test_dual_writer",
     "recipes.test_lease_table",
-    "recipes.test_lease_table",
     "recipes.test_misuse",
     "recipes.test_state_table",
     "recipes.test_whose_transaction",
@@ -75,17 +74,22 @@ _ON_MARIADB_TOO = (
 )
 
 
+_ON_PSYCOPG_TOO = ("crash.test_pool_leases", "recipes.test_pool")
+"""Where the scenario says by "psycopg" that SQLAlchemy is not used; the database is another Postgres."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Where a test needs a database, it runs on each; on MariaDB where databases differ in what is tested."""
     if "database" in metafunc.fixturenames:
-        on_mariadb = metafunc.module.__name__.removeprefix("tests.") in _ON_MARIADB_TOO
-        metafunc.parametrize("database", ["postgres", *["mariadb"] * on_mariadb, "sqlite"], indirect=True)
+        module = metafunc.module.__name__.removeprefix("tests.")
+        more = ["mariadb"] * (module in _ON_MARIADB_TOO) + ["psycopg"] * (module in _ON_PSYCOPG_TOO)
+        metafunc.parametrize("database", ["postgres", *more, "sqlite"], indirect=True)
 
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     made: Database
-    if request.param == "postgres":
+    if request.param in ("postgres", "psycopg"):
         made = PostgresDatabase(request.getfixturevalue("postgres_server"))
     elif request.param == "mariadb":
         made = MariaDbDatabase(request.getfixturevalue("mariadb_server"))
