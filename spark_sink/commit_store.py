@@ -24,7 +24,7 @@ from spark_sink.kafka_side import Claim, Ended, Ending, Verdict
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store_rows import AttemptRow, BatchRow, BatchStatus, Decided, Decision, Lease, Planned, SinkRow
 from spark_sink.store_tables import DETAIL_LENGTH, StoreTables
-from spark_sink.store_transactions import StoreTransactions, engine_for, locking
+from spark_sink.store_transactions import Intact, StoreTransactions, engine_for, locking
 
 Steps = Callable[[sa.Connection], object]
 """What somebody adds to a transaction of the store."""
@@ -212,12 +212,11 @@ class CommitStore:
         the database's errors; then nothing is decided. Raises DecisionUnknownError where only `resolve` can tell.
         """
         return self._transactions.decide(
-            lambda connection: self._decide(connection, decision, policy, inside), lambda: self.resolve(decision)
+            lambda connection, intact: self._decide(connection, decision, policy, _followed_by(intact, inside)),
+            lambda: self.resolve(decision),
         )
 
-    def _decide(
-        self, connection: sa.Connection, decision: Decision, policy: OnNewCheckpoint, inside: Steps | None
-    ) -> Decided:
+    def _decide(self, connection: sa.Connection, decision: Decision, policy: OnNewCheckpoint, inside: Steps) -> Decided:
         sink = self._locked_sink(connection, decision.sink_id)
         current = None if sink is None else sink.generation
         rules.check_generation(decision.sink_id, current, decision.generation)
@@ -231,7 +230,7 @@ class CommitStore:
         return self._decide_anew(connection, decision, claimed, inside)
 
     def _decide_anew(
-        self, connection: sa.Connection, decision: Decision, claimed: str | None, inside: Steps | None
+        self, connection: sa.Connection, decision: Decision, claimed: str | None, inside: Steps
     ) -> Decided:
         live = self._live(connection, decision.sink_id)
         losers = rules.losers(decision, live)
@@ -240,8 +239,7 @@ class CommitStore:
             self._change(connection, AttemptEvent.CHOOSE, t.attempt_id.in_(decision.winners))
         if losers:
             self._change(connection, AttemptEvent.CONDEMN, t.attempt_id.in_(losers))
-        if inside is not None:
-            inside(connection)
+        inside(connection)
         if claimed is not None:
             mine = self._sink.c.sink_id == decision.sink_id
             connection.execute(sa.update(self._sink).where(mine).values(query_id=claimed))
@@ -272,7 +270,7 @@ class CommitStore:
             self._sink.c.sink_id == decision.sink_id, chosen.scalar_subquery() == len(decision.winners)
         )
         insert = sa.insert(self._batch).from_select([*values, "generation", "done_at"], select)
-        if connection.execute(insert).rowcount != 1:
+        if connection.execute(insert, execution_options={"preserve_rowcount": True}).rowcount != 1:
             raise SinkError(
                 f"the transaction that was to decide batch {decision.batch_id} of the query {decision.query_id} was "
                 "ended by something inside it, and another one begun; nothing was decided: leave COMMIT and ROLLBACK "
@@ -471,6 +469,15 @@ class CommitStore:
             changed["live_txn_id"] = None
         may = self._attempt.c.status.in_(before(event))
         return connection.execute(sa.update(self._attempt).where(may, *where).values(changed)).rowcount
+
+
+def _followed_by(intact: Intact, inside: Steps | None) -> Steps:
+    def steps(connection: sa.Connection) -> None:
+        if inside is not None:
+            inside(connection)
+        intact()
+
+    return steps
 
 
 def _claims(live: Sequence[AttemptRow]) -> tuple[Claim, ...]:

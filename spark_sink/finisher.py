@@ -65,7 +65,7 @@ class Finisher:
             ended, reason = self._try(left)
             committed += _count(ended, Ending.COMMITTED)
             aborted += _count(ended, Ending.ABORTED)
-            left = self._left(left, ended, verdicts, reason)
+            left = self._left(left, ended, verdicts)
             if not left or not any(claim.verdict in required for claim in left):
                 break
             wait_s = next(waits, None)
@@ -93,18 +93,15 @@ class Finisher:
         return still
 
     def _left(
-        self,
-        claims: Sequence[Claim],
-        ended: Mapping[str, Ended],
-        verdicts: Collection[Verdict],
-        reason: Exception | None,
+        self, claims: Sequence[Claim], ended: Mapping[str, Ended], verdicts: Collection[Verdict]
     ) -> Sequence[Claim]:
         """What is still to be ended: asked only where not everything was."""
         if len(ended) == len(claims) and all(end.ending in _OVER for end in ended.values()):
             return ()
-        if isinstance(reason, DBAPIError):
-            return claims
-        return self._store.claims(self._sink_id, verdicts)
+        try:
+            return self._store.claims(self._sink_id, verdicts)
+        except DBAPIError:
+            return claims  # who is not wanted any more is found out when they are ended
 
     def _raise_lost(self, claims: Sequence[Claim], ended: Mapping[str, Ended]) -> None:
         for claim in claims:

@@ -64,13 +64,17 @@ def _new_engine(url: sa.URL) -> sa.Engine:
     return sa.create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
 
 
+Intact = Callable[[], None]
+"""Raises RecipeError or IllegalStateError where a transaction cannot be the decision any more."""
+
+
 class StoreTransactions:
     """Transactions on one engine, each of which excludes what it must from the first statement on."""
 
     def __init__(self, engine: sa.Engine, tables_exist: Callable[[], bool]) -> None:
-        self._engine = engine
+        self._engine = _seeing_now(engine)
         self._tables_exist = tables_exist
-        watch(engine)
+        watch(self._engine)
 
     def read(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
         """Carry out `steps`, which only read."""
@@ -93,18 +97,20 @@ class StoreTransactions:
 
         return self._explained(lambda: self._repeated(once))
 
-    def decide(self, steps: Callable[[sa.Connection], ResultT], resolve: Callable[[], ResultT | None]) -> ResultT:
+    def decide(
+        self, steps: Callable[[sa.Connection, Intact], ResultT], resolve: Callable[[], ResultT | None]
+    ) -> ResultT:
         """As `write`, for steps of which a part is the caller's: nothing in them can end the transaction.
 
-        Where COMMIT got no answer, `resolve` finds out what became of it: the result, or None where it had no effect.
+        They are given a function that raises where something did so, or failed and was swallowed. Where COMMIT got no
+        answer, `resolve` finds out what became of it: the result, or None where it had no effect.
         """
 
         def once() -> ResultT:
             work = UnitOfWork(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
             try:
                 _exclude_other_writers(work.connection)
-                result = steps(work.connection)
-                work.assert_intact()
+                result = steps(work.connection, work.assert_intact)
                 work.commit()
                 return result
             except BaseException as error:
@@ -156,6 +162,14 @@ def _resolved(resolve: Callable[[], ResultT | None], lost: Exception) -> ResultT
     if result is None:
         raise lost
     return result
+
+
+def _seeing_now(engine: sa.Engine) -> sa.Engine:
+    """What is read after a lock was granted must be as new as the lock.
+
+    MySQL's default does that in transactions that begin with a locking reading, as all of the store do.
+    """
+    return engine.execution_options(isolation_level="READ COMMITTED") if engine.dialect.name == "postgresql" else engine
 
 
 def _exclude_other_writers(connection: sa.Connection) -> None:

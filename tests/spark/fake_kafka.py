@@ -1,8 +1,8 @@
 """Kafka in memory: its rules of epochs and fencing, KIP-939's keep-init, and a `KafkaSide` for one simulated process.
 
-A transaction is known by the pair under which it was begun. `init` gives the id a new epoch, which fences whoever had it
-before; with `keep` it leaves an ongoing transaction as it is. Ending a transaction gives it another one (KIP-890), so no
-pair comes twice.
+A transaction is known by the pair under which it was begun. `init` gives the id a new epoch, which fences whoever had
+it before; with `keep` it leaves an ongoing transaction as it is. Ending one gives the id another epoch (KIP-890), so
+no pair comes twice.
 """
 
 from __future__ import annotations

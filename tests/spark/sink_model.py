@@ -1,4 +1,4 @@
-"""What uses a sink, without Spark: a store, brokers in memory, and processes that can die and stall at every pause point.
+"""What uses a sink, without Spark: a store, brokers in memory, and processes that die and stall at every pause point.
 
 Processes are greenlets: one runs until it ends or stalls, so every interleaving is forced and none is left to chance. A
 process that stalls inside a database transaction keeps its locks, and whoever meets them waits for ever; so at those

@@ -1,0 +1,98 @@
+"""Spark, as far as a sink can tell: batches, tasks that are tried again, a checkpoint, and processes that are killed.
+
+A query is run until all its batches are in Spark's own commit log. It starts over after every crash, with the same
+batch ids and input, but with another number of partitions, as Spark may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeVar
+
+from spark_sink.handoff import Plan, TaskResult
+from spark_sink.pause_points import PausePoint
+from tests.spark.sink_model import Crash, Process, World, partitioned
+
+ResultT = TypeVar("ResultT")
+
+TASK_TRIES = 2
+
+
+class Killed(Enum):
+    """What dies with a crash."""
+
+    WORKER = "the Python worker: Spark tries a task again, and aborts a batch that it cannot commit"
+    APPLICATION = "driver and executors"
+
+
+@dataclass
+class Crashes:
+    """Kills the process that reaches a pause point for the n-th time, for each n in `at`; counts them all."""
+
+    at: Sequence[int] = ()
+    count: int = 0
+    struck: list[PausePoint] = field(default_factory=list)
+
+    def reach(self, point: PausePoint) -> None:
+        self.count += 1
+        if self.count in self.at:
+            self.struck.append(point)
+            raise Crash(point)
+
+
+class _ApplicationDiedError(Exception):
+    pass
+
+
+class Query:
+    """A streaming query into `world`; `batches` is its input."""
+
+    def __init__(self, world: World, batches: Sequence[Sequence[int]], crashes: Crashes, killed: Killed) -> None:
+        self._world = world
+        self._batches = batches
+        self._crashes = crashes
+        self._killed = killed
+        self._committed = 0
+        self._starts = 0
+
+    def run(self) -> None:
+        while self._committed < len(self._batches):
+            self._starts += 1
+            try:
+                self._run_batch(self._committed)
+            except _ApplicationDiedError:
+                continue
+            self._committed += 1
+
+    def _run_batch(self, batch_id: int) -> None:
+        values = self._batches[batch_id]
+        plan = self._in_process(lambda process: process.plan())
+        if plan is None:
+            raise _ApplicationDiedError
+        parts = partitioned(values, 1 + self._starts % 3)
+        results = [self._write(plan, batch_id, number, part) for number, part in enumerate(parts)]
+        delivered = [result for result in results if result is not None]
+        if len(delivered) < len(results) or not self._commit(delivered, batch_id, values):
+            self._in_process(lambda process: process.abort(delivered, batch_id))
+            raise _ApplicationDiedError
+
+    def _write(self, plan: Plan, batch_id: int, partition: int, values: Sequence[int]) -> TaskResult | None:
+        for _ in range(TASK_TRIES):
+            result = self._in_process(lambda process: process.write(plan, batch_id, partition, values))
+            if result is not None:
+                return result
+        return None
+
+    def _commit(self, results: Sequence[TaskResult], batch_id: int, values: Sequence[int]) -> bool:
+        return self._in_process(lambda process: process.commit(results, batch_id, values)) is not None
+
+    def _in_process(self, call: Callable[[Process], ResultT]) -> ResultT | None:
+        """What it returns, or None where it was killed."""
+        try:
+            return call(self._world.process(self._crashes.reach))
+        except Crash as crash:
+            if self._killed is Killed.APPLICATION:
+                raise _ApplicationDiedError from crash
+            return None
