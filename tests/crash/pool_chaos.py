@@ -2,10 +2,10 @@
 
     python -m tests.crash.pool_chaos --seconds 600
 
-Workers do dual writes without a pause while a seeded director sends SIGKILL to them, to Postgres and to the emulator,
-and starts again what it has killed. Then comes calm, in which everything must come right without anybody's help: table
-and topic are compared record by record, every caller must have been told the truth, no transaction may be open, no
-lease held, no slot stuck. Exit status 1 where that is not so.
+Workers, every other of them on psycopg alone, do dual writes without a pause while a seeded director sends SIGKILL to
+them, to Postgres and to the emulator, and starts again what it has killed. Then comes calm, in which everything must
+come right without anybody's help: table and topic are compared record by record, every caller must have been told the
+truth, no transaction may be open, no lease held, no slot stuck. Exit status 1 where that is not so.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ class Chaos:
 
     def _start_worker(self, number: int) -> None:
         self._lives += 1
+        name = f"w{number}.{self._lives}"
         ours, theirs = self._processes.Pipe()
-        process = self._processes.Process(target=work, args=(self._job, f"w{number}.{self._lives}", theirs))
+        process = self._processes.Process(target=work, args=(self._job, name, bool(self._lives % 2), theirs))
         process.start()
         theirs.close()
         self._workers[number] = (process, ours)

@@ -11,16 +11,21 @@ import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import sqlalchemy as sa
 
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
 from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.dual_writes import DualWrite
 from dualwrite.recipes.pool import DualTransaction, DualWriterPool
+from dualwrite.recipes.psycopg import PsycopgDualTransaction
+from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
 
 events = sa.Table("chaos_events", sa.MetaData(), sa.Column("body", sa.String(60), primary_key=True))
 
-EXPECTED = (DualWriteError, sa.exc.SQLAlchemyError)
+EXPECTED = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error)
 LEASE_MS = 2_000
 RECORDS_PER_WRITE = 2
 
@@ -42,28 +47,35 @@ class Job:
     journals: Path
 
     def pool(self, engine: sa.Engine, writers: int) -> DualWriterPool:
-        return DualWriterPool(
-            engine,
-            prefix=self.prefix,
-            max_writers=writers,
-            bootstrap_servers=self.bootstrap_servers,
-            acquire_timeout_ms=10_000,
-            lease_ms=LEASE_MS,
-            lock_timeout_ms=5_000,
-            resolve_timeout_ms=5_000,
-            max_block_ms=15_000,
-            reconnect_backoff_max_ms=200,
-        )
+        return DualWriterPool(engine, **self._settings(writers))
+
+    def psycopg_pool(self, writers: int) -> PsycopgDualWriterPool:
+        """The same, without SQLAlchemy."""
+        url = sa.make_url(self.database_url).set(drivername="postgresql")
+        return PsycopgDualWriterPool(url.render_as_string(hide_password=False), **self._settings(writers))
+
+    def _settings(self, writers: int) -> dict[str, Any]:
+        return {
+            "prefix": self.prefix,
+            "max_writers": writers,
+            "bootstrap_servers": self.bootstrap_servers,
+            "acquire_timeout_ms": 10_000,
+            "lease_ms": LEASE_MS,
+            "lock_timeout_ms": 5_000,
+            "resolve_timeout_ms": 5_000,
+            "max_block_ms": 15_000,
+            "reconnect_backoff_max_ms": 200,
+        }
 
 
 class Worker:
     """One process."""
 
-    def __init__(self, job: Job, name: str) -> None:
+    def __init__(self, job: Job, name: str, *, on_psycopg: bool) -> None:
         self._job = job
         self._name = name
-        self._engine = sa.create_engine(job.database_url, pool_size=job.writers, pool_pre_ping=True)
-        self._pool = job.pool(self._engine, job.writers)
+        engine = sa.create_engine(job.database_url, pool_size=job.writers, pool_pre_ping=True)
+        self._pool = job.psycopg_pool(job.writers) if on_psycopg else job.pool(engine, job.writers)
         self._stopped = threading.Event()
         self._journal = os.open(job.journals / f"{name}.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
@@ -85,11 +97,11 @@ class Worker:
             self._write(f"{self._name}/{thread}/{number}", give_up=chance.random() < 0.1)
 
     def _write(self, name: str, *, give_up: bool) -> None:
-        tx: DualTransaction | None = None
+        tx: DualTransaction | PsycopgDualTransaction | None = None
         try:
             with self._pool.transaction() as tx:
                 for body in bodies_of(name):
-                    tx.session.execute(sa.insert(events), {"body": body})
+                    _insert(tx, body)
                     tx.send(self._job.topic, value=body, key=name)
                 if give_up:
                     raise _GivenUpError
@@ -110,7 +122,14 @@ class _GivenUpError(Exception):
     """The block changes its mind."""
 
 
-def _told(tx: DualTransaction | None, error: Exception) -> str:
+def _insert(tx: DualTransaction | PsycopgDualTransaction, body: str) -> None:
+    if isinstance(tx, PsycopgDualTransaction):
+        tx.connection.execute("INSERT INTO chaos_events VALUES (%s)", (body,))
+    else:
+        tx.session.execute(sa.insert(events), {"body": body})
+
+
+def _told(tx: DualWrite | None, error: Exception) -> str:
     if tx is not None and tx.outcome is not None:
         return COMMITTED if tx.outcome is Outcome.COMMITTED else ROLLED_BACK
     return UNKNOWN if isinstance(error, OutcomeUnknown) else ROLLED_BACK
@@ -120,6 +139,6 @@ def bodies_of(name: str) -> list[str]:
     return [f"{name}:{index}" for index in range(RECORDS_PER_WRITE)]
 
 
-def work(job: Job, name: str, orders: Connection) -> None:
+def work(job: Job, name: str, on_psycopg: bool, orders: Connection) -> None:
     """What a worker process does."""
-    Worker(job, name).work(orders)
+    Worker(job, name, on_psycopg=on_psycopg).work(orders)
