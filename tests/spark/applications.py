@@ -1,0 +1,124 @@
+"""Applications that die at a pause point, without Spark: what they leave is left for somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from spark_sink.commit_store import CommitStore
+from spark_sink.handoff import TaskIdentity, TaskResult
+from spark_sink.options import SinkOptions, parse
+from spark_sink.pause_points import Pause, PausePoint
+from spark_sink.producer_side import ProducerSide
+from spark_sink.protocol import Sink
+
+SCHEMA = pa.schema([("value", pa.string())])
+
+
+_OF_WRITE_TOO: Final = (PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION)
+
+
+class Death(BaseException):
+    """Nothing of the application comes after it."""
+
+
+class _Once:
+    """Does something when a point is met for the first time; of those of FINISH, the one after the decision."""
+
+    def __init__(self, point: PausePoint | None, action: Callable[[], object]) -> None:
+        self.happened = False
+        self._point = point
+        self._action = action
+        self._is_decided = False
+
+    def __call__(self, met: PausePoint) -> None:
+        self._is_decided |= met is PausePoint.AFTER_DECISION
+        if met is self._point and not self.happened and (self._is_decided or met not in _OF_WRITE_TOO):
+            self.happened = True
+            self._action()
+
+
+class ApplicationWorld:
+    """Applications on one store and one broker; each query writes the partitions of a batch one after the other."""
+
+    def __init__(self, engine: sa.Engine, bootstrap_servers: str, topic: str) -> None:
+        self.engine = engine
+        self.store = CommitStore(engine)
+        self.store.create_tables()
+        self.bootstrap_servers = bootstrap_servers
+        self.topic = topic
+
+    def options(self, sink_id: str, **options: str) -> SinkOptions:
+        given = {
+            "sinkId": sink_id,
+            "topic": self.topic,
+            "commitStore.urlEnv": "NOWHERE",
+            "commit.retries": "0",
+            "txn.mode": "resume",
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "kafka.retry.backoff.ms": "5",
+        }
+        return parse(given | options)
+
+    def write(
+        self,
+        sink_id: str,
+        batch_id: int,
+        partitions: Sequence[Sequence[str]],
+        *,
+        die_at: PausePoint | None = None,
+        query_id: str = "query",
+        **options: str,
+    ) -> None:
+        """Plan, write and commit one batch, up to the first time that `die_at` is met."""
+
+        def die() -> None:
+            raise Death
+
+        try:
+            self._write(sink_id, batch_id, partitions, query_id, _Once(die_at, die), options)
+        except Death:
+            assert die_at is not None
+        else:
+            assert die_at is None, f"{die_at} was not met"
+
+    def write_beside(
+        self,
+        sink_id: str,
+        batch_id: int,
+        partitions: Sequence[Sequence[str]],
+        point: PausePoint,
+        other: Callable[[], object],
+    ) -> None:
+        """Plan, write and commit one batch; `other` runs when `point` is met for the first time."""
+        once = _Once(point, other)
+        self._write(sink_id, batch_id, partitions, "query", once, {"commit.retries": "3"})
+        assert once.happened, f"{point} was not met"
+
+    def _write(
+        self,
+        sink_id: str,
+        batch_id: int,
+        partitions: Sequence[Sequence[str]],
+        query_id: str,
+        pause: Pause,
+        options: Mapping[str, str],
+    ) -> None:
+        parsed = self.options(sink_id, **options)
+        side = ProducerSide(parsed, pause=pause)
+        try:
+            self._carry_out(Sink(parsed, self.store, side, pause=pause), batch_id, partitions, query_id)
+        finally:
+            side.close()
+
+    def _carry_out(self, sink: Sink, batch_id: int, partitions: Sequence[Sequence[str]], query_id: str) -> None:
+        plan = sink.plan(SCHEMA, query_id=query_id)
+        results: list[TaskResult] = []
+        for number, values in enumerate(partitions):
+            task = TaskIdentity(query_id, batch_id, number, number, "here")
+            rows = [pa.record_batch({"value": list(values)})] if values else []
+            results.append(sink.write(plan, task, iter(rows)))
+        sink.commit(results, query_id=query_id, batch_id=batch_id, offsets_digest=None)

@@ -1,0 +1,295 @@
+"""Recovery without the application: after its death at each step, beside it, and where there is nothing to go by."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile, VirtualClock
+from dualwrite.producer import Producer
+from spark_sink.attempt_states import AttemptStatus
+from spark_sink.completion import Completion
+from spark_sink.errors import AttemptCondemnedError, BatchLostError
+from spark_sink.pause_points import PausePoint
+from spark_sink.recovery import Action, RecoveryReport, SinkRecovery
+from spark_sink.store_rows import BatchStatus
+from tests.spark.applications import ApplicationWorld
+from tests.support.conditions import until
+from tests.support.databases import Database, unique
+from tests.support.topics import read_topic
+
+P, A = PausePoint, Action
+
+UNDECIDED = (P.AFTER_LEASE, P.AFTER_INIT, P.AFTER_SEND, P.AFTER_PREPARE, P.AFTER_PREPARED, P.COMMIT_START)
+DECIDED = (P.AFTER_DECISION, P.AFTER_TAKE_OVER, P.BEFORE_COMPLETION, P.AMONG_COMPLETIONS, P.BEFORE_STATUSES)
+
+
+class World(ApplicationWorld):
+    """With recovery."""
+
+    def __init__(self, engine: sa.Engine, emulator: Emulator) -> None:
+        topic = unique("topic")
+        emulator.create_topic(topic, 2)
+        super().__init__(engine, emulator.bootstrap_servers, topic)
+        self.emulator = emulator
+        self._admin = TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers)
+
+    def recovery(self, **options: Any) -> SinkRecovery:
+        completion = Completion(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "retry.backoff.ms": 5,
+                "transaction.two.phase.commit.enable": True,
+                "accept.bounded.guarantee": True,
+            },
+            parallelism=4,
+            step_timeout_ms=10_000,
+        )
+        return SinkRecovery(self.store, completion, self._admin, **{"min_age_ms": 0, **options})
+
+    def values(self) -> list[str]:
+        return sorted(value for _, value in read_topic(self.bootstrap_servers, self.topic))
+
+    def open_ids(self) -> list[str]:
+        states = ("Ongoing", "PrepareCommit", "PrepareAbort")
+        return sorted(t.transactional_id for t in self.emulator.transactions() if t.state in states)
+
+    def statuses(self, sink_id: str) -> list[AttemptStatus]:
+        return sorted({attempt.status for attempt in self.store.attempts(sink_id)})
+
+    def close(self) -> None:
+        self._admin.close()
+
+
+@pytest.fixture
+def world(database: Database, emulator: Emulator) -> Iterator[World]:
+    made = World(sa.create_engine(database.url), emulator)
+    yield made
+    made.close()
+    made.engine.dispose()
+
+
+@pytest.fixture
+def sqlite_world(emulator: Emulator, tmp_path: Any) -> Iterator[World]:
+    made = World(sa.create_engine(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
+    yield made
+    made.close()
+    made.engine.dispose()
+
+
+def actions(report: RecoveryReport) -> set[tuple[Action, bool]]:
+    return {(found.action, found.changed) for found in report.found}
+
+
+# ---- after a death ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", DECIDED)
+def test_what_was_decided_is_committed(world: World, point: PausePoint) -> None:
+    world.write("s", 0, [["a", "b"], ["c"]], die_at=point)
+    before = (world.emulator.transactions(), world.store.attempts("s"))
+    planned = world.recovery().plan()
+    assert (world.emulator.transactions(), world.store.attempts("s")) == before
+    assert actions(planned) == {(A.COMMIT, False)}
+    assert not planned.is_clean
+    done = world.recovery().recover()
+    assert actions(done) == {(A.COMMIT, True)}
+    assert done.is_clean
+    assert (world.values(), world.open_ids()) == (["a", "b", "c"], [])
+    assert world.statuses("s") == [AttemptStatus.COMMITTED]
+    assert [batch.status for batch in world.store.batches("s")] == [BatchStatus.DONE]
+    assert world.recovery().recover().found == ()
+
+
+@pytest.mark.parametrize("point", UNDECIDED)
+def test_what_nobody_decided_is_its_applications_unless_that_is_named(world: World, point: PausePoint) -> None:
+    world.write("s", 0, [["a"], ["b"]], die_at=point)
+    left = world.recovery().recover()
+    assert actions(left) == {(A.UNDECIDED, False)}
+    assert not left.is_clean
+    statuses = world.statuses("s")
+    assert actions(world.recovery(condemn=["s"]).plan()) == {(A.CONDEMN, False)}
+    assert world.statuses("s") == statuses
+    done = world.recovery(condemn=["s"]).recover()
+    assert actions(done) == {(A.CONDEMN, True)}
+    assert done.is_clean
+    assert (world.values(), world.open_ids()) == ([], [])
+    assert world.statuses("s") == [AttemptStatus.ABORTED]
+    world.write("s", 0, [["a"], ["b"]])  # the application comes back after all
+    assert world.values() == ["a", "b"]
+
+
+def test_what_was_condemned_is_aborted(world: World) -> None:
+    world.write("s", 0, [["a"], ["b"]], die_at=P.COMMIT_START)
+    world.write("s", 0, [["a"], ["b"]], die_at=P.AFTER_GENERATION)
+    assert actions(world.recovery().recover()) == {(A.ABORT, True)}
+    assert (world.values(), world.open_ids()) == ([], [])
+    assert world.statuses("s") == [AttemptStatus.ABORTED]
+
+
+def test_what_is_young_is_left_to_its_application(sqlite_world: World) -> None:
+    world = sqlite_world
+    world.write("decided", 0, [["a"]], die_at=P.AFTER_DECISION)
+    world.write("undecided", 0, [["b"]], die_at=P.COMMIT_START)
+    report = world.recovery(min_age_ms=3_600_000, condemn=["undecided"], sink_ids=["decided"]).recover()
+    assert actions(report) == {(A.YOUNG, False)}
+    assert report.is_clean
+    assert len(world.open_ids()) == 2
+
+
+def test_only_the_named_sinks_are_looked_at(sqlite_world: World) -> None:
+    world = sqlite_world
+    for sink_id in ("one", "two"):
+        world.write(sink_id, 0, [[sink_id]], die_at=P.AFTER_DECISION)
+    report = world.recovery(sink_ids=["one"]).recover()
+    assert ([found.sink_id for found in report.found], report.sinks) == (["one"], 1)
+    assert world.open_ids() == ["two-0-0"]
+    assert world.recovery().recover().sinks == 2
+    assert world.values() == ["one", "two"]
+
+
+# ---- beside others ------------------------------------------------------------------------------------------
+
+
+def test_a_living_committer_and_recovery_end_the_same_batch(world: World) -> None:
+    """Recovery comes in at each step of the committer's FINISH."""
+    for number, point in enumerate(DECIDED):
+        reports: list[RecoveryReport] = []
+        world.write_beside("s", number, [[f"{number}a"], [f"{number}b"]], point, recovering(world, reports))
+        assert reports
+        assert reports[0].is_clean
+    expected = [f"{number}{letter}" for number in range(len(DECIDED)) for letter in "ab"]
+    assert (world.values(), world.open_ids()) == (expected, [])
+    assert {batch.status for batch in world.store.batches("s")} == {BatchStatus.DONE}
+
+
+def recovering(world: World, reports: list[RecoveryReport]) -> Callable[[], None]:
+    return lambda: reports.append(world.recovery().recover())
+
+
+def test_a_living_application_that_is_condemned_by_mistake_loses_its_batch_and_nothing_else(world: World) -> None:
+    condemn = world.recovery(condemn=["s"])
+    with pytest.raises(AttemptCondemnedError):
+        world.write_beside("s", 0, [["a"], ["b"]], P.COMMIT_START, condemn.recover)
+    assert (world.values(), world.open_ids()) == ([], [])
+    world.write("s", 0, [["a"], ["b"]])
+    assert world.values() == ["a", "b"]
+
+
+def test_two_recoveries_at_once_end_everything_once(world: World) -> None:
+    for number in range(4):
+        world.write(f"s{number}", 0, [[f"{number}a"], [f"{number}b"]], die_at=P.AFTER_DECISION)
+    both = [world.recovery(), world.recovery()]
+    reports: list[RecoveryReport] = []
+    threads = [threading.Thread(target=lambda r=each: reports.append(r.recover())) for each in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(reports) == 2
+    assert world.recovery().recover().found == ()
+    assert world.values() == sorted(f"{number}{letter}" for number in range(4) for letter in "ab")
+    assert world.open_ids() == []
+
+
+def test_rounds_go_on_after_one_that_failed(sqlite_world: World) -> None:
+    world = sqlite_world
+    stopped, failures, heard = threading.Event(), [], []
+
+    def hear(report: RecoveryReport) -> None:
+        heard.append(report)
+        stopped.set()
+
+    def fail(error: Exception) -> None:
+        failures.append(error)
+        with world.engine.begin() as connection:
+            connection.execute(sa.text("ALTER TABLE away RENAME TO dw_sink"))
+
+    world.write("s", 0, [["a"]], die_at=P.AFTER_DECISION)
+    with world.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE dw_sink RENAME TO away"))
+    world.recovery().run(0.001, stopped=stopped, heard=hear, failed=fail)
+    assert "dualwrite spark init-store" in str(failures[0])
+    assert actions(heard[0]) == {(A.COMMIT, True)}
+
+
+# ---- what cannot be ended -----------------------------------------------------------------------------------
+
+
+def test_what_the_broker_refuses_is_reported_and_keeps_nothing_else_from_being_ended(world: World) -> None:
+    world.write("s", 0, [["a"], ["b"]], die_at=P.AFTER_DECISION)
+    world.emulator.faults.add(Fault(api="EndTxn", action=Error(53), transactional_id="s-0-0"))  # not authorized
+    report = world.recovery().recover()
+    world.emulator.faults.clear()
+    assert {(found.transactional_id, found.action) for found in report.found} == {
+        ("s-0-0", A.FAILED),
+        ("s-1-0", A.COMMIT),
+    }
+    assert not report.is_clean
+    assert all(found.error for found in report.left)
+    assert world.recovery().recover().is_clean
+    assert world.values() == ["a", "b"]
+
+
+def test_a_transaction_without_a_row_is_reported_and_left_alone(sqlite_world: World) -> None:
+    world = sqlite_world
+    ids = ["s-0-0", "s-12-3", "s-x-1", "s", "st-0-0"]
+    producers = [Producer(bootstrap_servers=world.bootstrap_servers, transactional_id=each) for each in ids]
+    for producer in producers:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(world.topic, value=b"stranger", partition=0)
+        producer.flush()
+    report = world.recovery(sink_ids=["s"], condemn=["s"]).recover()
+    assert [(found.transactional_id, found.action) for found in report.found] == [
+        ("s-0-0", A.NO_ROW),
+        ("s-12-3", A.NO_ROW),
+    ]
+    assert report.found[0].open is not None
+    assert report.found[0].open.topic_partitions == (f"{world.topic}-0",)
+    assert world.open_ids() == sorted(ids)
+    for producer in producers:
+        producer.abort_transaction()
+        producer.close()
+
+
+@pytest.fixture
+def bounded_world(tmp_path: Any) -> Iterator[World]:
+    """A broker that drops what is prepared, as Apache Kafka does without two-phase commit."""
+    with Emulator(config=BrokerConfig(profile=Profile.KAFKA_4_3), clock=VirtualClock()) as emulator:
+        made = World(sa.create_engine(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
+        yield made
+        made.close()
+        made.engine.dispose()
+
+
+def test_a_lost_transaction_is_reported_until_somebody_acknowledges_it(bounded_world: World) -> None:
+    world = bounded_world
+    world.write("s", 0, [["a"]], die_at=P.AFTER_DECISION, **{"txn.timeoutMs": "60000"})
+    world.emulator.advance_clock(80_000)
+    until(lambda: not world.open_ids())
+    for _ in range(2):
+        report = world.recovery().recover()
+        assert [(found.transactional_id, found.action) for found in report.found] == [("s-0-0", A.LOST)]
+        assert report.found[0].error
+        assert not report.is_clean
+    assert world.values() == []
+    with pytest.raises(BatchLostError):
+        world.write("s", 1, [["c"]])
+    assert world.store.acknowledge_lost("s", "query", 0)
+    assert world.recovery().recover().found == ()
+    world.write("s", 1, [["c"]])
+    assert world.values() == ["c"]
+
+
+def test_nothing_open_is_nothing_to_do(sqlite_world: World) -> None:
+    world = sqlite_world
+    world.write("s", 0, [["a"], []])
+    until(lambda: not world.open_ids())
+    report = world.recovery().recover()
+    assert (report.found, report.unseen, report.sinks, report.is_clean) == ((), (), 1, True)
