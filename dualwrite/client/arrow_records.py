@@ -35,7 +35,15 @@ class Column(NamedTuple):
     lengths: Ints
 
     def take(self, rows: Ints) -> Column:
+        if self.is_empty:
+            return self.slice(0, len(rows))
         return Column(self.array.take(pa.array(rows)), self.lengths[rows])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has nothing but nulls, and so nothing but rows that are alike."""
+        nulls: int = self.array.null_count
+        return nulls == len(self.array)
 
     def slice(self, start: int, end: int) -> Column:
         return Column(self.array.slice(start, end - start), self.lengths[start:end])
@@ -43,7 +51,11 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Checked columns of equal length. `partitions`: -1 where it is not given; `headers` are encoded."""
+    """Checked columns of equal length. `partitions`: -1 where it is not given; `headers` are encoded.
+
+    `content_sizes`: bytes of each record from its key on. `sizes`: of the records that these rows become, at most few
+    more than they will take.
+    """
 
     key: Column
     value: Column
@@ -51,6 +63,8 @@ class Rows:
     header_counts: Ints
     partitions: Ints
     timestamps_ms: Ints
+    content_sizes: Ints
+    sizes: Ints
 
     def __len__(self) -> int:
         return len(self.timestamps_ms)
@@ -63,6 +77,8 @@ class Rows:
             self.header_counts[rows],
             self.partitions[rows],
             self.timestamps_ms[rows],
+            self.content_sizes[rows],
+            self.sizes[rows],
         )
 
     def slice(self, start: int, end: int) -> Rows:
@@ -73,6 +89,8 @@ class Rows:
             self.header_counts[start:end],
             self.partitions[start:end],
             self.timestamps_ms[start:end],
+            self.content_sizes[start:end],
+            self.sizes[start:end],
         )
 
 
@@ -111,14 +129,19 @@ def _rows_of_batch(batch: Any, now_ms: int) -> Rows:
     count = batch.num_rows
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     headers, header_counts = _headers(columns.get("headers"), count)
+    key, value = _column("key", columns.get("key"), count), _column("value", columns["value"], count)
     timestamps = columns.get("timestamp", columns.get("timestamp_ms"))
+    timestamps_ms = _integers("timestamp", _milliseconds(timestamps), count, now_ms, 2**63 - 1)
+    content_sizes = _content_sizes(key, value, headers, header_counts)
     return Rows(
-        _column("key", columns.get("key"), count),
-        _column("value", columns["value"], count),
+        key,
+        value,
         headers,
         header_counts,
         _integers("partition", columns.get("partition"), count, -1, 2**31 - 1),
-        _integers("timestamp", _milliseconds(timestamps), count, now_ms, 2**63 - 1),
+        timestamps_ms,
+        content_sizes,
+        _record_sizes(content_sizes, timestamps_ms),
     )
 
 
@@ -173,9 +196,10 @@ def _headers(array: Any, count: int) -> tuple[Column, Ints]:
     names, values = (_column(f"headers.{name}", pairs.field(name), len(pairs)) for name in ("key", "value"))
     if len(pairs) and (names.lengths.min() < 0 or pairs.null_count):
         raise _refused("the column headers has a header without a name")
+    if not len(pairs):
+        return Column(pa.nulls(count, pa.large_binary()), np.zeros(count, np.int64)), np.zeros(count, np.int64)
     encoded = _joined(_varints([names.lengths]), names.array, _varints([values.lengths]), values.array)
-    ends = np.concatenate(([0], np.cumsum(counts)))
-    offsets = _offsets(encoded)[ends]
+    offsets = _offsets(encoded)[_running_total(counts)]
     buffers = [None, pa.py_buffer(offsets.astype(np.int64)), encoded.buffers()[2]]
     return Column(pa.Array.from_buffers(pa.large_binary(), count, buffers), np.diff(offsets)), counts
 
@@ -215,31 +239,71 @@ def _unsigned_sizes(numbers: npt.NDArray[np.uint64]) -> Ints:
     return sizes
 
 
-def _varints(fields: list[Ints | None]) -> Any:
-    """One byte string per row: these numbers as zigzag varints, one after the other; None: a byte of zero."""
-    rows = len(next(field for field in fields if field is not None))
-    numbers = [None if field is None else _zigzag(field) for field in fields]
-    sizes = [None if number is None else _unsigned_sizes(number) for number in numbers]
-    width = sum(1 if size is None else int(size.max(initial=1)) for size in sizes)
-    cells, used = np.zeros((rows, width), np.uint8), np.ones((rows, width), np.bool_)
-    at = 0
-    for number, size in zip(numbers, sizes, strict=True):
-        if number is None or size is None:
-            at += 1
-            continue
-        most = int(size.max(initial=1))
-        for byte in range(most):
-            more = size > byte + 1
-            cells[:, at] = ((number >> np.uint64(7 * byte)) & np.uint64(0x7F)) | (
-                more.astype(np.uint64) << np.uint64(7)
-            )
-            if byte:
-                used[:, at] = size > byte
-            at += 1
-    lengths = sum((1 if size is None else size for size in sizes), np.zeros(rows, np.int64))
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+def _varint(number: int) -> bytes:
+    """Of one number, zigzag."""
+    rest = (number << 1) ^ (number >> 63)
+    written = bytearray()
+    while rest > 0x7F:
+        written.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    written.append(rest)
+    return bytes(written)
+
+
+def _varints(fields: list[Ints]) -> Any:
+    """These numbers as zigzag varints, one after the other: a byte string per row, or one for all where they are alike.
+
+    Many are alike: no keys, no headers, values of one length, records of one moment.
+    """
+    alike = [_varint(int(numbers[0])) if numbers.min() == numbers.max() else None for numbers in fields]
+    if None not in alike:
+        return pa.scalar(b"".join(filter(None, alike)), pa.large_binary())
+    rows = len(fields[0])
+    columns = [_Cells(numbers) if same is None else same for numbers, same in zip(fields, alike, strict=True)]
+    width = sum(len(column) if isinstance(column, bytes) else column.width for column in columns)
+    cells, used = np.empty((rows, width), np.uint8), np.ones((rows, width), np.bool_)
+    lengths, at = np.zeros(rows, np.int64), 0
+    for column in columns:
+        if isinstance(column, bytes):
+            cells[:, at : at + len(column)] = np.frombuffer(column, np.uint8)
+            lengths += len(column)
+            at += len(column)
+        else:
+            column.write(cells[:, at : at + column.width], used[:, at : at + column.width])
+            lengths += column.sizes
+            at += column.width
+    offsets = _running_total(lengths)
     data = cells.ravel() if int(offsets[-1]) == cells.size else cells[used]
     return pa.Array.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+class _Cells:
+    """The varints of a column of numbers, each as wide as the longest of them."""
+
+    def __init__(self, numbers: Ints) -> None:
+        self._zigzag = _zigzag(numbers)
+        self.sizes = _unsigned_sizes(self._zigzag)
+        self.width = int(self.sizes.max())
+
+    def write(self, cells: Bytes, used: npt.NDArray[np.bool_]) -> None:
+        """Into a column of cells per byte, and which of them count."""
+        rest = self._zigzag
+        for byte in range(self.width):
+            low = rest.astype(np.uint8)
+            if byte + 1 == self.width:
+                cells[:, byte] = low
+            else:
+                cells[:, byte] = (low & 0x7F) | ((self.sizes > byte + 1).view(np.uint8) << 7)
+            if byte:
+                used[:, byte] = self.sizes > byte
+            rest = rest >> np.uint64(7)
+
+
+def _running_total(numbers: Ints) -> Ints:
+    """From 0 on, so one more than there are numbers."""
+    total = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(numbers, out=total[1:])
+    return total
 
 
 def _joined(*parts: Any) -> Any:
@@ -256,25 +320,33 @@ def _offsets(array: Any) -> Ints:
 # ---- records ----------------------------------------------------------------------------------------------------
 
 
-def _content_sizes(rows: Rows) -> Ints:
-    sizes = varint_sizes(rows.header_counts) + np.maximum(rows.headers.lengths, 0)
-    for column in (rows.key, rows.value):
-        sizes = sizes + varint_sizes(column.lengths) + np.maximum(column.lengths, 0)
+def _content_sizes(key: Column, value: Column, headers: Column, header_counts: Ints) -> Ints:
+    """Bytes from the length of the key on."""
+    sizes = varint_sizes(header_counts) + headers.lengths
+    for column in (key, value):
+        sizes += varint_sizes(column.lengths) + np.maximum(column.lengths, 0)
     return sizes
+
+
+def _record_sizes(content_sizes: Ints, timestamps_ms: Ints) -> Ints:
+    """At most few bytes too many: the place of a record in its batch, and so its deltas, are not known yet."""
+    if not len(content_sizes):
+        return content_sizes
+    spread = np.array([int(timestamps_ms.max()) - int(timestamps_ms.min())])
+    body = content_sizes + (1 + int(varint_sizes(spread)[0]) + _OFFSET_DELTA_BYTES)
+    return varint_sizes(body) + body
 
 
 def _encode(rows: Rows, starts: Ints) -> tuple[Any, Ints]:
     """The records of several batches, which begin at these rows: their bytes, and where each record begins there."""
-    places = np.arange(len(rows))
-    first = starts[np.searchsorted(starts, places, side="right") - 1]
-    time_deltas, offset_deltas = rows.timestamps_ms - rows.timestamps_ms[first], places - first
-    lengths = 1 + varint_sizes(time_deltas) + varint_sizes(offset_deltas) + _content_sizes(rows)
-    parts = [_varints([lengths, None, time_deltas, offset_deltas, rows.key.lengths])]
-    if rows.key.array.null_count < len(rows):
-        parts.append(rows.key.array)
-        parts.append(_varints([rows.value.lengths]))
+    first = np.repeat(starts, np.diff(starts, append=len(rows)))
+    time_deltas, offset_deltas = rows.timestamps_ms - rows.timestamps_ms[first], np.arange(len(rows)) - first
+    lengths = 1 + varint_sizes(time_deltas) + varint_sizes(offset_deltas) + rows.content_sizes
+    before_key = [lengths, np.zeros(1, np.int64), time_deltas, offset_deltas, rows.key.lengths]
+    if rows.key.is_empty:
+        parts = [_varints([*before_key, rows.value.lengths])]
     else:
-        parts = [_varints([lengths, None, time_deltas, offset_deltas, rows.key.lengths, rows.value.lengths])]
+        parts = [_varints(before_key), rows.key.array, _varints([rows.value.lengths])]
     parts += [rows.value.array, _varints([rows.header_counts])]
     if rows.header_counts.any():
         parts.append(rows.headers.array)
@@ -292,7 +364,7 @@ class Planned(NamedTuple):
     def batches(self, *, transactional: bool) -> Iterator[EncodedBatch]:
         """Encoded as they are asked for, some megabytes at a time."""
         ends = [*self.starts[1:], len(self.rows)]
-        sizes = np.cumsum(row_sizes(self.rows))
+        sizes = np.cumsum(self.rows.sizes)
         at = 0
         while at < len(self.starts):
             limit = int(sizes[ends[at] - 1]) + _ENCODED_AT_ONCE_BYTES
@@ -327,35 +399,24 @@ def batch_starts(sizes: Ints, limit: int) -> list[int]:
     return starts
 
 
-def row_sizes(rows: Rows) -> Ints:
-    """Bytes of the records that these rows become, at most few more than they will take."""
-    if not len(rows):
-        return np.zeros(0, np.int64)
-    spread = np.array([int(rows.timestamps_ms.max() - rows.timestamps_ms.min())])
-    # the place of a record in its batch, and so the sizes of its deltas, are not known yet
-    body = 1 + int(varint_sizes(spread)[0]) + _OFFSET_DELTA_BYTES + _content_sizes(rows)
-    return varint_sizes(body) + body
-
-
 def check_sizes(rows: Rows, limits: Limits, batch_overhead: int, first_row: int) -> None:
     """`InvalidRecordError` names the largest row when it is too large for a request."""
-    sizes = row_sizes(rows)
-    if len(rows) and int(sizes.max()) + batch_overhead > limits.max_request_size:
-        row = int(sizes.argmax())
+    if len(rows) and int(rows.sizes.max()) + batch_overhead > limits.max_request_size:
+        row = int(rows.sizes.argmax())
         raise _refused(
-            f"the record in row {first_row + row} takes up to {int(sizes[row]) + batch_overhead} bytes, "
+            f"the record in row {first_row + row} takes up to {int(rows.sizes[row]) + batch_overhead} bytes, "
             f"more than max.request.size={limits.max_request_size}"
         )
 
 
 def plan(rows: Rows, limits: Limits, batch_overhead: int) -> Iterator[Planned]:
     """What goes where, once every row has a partition."""
-    sizes = row_sizes(rows)
     room = limits.batch_size - batch_overhead
     for partition in np.unique(rows.partitions).tolist():
-        mine = np.flatnonzero(rows.partitions == partition)
-        whole = len(mine) == len(rows)
-        yield Planned(partition, rows if whole else rows.take(mine), batch_starts(sizes[mine], room))
+        places = np.flatnonzero(rows.partitions == partition)
+        first, end = int(places[0]), int(places[-1]) + 1
+        mine = rows.slice(first, end) if end - first == len(places) else rows.take(places)
+        yield Planned(partition, mine, batch_starts(mine.sizes, room))
 
 
 # ---- partitions -------------------------------------------------------------------------------------------------

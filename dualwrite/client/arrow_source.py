@@ -17,7 +17,6 @@ from dualwrite.client.arrow_records import (
     check_sizes,
     key_bytes,
     plan,
-    row_sizes,
     rows_of,
 )
 from dualwrite.client.encoded_batch import HEADER_BYTES, EncodedBatch
@@ -97,7 +96,7 @@ class ArrowSource:
 
     def _fill(self, rows: Rows, keyless: Ints, partitions: int) -> Ints:
         """One partition after the other, a batch for each (KIP-480)."""
-        starts = batch_starts(row_sizes(rows)[keyless], self._limits.batch_size - HEADER_BYTES)
+        starts = batch_starts(rows.sizes[keyless], self._limits.batch_size - HEADER_BYTES)
         turns = np.searchsorted(np.array(starts), np.arange(len(keyless)), side="right") - 1
         first = self._engine.choice.choose(self._bulk.topic, None, partitions)
         chosen: Ints = (first + turns) % partitions

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
-from dualwrite.client.arrow_records import Limits, batch_starts, check_sizes, plan, row_sizes, rows_of, varint_sizes
+from dualwrite.client.arrow_records import Limits, batch_starts, check_sizes, plan, rows_of, varint_sizes
 from dualwrite.client.batch_builder import builder_factory, stamp_and_build
 from dualwrite.client.encoded_batch import HEADER_BYTES
 
@@ -122,7 +122,7 @@ def test_a_null_may_cover_bytes() -> None:
 @settings(max_examples=50, deadline=None)
 def test_sizes_are_never_underestimated(rows: list[Row]) -> None:
     (columns,) = rows_of(table(rows), NOW_MS)
-    assert int(row_sizes(columns).sum()) + HEADER_BYTES >= len(from_builder(rows))
+    assert int(columns.sizes.sum()) + HEADER_BYTES >= len(from_builder(rows))
     check_sizes(columns, Limits(1, 10_000_000), HEADER_BYTES, 0)
 
 
