@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
+from dualwrite.recipes import pool_telemetry
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.dual_writes import (
     DualWrite,
@@ -30,6 +31,7 @@ from dualwrite.recipes.pool_settings import NewWrites, PoolSettings
 from dualwrite.recipes.pool_status import Counts, PoolStatus
 from dualwrite.recipes.slot_keeper import SlotKeeper
 from dualwrite.recipes.slot_shelf import PooledSlot, SlotShelf
+from dualwrite.recipes.telemetry import count_timeout, wait_for_slot
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class PooledWrites:
             new_writes=new_writes,
             runtime=runtime,
         )
+        pool_telemetry.observe(self)
 
     def status(self) -> PoolStatus:
         """What goes on now, and the sums since the pool was made."""
@@ -108,6 +111,10 @@ class PooledWrites:
         here."""
         self._is_the_parents = True
 
+    @property
+    def is_of_this_process(self) -> bool:
+        return not self._is_the_parents
+
     def assert_of_this_process(self) -> None:
         """Raise IllegalStateError in a forked child, for a block that its parent had begun."""
         if self._is_the_parents:
@@ -119,8 +126,9 @@ class PooledWrites:
     async def take_slot(self, block: Block) -> None:
         """Raises PoolTimeoutError, and what the database says when a slot is leased."""
         if block.slot is None:
-            await self._wait_for_turn()
-            block.slot = await self._slot_for_turn()
+            with wait_for_slot(self.prefix):
+                await self._wait_for_turn()
+                block.slot = await self._slot_for_turn()
 
     async def commit(self, block: Block, write: DualWrite) -> None:
         """Commit both sides, or roll back both and raise why."""
@@ -182,6 +190,7 @@ class PooledWrites:
             raise
         if not turn.granted and self._shelf.withdraw(turn):
             self._counts.timeouts += 1
+            count_timeout(self.prefix)
             raise self._timeout()
 
     def _timeout(self) -> PoolTimeoutError:
@@ -275,6 +284,7 @@ class PooledWrites:
             )
         await self._keeper.stop()
         await self._keeper.give_up_all()
+        pool_telemetry.forget(self)
 
 
 def _lowest_missing(leases: list[Lease]) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes import pool_telemetry
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
@@ -67,6 +69,18 @@ class Instruments:
             "dualwrite.in_doubt", [self._count], "{transaction}", "dual writes of this process that are in doubt"
         )
         meter.create_observable_gauge("dualwrite.in_doubt.age", [self._ages], "s", "for how long, by transactional id")
+        self.pool_wait: Final = meter.create_histogram(
+            "dualwrite.pool.wait.duration", "s", "until a block had its slot, or none in time, by prefix"
+        )
+        self.pool_timeouts: Final = meter.create_counter(
+            "dualwrite.pool.timeouts", "{block}", "blocks that got no slot in time, by prefix"
+        )
+        meter.create_observable_gauge(
+            "dualwrite.pool.slots", [pool_telemetry.slots], "{slot}", "slots of this process, by prefix and state"
+        )
+        meter.create_observable_gauge(
+            "dualwrite.pool.waiting", [pool_telemetry.waiting], "{block}", "blocks that wait for a slot, by prefix"
+        )
 
     def in_doubt(self, transactional_id: str) -> None:
         """From now on, unless it was so before."""
@@ -191,6 +205,27 @@ def count_consumed(outcome: str, records: int) -> None:
     found = instruments()
     if found is not None:
         found.consumed.add(records, {"outcome": outcome})
+
+
+@contextmanager
+def wait_for_slot(prefix: str) -> Iterator[None]:
+    """While a block of a pool waits for its slot."""
+    found = instruments()
+    if found is None:
+        yield
+        return
+    since_s = found.clock_s()
+    try:
+        yield
+    finally:
+        found.pool_wait.record(found.clock_s() - since_s, {"prefix": prefix})
+
+
+def count_timeout(prefix: str) -> None:
+    """A block of a pool got no slot in time."""
+    found = instruments()
+    if found is not None:
+        found.pool_timeouts.add(1, {"prefix": prefix})
 
 
 @cache

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,11 +18,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from dualwrite.broker_emulator.faults import Error, Fault
-from dualwrite.errors import OutcomeUnknown
-from dualwrite.recipes import telemetry
+from dualwrite.errors import OutcomeUnknown, PoolTimeoutError
+from dualwrite.recipes import blocking, telemetry
 from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.pooled_writes import Block
 from dualwrite.recipes.slot import SlotState
 from tests.crash.scenario import AtPoint, Predecessor, Scenario
+from tests.recipes.pools import make_pool, write, written
+from tests.support.conditions import until
 
 
 class Heard:
@@ -62,6 +67,11 @@ class Heard:
             point.attributes["messaging.kafka.transactional_id"]: point.value
             for point in self.points("dualwrite.in_doubt.age")
         }
+
+    @property
+    def slots(self) -> dict[tuple[str, str], int]:
+        points = self.points("dualwrite.pool.slots")
+        return {(point.attributes["prefix"], point.attributes["state"]): point.value for point in points}
 
     @property
     def spans(self) -> list[Any]:
@@ -175,6 +185,57 @@ def test_a_writer_that_was_fenced(heard: Heard, scenario: Scenario) -> None:
         scenario.write(other, 2)
         scenario.write(writer, 3)
     assert heard.sums("dualwrite.fenced") == {"": 1}
+
+
+def test_a_pool_tells_what_its_slots_and_its_blocks_do(heard: Heard, scenario: Scenario) -> None:
+    if scenario.database.engine.dialect.name == "sqlite":
+        pytest.skip("one dual write at a time, so that none waits for a slot")
+    holds, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        heard.now_s += 3
+        holds.set()
+        assert go.wait(30)
+
+    pause = AtPoint(PausePoint.AFTER_BEGIN, hold)
+    with (
+        make_pool(scenario, prefix="told", max_writers=1, pause=pause) as pool,
+        make_pool(scenario, prefix="told", max_writers=1, acquire_timeout_ms=0) as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        holder = threads.submit(write, pool, scenario, 1)
+        assert holds.wait(30)
+        waiter = threads.submit(write, pool, scenario, 2)
+        until(lambda: pool.status.waiting == 1)
+        heard.now_s += 4
+        write(other, scenario, 3)
+        assert heard.slots == {("told", "in_use"): 1, ("told", "idle"): 1, ("told", "set_aside"): 0}
+        assert [(point.value, point.attributes["prefix"]) for point in heard.points("dualwrite.pool.waiting")] == [
+            (1, "told")
+        ]
+        go.set()
+        holder.result()
+        waiter.result()
+        (waits,) = heard.points("dualwrite.pool.wait.duration")
+        assert (waits.count, waits.sum, waits.attributes) == (3, 4, {"prefix": "told"})
+        scenario.emulator.faults.add(Fault(api="EndTxn", action=Error(120), count=None))
+        write(pool, scenario, 4)
+        assert heard.slots == {("told", "in_use"): 0, ("told", "idle"): 1, ("told", "set_aside"): 1}
+        scenario.emulator.faults.clear()
+        until(lambda: not pool.status.set_aside)
+    assert heard.slots == {}
+    assert written(scenario) == {"1", "2", "3", "4"}
+
+
+def test_a_block_that_waited_in_vain_is_counted(heard: Heard, scenario: Scenario) -> None:
+    with make_pool(scenario, prefix="told", max_writers=1, acquire_timeout_ms=0) as pool:
+        blocking.run(pool._writes.take_slot(Block()))
+        with pytest.raises(PoolTimeoutError):
+            write(pool, scenario, 1)
+        (told,) = heard.points("dualwrite.pool.timeouts")
+        assert (told.value, told.attributes) == (1, {"prefix": "told"})
+        (slot,) = pool._writes._shelf.all_slots()
+        pool._writes._keeper.put_back(slot)
 
 
 def test_what_was_consumed_is_counted(heard: Heard) -> None:
