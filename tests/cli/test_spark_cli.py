@@ -1,0 +1,276 @@
+"""`dualwrite spark ...`: what applications left is shown and ended, by keys and exit codes for programs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
+from dualwrite.producer import Producer
+from spark_sink.pause_points import PausePoint
+from spark_sink.store_tables import StoreTables
+from tests.cli.conftest import Call, assert_one_line, ended, process
+from tests.spark.applications import ApplicationWorld
+from tests.support.conditions import until
+from tests.support.databases import Database, unique
+from tests.support.topics import read_topic
+
+NAMES = [table.name for table in StoreTables(None).metadata.sorted_tables]
+
+REPORT_KEYS = {"applied", "clean", "sinks", "unseen", "found"}
+FOUND_KEYS = {
+    *("sink", "query", "batch", "transactional_id", "status", "action", "changed", "left"),
+    *("state", "pair", "age_ms", "topic_partitions", "error"),
+}
+VIEW_KEYS = {
+    *("sink", "generation", "query", "quiet_ms", "newest_batch"),
+    *("in_doubt", "lost", "attempts", "open", "no_row"),
+}
+ATTEMPT_KEYS = {
+    *("query", "batch", "partition", "transactional_id", "status", "pair", "records", "host", "age_ms", "detail"),
+}
+
+
+class World(ApplicationWorld):
+    """With the options that lead to it."""
+
+    def __init__(self, url: sa.URL, emulator: Emulator) -> None:
+        topic = unique("topic")
+        emulator.create_topic(topic, 2)
+        super().__init__(sa.create_engine(url), emulator.bootstrap_servers, topic)
+        self.emulator = emulator
+        self.store_options = ("--database", url.render_as_string(hide_password=False))
+        self.reach = ("--bootstrap-server", emulator.bootstrap_servers, *self.store_options)
+
+    def values(self) -> list[str]:
+        return sorted(value for _, value in read_topic(self.bootstrap_servers, self.topic))
+
+    def open_ids(self) -> list[str]:
+        return sorted(t.transactional_id for t in self.emulator.transactions() if t.state == "Ongoing")
+
+
+@pytest.fixture
+def world(database: Database, emulator: Emulator) -> Iterator[World]:
+    made = World(database.url, emulator)
+    yield made
+    made.engine.dispose()
+
+
+@pytest.fixture
+def sqlite_world(emulator: Emulator, tmp_path: Path) -> Iterator[World]:
+    made = World(sa.make_url(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
+    yield made
+    made.engine.dispose()
+
+
+def test_it_needs_no_spark_and_no_java() -> None:
+    script = (
+        "import sys\n"
+        "class Nowhere:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('pyspark', 'pyarrow', 'pandas', 'numpy'):\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Nowhere())\n"
+        "from dualwrite.cli.root import cli\n"
+        "cli(['spark', 'init-store', '--sql', '--dialect', 'postgresql'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("CREATE TABLE") == 3
+
+
+# ---- init-store ---------------------------------------------------------------------------------------------
+
+
+def test_tables_are_created_once(call: Call, database: Database) -> None:
+    url = database.url.render_as_string(hide_password=False)
+    first, second = (call("spark", "init-store", "--database", url) for _ in range(2))
+    assert first.out.splitlines() == [f"{name}: created" for name in NAMES]
+    assert second.out.splitlines() == [f"{name}: was there" for name in NAMES]
+    assert (first.code, second.code) == (0, 0)
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mysql", "mariadb", "sqlite"])
+def test_the_ddl_of_every_dialect(call: Call, dialect: str, tmp_path: Path) -> None:
+    done = call("spark", "init-store", "--sql", "--dialect", dialect)
+    assert [line.split()[2] for line in done.out.splitlines() if line.startswith("CREATE")] == NAMES
+    if dialect == "sqlite":
+        engine = sa.create_engine(f"sqlite:///{tmp_path / 'by_hand.db'}")
+        with engine.begin() as connection:
+            for statement in done.out.split(";"):
+                if statement.strip():
+                    connection.execute(sa.text(statement))
+        assert StoreTables(None).exist(engine)
+
+
+def test_a_schema_is_named(call: Call) -> None:
+    done = call("spark", "init-store", "--sql", "--dialect", "postgresql", "--schema", "sinks")
+    assert "CREATE TABLE sinks.dw_batch" in done.out
+
+
+# ---- recover ------------------------------------------------------------------------------------------------
+
+
+def test_dry_then_apply_then_nothing(world: World, call: Call) -> None:
+    world.write("s", 0, [["a"], ["b"]], die_at=PausePoint.AFTER_DECISION)
+    recover = ("spark", "recover", *world.reach, "--min-age", 0)
+    dry = call(*recover)
+    assert dry.code == 1
+    assert dry.out.splitlines()[0].split()[:7] == [
+        *("Sink", "Query", "Batch", "TransactionalId", "Status", "Action", "Done"),
+    ]
+    assert dry.out.splitlines()[1].split()[:8] == [
+        *("s", "query", "0", "s-0-0", "COMMITTING", "commit", "no", "Ongoing"),
+    ]
+    assert "2 left" in dry.out
+    assert "--apply" in dry.out
+    assert world.open_ids() == ["s-0-0", "s-1-0"]
+    applied = call(*recover, "--apply")
+    assert (applied.code, applied.out.splitlines()[-1]) == (0, "2 ended, 0 left, 1 sinks looked at")
+    again = call(*recover, "--apply", "--json")
+    assert again.document == {"applied": True, "clean": True, "sinks": 1, "unseen": [], "found": []}
+    assert (world.values(), world.open_ids()) == (["a", "b"], [])
+
+
+def test_what_is_undecided_is_ended_only_where_its_sink_is_named(world: World, call: Call) -> None:
+    world.write("s", 0, [["a"]], die_at=PausePoint.COMMIT_START)
+    recover = ("spark", "recover", *world.reach, "--apply", "--json")
+    left = call(*recover, "--min-age", 0)
+    assert (left.code, left.document.keys()) == (1, REPORT_KEYS)
+    (found,) = left.document["found"]
+    assert found.keys() == FOUND_KEYS
+    assert (found["action"], found["status"], found["left"]) == ("undecided", "PREPARED", True)
+    assert found["topic_partitions"] == [f"{world.topic}-{partition}" for partition in (0, 1)][0:1] or found["state"]
+    young = call(*recover, "--condemn", "s")
+    assert (young.code, young.document["found"][0]["action"]) == (0, "young")
+    assert world.open_ids() == ["s-0-0"]
+    gone = call(*recover, "--condemn", "s", "--min-age", 0)
+    assert (gone.code, gone.document["found"][0]["action"], gone.document["found"][0]["changed"]) == (
+        0,
+        "condemn",
+        True,
+    )
+    assert (world.values(), world.open_ids()) == ([], [])
+
+
+def test_rounds_go_on_until_it_is_told_to_stop(world: World) -> None:
+    running = process("spark", "recover", *world.reach, "--apply", "--json", "--min-age", 0, "--interval", 0.05)
+    try:
+        assert running.stdout is not None
+        assert json.loads(running.stdout.readline())["clean"]
+        world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
+        until(lambda: any(found["changed"] for found in json.loads(running.stdout.readline())["found"]))
+    finally:
+        running.send_signal(signal.SIGTERM)
+        done = ended(running)
+    assert (done.code, done.err) == (0, "")
+    assert world.values() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--once", "--interval", 1), "--once and --interval exclude each other"),
+        (("--condemn", "s", "--interval", 1), "--condemn is for a sink that you have looked at"),
+    ],
+)
+def test_wrong_usage_is_one_line(sqlite_world: World, call: Call, arguments: tuple[object, ...], said: str) -> None:
+    assert_one_line(call("spark", "recover", *sqlite_world.reach, *arguments), 2, said)
+
+
+def test_a_database_without_a_store_and_a_cluster_that_is_away(call: Call, tmp_path: Path, emulator: Emulator) -> None:
+    (tmp_path / "empty.db").touch()
+    url = f"sqlite:///{tmp_path / 'empty.db'}"
+    for command in ("recover", "status"):
+        done = call("spark", command, "--bootstrap-server", emulator.bootstrap_servers, "--database", url)
+        assert_one_line(done, 2, "dualwrite spark init-store")
+    World(sa.make_url(url), emulator)
+    away = ("--bootstrap-server", "127.0.0.1:1", "--timeout-ms", 200, "--database", url)
+    assert_one_line(call("spark", "recover", *away, "--sink", "s"), 2, "127.0.0.1:1")
+
+
+# ---- status -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_open_is_shown(world: World, call: Call) -> None:
+    world.write("done", 4, [["a"]])
+    world.write("doubt", 0, [["b"]], die_at=PausePoint.AFTER_DECISION)
+    world.write("open", 0, [["c"], ["d"]], die_at=PausePoint.COMMIT_START)
+    shown = call("spark", "status", *world.reach, "--json")
+    assert (shown.code, shown.document.keys()) == (0, {"unseen", "sinks"})
+    views = {view["sink"]: view for view in shown.document["sinks"]}
+    assert all(view.keys() == VIEW_KEYS for view in views.values())
+    assert (views["done"]["newest_batch"], views["done"]["attempts"], views["done"]["open"]) == (4, [], [])
+    assert [batch["batch"] for batch in views["doubt"]["in_doubt"]] == [0]
+    assert [each["transactional_id"] for each in views["open"]["open"]] == ["open-0-0", "open-1-0"]
+    assert views["open"]["attempts"][0].keys() == ATTEMPT_KEYS
+    assert [attempt["status"] for attempt in views["open"]["attempts"]] == ["PREPARED", "PREPARED"]
+    text = call("spark", "status", *world.reach, "--sink", "open").out
+    assert "open-1-0" in text
+    assert "doubt" not in text
+
+
+def test_a_transaction_without_a_row_is_shown_even_if_the_store_is_lost(sqlite_world: World, call: Call) -> None:
+    world = sqlite_world
+    with Producer(bootstrap_servers=world.bootstrap_servers, transactional_id="lost-3-0") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(world.topic, value=b"x", partition=1)
+        producer.flush()
+        shown = call("spark", "status", *world.reach, "--sink", "lost")
+        assert shown.code == 1
+        assert "no row: lost-3-0 is Ongoing" in shown.out
+        assert f"on {world.topic}-1" in shown.out
+        (view,) = call("spark", "status", *world.reach, "--sink", "lost", "--json").document["sinks"]
+        assert (view["generation"], [each["transactional_id"] for each in view["no_row"]]) == (None, ["lost-3-0"])
+        producer.abort_transaction()
+
+
+# ---- gc -----------------------------------------------------------------------------------------------------
+
+
+def test_old_batches_are_forgotten_and_the_newest_stay(world: World, call: Call) -> None:
+    for batch_id in range(4):
+        world.write("s", batch_id, [[str(batch_id)]])
+    gc = ("spark", "gc", *world.store_options, "--keep", 2)
+    dry = call(*gc)
+    assert (dry.code, dry.out.splitlines()[0]) == (0, "s: 2 batches would be forgotten")
+    assert len(world.store.batches("s")) == 4
+    assert call(*gc, "--apply", "--json").document == {"applied": True, "keep": 2, "forgotten": {"s": 2}}
+    assert [batch.batch_id for batch in world.store.batches("s")] == [3, 2]
+    assert call(*gc, "--apply").out == "s: 0 batches forgotten\n"
+
+
+# ---- acknowledge-lost ---------------------------------------------------------------------------------------
+
+
+def test_a_lost_batch_is_shown_with_the_facts_until_it_is_acknowledged(call: Call, tmp_path: Path) -> None:
+    clock = VirtualClock()
+    with Emulator(config=BrokerConfig(profile=Profile.KAFKA_4_3), clock=clock) as emulator:
+        world = World(sa.make_url(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
+        world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION, **{"txn.timeoutMs": "60000"})
+        emulator.advance_clock(80_000)
+        until(lambda: not world.open_ids())
+        lost = call("spark", "recover", *world.reach, "--apply", "--min-age", 0, "--json")
+        assert (lost.code, lost.document["found"][0]["action"]) == (1, "lost")
+        shown = call("spark", "status", *world.reach, "--json")
+        assert (shown.code, [batch["batch"] for batch in shown.document["sinks"][0]["lost"]]) == (1, [0])
+        assert "CompleteAbort" in shown.document["sinks"][0]["attempts"][0]["detail"]
+        of_batch = ("--sink", "s", "--query", "query", "--batch", 0)
+        acknowledge = ("spark", "acknowledge-lost", *world.store_options, *of_batch)
+        first, second = call(*acknowledge), call(*acknowledge)
+        assert (first.code, first.out) == (
+            0,
+            "batch 0 of the query query of the sink s: acknowledged; the query can be started\n",
+        )
+        assert (second.code, second.out) == (1, "")
+        assert "was acknowledged before" in second.err
+        assert call("spark", "status", *world.reach).code == 0
+        world.engine.dispose()
