@@ -23,7 +23,7 @@ class Moment(StrEnum):
     DECIDED = "between decision and Kafka's commit"
 
 
-_LATEST_S: Final = {Moment.STARTING: 6.0, Moment.RUNNING: 2.5, Moment.DECIDED: 2.5}
+_LATEST_S: Final = {Moment.STARTING: 6.0, Moment.RUNNING: 4.0, Moment.DECIDED: 3.0}
 
 
 @dataclass(frozen=True, slots=True)

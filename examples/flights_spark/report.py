@@ -44,7 +44,7 @@ def print_report(console: Console, result: Result, options: Options) -> None:
 
 def _table(result: Result, flights: int) -> Table:
     tally, verdicts = result.tally, result.verdicts
-    table = Table(title="Input, topic, table and totals, compared at the end of all kills", title_justify="left")
+    table = Table(title="Input, topic, table and totals, compared at the end", title_justify="left", min_width=60)
     table.add_column("")
     table.add_column("this sink", justify="right")
     table.add_column("foreachBatch,\nat least once", justify="right")

@@ -24,7 +24,7 @@ class Tables:
 
 def _tables(suffix: str, *, unique: bool) -> Tables:
     flights = sa.Table(
-        f"flight_events{suffix}",
+        f"flights{suffix}",
         METADATA,
         sa.Column("number", sa.BigInteger, primary_key=unique, autoincrement=False, nullable=False),
         sa.Column("batch", sa.BigInteger, nullable=False),
