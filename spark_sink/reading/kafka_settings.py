@@ -114,6 +114,7 @@ def connection_of_kafka_python(settings: Mapping[str, str]) -> dict[str, Any]:
         "bootstrap_servers": [f"{host}:{port}" for host, port in config.bootstrap_servers],
         "client_id": config.client_id,
         "request_timeout_ms": config.request_timeout_ms,
+        "bootstrap_timeout_ms": config.default_api_timeout_ms,
         "retry_backoff_ms": config.retry_backoff_ms,
         "reconnect_backoff_ms": config.reconnect_backoff_ms,
         "reconnect_backoff_max_ms": config.reconnect_backoff_max_ms,

@@ -119,6 +119,8 @@ class ConfluentRecords:
     """A task's side. See `Records`."""
 
     def __init__(self, settings: Mapping[str, str], group_prefix: str) -> None:
+        self._known: set[str] = set()
+        self._timeout_s = api_timeout_ms(settings) / 1000
         self._consumer = Consumer(
             {
                 "group.id": group_prefix,  # a name that librdkafka insists on
@@ -138,6 +140,7 @@ class ConfluentRecords:
         librdkafka's own position stays behind markers and aborted records; what it reports as the end of the partition
         does not.
         """
+        self._know(wanted.partition.topic)
         self._consumer.assign([confluent_kafka.TopicPartition(*wanted.partition, wanted.start)])
         patience_s = patience_ms / 1000
         deadline = time.monotonic() + patience_s
@@ -158,6 +161,15 @@ class ConfluentRecords:
                     f"though it goes on to {wanted.end}; see kafkaConsumer.pollTimeoutMs"
                 )
         self._consumer.unassign()
+
+    def _know(self, topic: str) -> None:
+        """librdkafka asks for the leader of a topic that is new to it up to a second after it was assigned."""
+        if topic not in self._known:
+            try:
+                self._consumer.list_topics(topic, timeout=self._timeout_s)
+            except KafkaException as error:
+                raise _refused(f"the topic {topic}", error) from error
+            self._known.add(topic)
 
     def close(self) -> None:
         self._consumer.close()
