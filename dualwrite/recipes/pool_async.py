@@ -33,6 +33,7 @@ from dualwrite.recipes.pooled_writes import PooledWrites
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES
 from dualwrite.recipes.sqlalchemy_async import AsyncBind, AsyncBlocks, AsyncDualTransaction, in_a_greenlet
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
+from dualwrite.recipes.transactional_async import AsyncTransactional
 from dualwrite.recipes.uninterrupted import in_a_task
 from dualwrite.recipes.unit_of_work import watch
 
@@ -145,6 +146,11 @@ class AsyncDualWriterPool:
                     await roll_back_database(tx)
                     raise
                 await self._writes.commit(block, tx)
+
+    @property
+    def transactional(self) -> AsyncTransactional:
+        """Decorates a coroutine function whose call is a dual write: `@pool.transactional`, or with settings."""
+        return AsyncTransactional(self)
 
     async def recover(self) -> list[Resolution]:
         """Complete what was left open under the ids of this prefix that no living process has; harmless at any time.

@@ -37,6 +37,7 @@ from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBu
 from dualwrite.recipes.settings import KafkaSettings
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
+from dualwrite.recipes.transactional_async import AsyncTransactional, TaskBlocks
 from dualwrite.recipes.uninterrupted import in_a_task
 from dualwrite.recipes.unit_of_work import UnitOfWork, watch
 
@@ -100,6 +101,12 @@ class AsyncDualTransaction(DualWrite):
         """The connection whose transaction is the decision; within `session.begin_nested()` it is in the savepoint."""
         return self._connection
 
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[Self]:
+        """A part that may fail by itself; as `DualTransaction.savepoint`."""
+        async with (self._session or self._connection).begin_nested():
+            yield self
+
 
 class AsyncBlocks:
     """Begins dual writes on an AsyncEngine, and gives back what they opened; how they end is for somebody else."""
@@ -118,6 +125,12 @@ class AsyncBlocks:
         self._session_factory = session_factory or (lambda: AsyncSession(engine, expire_on_commit=False))
         self._max_buffered_bytes = max_buffered_bytes
         self._serializers = serializers
+        self._open = TaskBlocks()
+
+    @property
+    def current(self) -> AsyncDualTransaction | None:
+        """The dual write whose block this task is in, the innermost."""
+        return self._open.current
 
     @asynccontextmanager
     async def begun(self, bind: AsyncBind | None) -> AsyncIterator[AsyncDualTransaction]:
@@ -125,7 +138,8 @@ class AsyncBlocks:
         tx = await self._begin(bind)
         try:
             try:
-                yield tx
+                with self._open.inside(tx):
+                    yield tx
             finally:
                 tx._records.close()
                 await in_a_task(tx._database.close())
@@ -242,6 +256,11 @@ class AsyncDualWriter:
                     await self._writes.roll_back(tx)
                     raise
                 await self._writes.commit(tx)
+
+    @property
+    def transactional(self) -> AsyncTransactional:
+        """Decorates a coroutine function whose call is a dual write: `@writer.transactional`, or with settings."""
+        return AsyncTransactional(self)
 
     async def recover(self) -> Resolution:
         """Complete what a crash left open under this transactional id, by the row; harmless at any time.

@@ -14,25 +14,19 @@ place_order("lamp")
 from __future__ import annotations
 
 import inspect
-import random
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
-from dualwrite.errors import ConfigError, IllegalStateError
-from dualwrite.recipes.database_conflicts import is_conflict
-from dualwrite.recipes.decisions import Outcome
+from dualwrite.errors import ConfigError
+from dualwrite.recipes import blocking
+from dualwrite.recipes.dual_writes import DualWrite
+from dualwrite.recipes.transactional_calls import Calls, Inside, without_tx
 
 if TYPE_CHECKING:
     from dualwrite.recipes.sqlalchemy import DualTransaction
-
-Inside = Literal["join", "savepoint", "refuse"]
-"""What a call does inside another dual write of the same writer."""
-
-_SHORTEST_PAUSE_S: Final = 0.01
 
 P = ParamSpec("P")
 SelfT = TypeVar("SelfT")
@@ -69,6 +63,30 @@ class _Writer(Protocol):
     def transaction(self) -> AbstractContextManager[DualTransaction]: ...
 
 
+class _ThreadBlocks:
+    """`Blocks` of a writer for threads, which wait."""
+
+    def __init__(self, writer: _Writer) -> None:
+        self._writer = writer
+
+    @property
+    def current(self) -> DualWrite | None:
+        return self._writer._blocks.current
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[DualWrite]:
+        with self._writer.transaction() as tx:
+            yield tx
+
+    @asynccontextmanager
+    async def savepoint(self, outer: DualWrite) -> AsyncIterator[object]:
+        with cast("DualTransaction", outer).savepoint() as part:
+            yield part
+
+    async def sleep(self, seconds: float) -> None:
+        await blocking.sleep(seconds)
+
+
 class Transactional:
     """What `writer.transactional` is: to be used as it is, or called with settings first.
 
@@ -88,13 +106,8 @@ class Transactional:
     """
 
     def __init__(self, writer: _Writer, *, retries: int = 0, inside: Inside = "join") -> None:
-        if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
-            raise ConfigError(f"retries takes a whole number of at least 0, not {retries!r}")
-        if inside not in get_args(Inside):
-            raise ConfigError(f"inside takes one of {', '.join(get_args(Inside))}, not {inside!r}")
         self._writer = writer
-        self._retries = retries
-        self._inside = inside
+        self._calls = Calls(_ThreadBlocks(writer), retries=retries, inside=inside)
 
     @overload
     def __call__(self, function: Callable[Concatenate[DualTransaction, P], ResultT], /) -> Callable[P, ResultT]: ...
@@ -111,61 +124,19 @@ class Transactional:
         return Transactional(self._writer, **settings) if function is None else self._decorated(function)
 
     def _decorated(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        signature, position = _without_tx(function)
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise ConfigError(
+                f"{function!r} returns before its body has run, so its dual write would be committed too early: "
+                "decorate a plain function, or a coroutine function with an AsyncDualWriter"
+            )
+        signature, position = without_tx(function)
 
         @wraps(function)
         def dual_write(*args: Any, **kwargs: Any) -> Any:
-            return self._run(lambda tx: function(*args[:position], tx, *args[position:], **kwargs))
+            async def body(tx: DualTransaction) -> Any:
+                return function(*args[:position], tx, *args[position:], **kwargs)
+
+            return blocking.run(self._calls.run(body))
 
         dual_write.__signature__ = signature  # type: ignore[attr-defined]
         return dual_write
-
-    def _run(self, body: Callable[[DualTransaction], Any]) -> Any:
-        outer = self._writer._blocks.current
-        if outer is None:
-            return self._run_outermost(body)
-        if self._inside == "refuse":
-            raise IllegalStateError(
-                "this function is a dual write of its own and was called inside another one; it did not run: call it "
-                'outside, or let it take part with inside="join" or inside="savepoint"'
-            )
-        if self._inside == "savepoint":
-            with outer.savepoint():
-                return body(outer)
-        try:
-            return body(outer)
-        except BaseException as error:
-            outer._database.doom(error)
-            raise
-
-    def _run_outermost(self, body: Callable[[DualTransaction], Any]) -> Any:
-        tried = 0
-        while True:
-            tx: DualTransaction | None = None
-            try:
-                with self._writer.transaction() as tx:
-                    return body(tx)
-            except Exception as error:
-                is_certain = tx is not None and tx.outcome is Outcome.ROLLED_BACK
-                if tried == self._retries or not is_certain or not is_conflict(error):
-                    raise
-            # by chance, so that those who got into each other's way do not meet again
-            time.sleep(random.uniform(0, _SHORTEST_PAUSE_S * 2**tried))
-            tried += 1
-
-
-def _without_tx(function: Callable[..., Any]) -> tuple[inspect.Signature, int]:
-    """The signature that callers see, and where `tx` goes."""
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise ConfigError(
-            f"{function!r} returns before its body has run, so its dual write would be committed too early: decorate a "
-            "plain function"
-        )
-    signature = inspect.signature(function)
-    names = list(signature.parameters)
-    if "tx" not in names[:2]:
-        raise ConfigError(
-            f"{function!r} has no place for its dual write: name its first parameter `tx`, or its second after `self`"
-        )
-    parameters = [parameter for name, parameter in signature.parameters.items() if name != "tx"]
-    return signature.replace(parameters=parameters), names.index("tx")
