@@ -1,0 +1,303 @@
+"""Where a query starts, how far a batch goes, what was lost: decided without Spark and without Kafka."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_sink.errors import SinkOptionError, SourceDataLossError, SourceReadError
+from spark_sink.reading.offsets import (
+    EARLIEST,
+    LATEST,
+    OffsetRange,
+    Offsets,
+    Partition,
+    from_json,
+    limited,
+    ranges_between,
+    split,
+    to_json,
+)
+from spark_sink.reading.options import parse
+from spark_sink.reading.planner import Planner
+
+A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+
+
+class KnownCluster:
+    """A cluster as a test wants it: by partition, beginning, last stable offset and high watermark."""
+
+    def __init__(self, logs: Mapping[Partition, tuple[int, int, int]]) -> None:
+        self.logs = dict(logs)
+        self.times: dict[Partition, int | None] = {}
+
+    def partitions(self, topics: Collection[str] | None) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for each in sorted(self.logs):
+            if topics is None or each.topic in topics:
+                found.setdefault(each.topic, []).append(each.number)
+        return found
+
+    def beginnings(self, partitions: Collection[Partition]) -> Offsets:
+        return {each: self.logs[each][0] for each in partitions}
+
+    def ends(self, partitions: Collection[Partition]) -> Offsets:
+        return {each: self.logs[each][1] for each in partitions}
+
+    def high_watermarks(self, partitions: Collection[Partition]) -> Offsets:
+        return {each: self.logs[each][2] for each in partitions}
+
+    def at_time(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int | None]:
+        return {each: self.times[each] for each in partitions}
+
+    def close(self) -> None: ...
+
+
+def planner(logs: Mapping[Partition, tuple[int, int, int]], **options: str) -> Planner:
+    given = {"kafka.bootstrap.servers": "b:1", **options}
+    if not {"subscribe", "subscribePattern", "assign"} & options.keys():
+        given["subscribe"] = ",".join(sorted({each.topic for each in logs}))
+    return Planner(parse(given), KnownCluster(logs))
+
+
+# as text
+
+
+def test_offsets_are_written_as_sparks_own_source_writes_them() -> None:
+    offsets = {Partition("a", 10): 3, B0: 0, Partition("a", 9): 2**40}
+    assert json.dumps(to_json(offsets)) == '{"a": {"9": 1099511627776, "10": 3}, "b": {"0": 0}}'
+    assert from_json(to_json(offsets)) == offsets
+
+
+offsets_of_some = st.dictionaries(
+    st.builds(Partition, st.sampled_from(["a", "b", "c-d"]), st.integers(0, 12)), st.integers(0, 2**50), max_size=8
+)
+
+
+@given(offsets_of_some)
+def test_equal_offsets_have_equal_texts(offsets: dict[Partition, int]) -> None:
+    backwards = dict(reversed(list(offsets.items())))
+    assert json.dumps(to_json(offsets)) == json.dumps(to_json(backwards))
+    assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
+
+
+# a limit
+
+
+@given(
+    st.dictionaries(
+        st.builds(Partition, st.just("a"), st.integers(0, 9)), st.tuples(st.integers(0, 999), st.integers(0, 999))
+    ),
+    st.integers(1, 2000),
+)
+def test_a_limit_is_kept_and_starves_nobody(logs: dict[Partition, tuple[int, int]], most: int) -> None:
+    start = {each: low for each, (low, _) in logs.items()}
+    end = {each: low + size for each, (low, size) in logs.items()}
+    reached = limited(start, end, most)
+    busy = [each for each in logs if end[each] > start[each]]
+    assert sum(reached.values()) - sum(start.values()) <= max(most, len(busy))
+    assert all(start[each] < reached[each] <= end[each] for each in busy)
+    assert all(reached[each] == end[each] for each in logs if each not in busy)
+
+
+def test_a_limit_is_shared_in_proportion() -> None:
+    assert limited({A0: 0, A1: 0}, {A0: 900, A1: 100}, 102) == {A0: 1 + 899 * 100 // 998, A1: 1 + 99 * 100 // 998}
+    assert limited({A0: 5, A1: 5}, {A0: 10, A1: 6}, 100) == {A0: 10, A1: 6}
+
+
+# tasks
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.integers(1, 500)), max_size=6),
+    st.one_of(st.none(), st.integers(1, 40)),
+    st.one_of(st.none(), st.integers(1, 300)),
+)
+def test_pieces_are_the_whole(sizes: list[tuple[int, int]], at_least: int | None, largest: int | None) -> None:
+    ranges = [OffsetRange(Partition("a", n), low, low + size) for n, (low, size) in enumerate(sizes)]
+    pieces = split(ranges, at_least=at_least, largest=largest)
+    assert [(each.partition, offset) for each in pieces for offset in range(each.start, each.end)] == [
+        (each.partition, offset) for each in ranges for offset in range(each.start, each.end)
+    ]
+    assert all(each.size > 0 for each in pieces)
+    if largest is not None:
+        assert all(each.size <= largest for each in pieces)
+    if at_least is not None:
+        assert len(pieces) >= min(at_least, sum(each.size for each in ranges))
+
+
+def test_large_partitions_are_cut_and_small_ones_are_not() -> None:
+    ranges = [OffsetRange(A0, 0, 900), OffsetRange(A1, 0, 100)]
+    pieces = split(ranges, at_least=10)
+    assert [each.size for each in pieces if each.partition == A0] == [100] * 9
+    assert [each.size for each in pieces if each.partition == A1] == [100]
+    assert split(ranges, at_least=2) == ranges
+
+
+def test_partitions_with_nothing_have_no_task() -> None:
+    assert ranges_between({A0: 4, A1: 2}, {A0: 4, A1: 3}) == [OffsetRange(A1, 2, 3)]
+
+
+# where a query starts
+
+
+def test_a_stream_starts_at_the_end_and_a_batch_query_at_the_beginning() -> None:
+    logs = {A0: (3, 8, 9), A1: (0, 5, 5)}
+    assert planner(logs).starting(LATEST) == {A0: 8, A1: 5}
+    assert planner(logs).starting(EARLIEST) == {A0: 3, A1: 0}
+    assert planner(logs, startingOffsets="earliest").starting(LATEST) == {A0: 3, A1: 0}
+
+
+def test_chosen_offsets_and_the_two_ends_among_them() -> None:
+    logs = {A0: (3, 8, 9), A1: (1, 5, 5), B0: (0, 2, 2)}
+    chosen = '{"a": {"0": 4, "1": -2}, "b": {"0": -1}}'
+    assert planner(logs, startingOffsets=chosen).starting(LATEST) == {A0: 4, A1: 1, B0: 2}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "named"), [('{"a": {"0": 4}}', "a-1 is"), ('{"a": {"0": 4, "1": 1, "7": 1, "8": 1}}', "a-7, a-8 are")]
+)
+def test_chosen_offsets_name_every_partition(chosen: str, named: str) -> None:
+    with pytest.raises(SinkOptionError, match=f"every partition that is read must be in it.* {named} on one side only"):
+        planner({A0: (0, 8, 8), A1: (0, 5, 5)}, startingOffsets=chosen).starting(LATEST)
+
+
+@pytest.mark.parametrize("chosen", [2, 10])
+def test_chosen_offsets_that_are_not_there(chosen: int, caplog: pytest.LogCaptureFixture) -> None:
+    written, logs = f'{{"a": {{"0": {chosen}}}}}', {A0: (3, 8, 9)}
+    with pytest.raises(SourceDataLossError, match=f"startingOffsets: a-0 has offsets 3 to 9, and not {chosen}"):
+        planner(logs, startingOffsets=written).starting(LATEST)
+    with caplog.at_level(logging.WARNING, "spark_sink"):
+        found = planner(logs, startingOffsets=written, failOnDataLoss="false").starting(LATEST)
+    assert found == {A0: 3 if chosen == 2 else 9}
+    assert "the query goes on without it" in caplog.text
+
+
+def test_a_time_to_start_at() -> None:
+    starting = planner({A0: (0, 8, 8), A1: (0, 5, 5)}, startingTimestamp="1000")
+    cluster: KnownCluster = starting._cluster  # type: ignore[assignment]
+    cluster.times = {A0: 4, A1: 2}
+    assert starting.starting(LATEST) == {A0: 4, A1: 2}
+    cluster.times = {A0: 4, A1: None}
+    with pytest.raises(SourceReadError, match="a-1 has no record as late as 1000"):
+        starting.starting(LATEST)
+
+
+def test_a_time_that_nothing_is_as_late_as() -> None:
+    starting = planner({A0: (0, 8, 8)}, startingTimestamp="1000", startingOffsetsByTimestampStrategy="latest")
+    starting._cluster.times = {A0: None}  # type: ignore[attr-defined]
+    assert starting.starting(LATEST) == {A0: 8}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("subscribe", "a,nobody"), ("assign", '{"a": [0], "nobody": [0]}'), ("assign", '{"a": [0, 4]}')],
+)
+def test_topics_that_do_not_exist(option: str, value: str) -> None:
+    with pytest.raises(SourceReadError, match=rf"{option}: (nobody|nobody-0|a-4) is not in Kafka"):
+        planner({A0: (0, 8, 8)}, **{option: value}).starting(EARLIEST)
+
+
+def test_a_pattern_is_of_whole_names_and_waits() -> None:
+    logs = {A0: (0, 8, 8), Partition("ab", 0): (0, 1, 1)}
+    assert planner(logs, subscribePattern="a").starting(EARLIEST) == {A0: 0}
+    assert planner(logs, subscribePattern="z.*").starting(EARLIEST) == {}
+
+
+# how far a batch goes
+
+
+def test_a_batch_of_a_stream_ends_at_the_last_stable_offset() -> None:
+    assert planner({A0: (0, 8, 20)}).latest({A0: 3}) == {A0: 8}
+
+
+def test_new_partitions_are_found_and_read_from_their_beginning() -> None:
+    found = planner({A0: (0, 8, 8), A1: (0, 5, 5)})
+    end = found.latest({A0: 3})
+    assert end == {A0: 8, A1: 5}
+    assert found.ranges({A0: 3}, end) == [OffsetRange(A0, 3, 8), OffsetRange(A1, 0, 5)]
+    assert found.limited({A0: 3}, end, 4) == {A0: 3 + 1 + 4 * 2 // 8, A1: 0 + 1 + 4 * 2 // 8}
+
+
+def test_new_topics_of_a_pattern_are_found() -> None:
+    found = planner({A0: (0, 8, 8), B0: (0, 2, 2)}, subscribePattern="a|b")
+    assert found.latest({A0: 8}) == {A0: 8, B0: 2}
+
+
+def test_an_open_transaction_before_a_chosen_start_means_nothing_to_read_yet() -> None:
+    waiting = planner({A0: (0, 4, 9)}, startingOffsets='{"a": {"0": 7}}')
+    assert waiting.starting(LATEST) == {A0: 7}
+    assert waiting.latest({A0: 7}) == {A0: 7}
+
+
+# what was lost
+
+
+def lost(sentence: str, found: Planner, start: Offsets, end: Offsets) -> None:
+    with pytest.raises(SourceDataLossError, match=sentence) as refused:
+        found.ranges(start, end)
+    assert "start it with failOnDataLoss=false" in str(refused.value)
+
+
+def test_the_beginning_is_gone() -> None:
+    logs = {A0: (6, 9, 9)}
+    lost("a-0 begins at offset 6 now, and offsets 2 to 5 were still to be read", planner(logs), {A0: 2}, {A0: 9})
+    assert planner(logs, failOnDataLoss="false").ranges({A0: 2}, {A0: 9}) == [OffsetRange(A0, 6, 9)]
+    assert planner(logs, failOnDataLoss="false").ranges({A0: 2}, {A0: 4}) == []
+    assert planner(logs).ranges({A0: 6}, {A0: 9}) == [OffsetRange(A0, 6, 9)]
+
+
+def test_a_new_partition_whose_beginning_is_gone() -> None:
+    logs = {A0: (0, 8, 8), A1: (2, 5, 5)}
+    lost("a-1 is new, and its first 2 offsets are gone", planner(logs), {A0: 8}, {A0: 8, A1: 5})
+    assert planner(logs, failOnDataLoss="false").ranges({A0: 8}, {A0: 8, A1: 5}) == [OffsetRange(A1, 2, 5)]
+
+
+def test_a_deleted_topic() -> None:
+    logs = {A0: (0, 8, 8)}
+    found = planner(logs, subscribe="a,b")
+    end = found.latest({A0: 8, B0: 3})
+    assert end == {A0: 8}
+    lost("b-0 of the checkpoint is not in Kafka any more", found, {A0: 8, B0: 3}, end)
+    assert planner(logs, subscribe="a,b", failOnDataLoss="false").ranges({A0: 7, B0: 3}, end) == [OffsetRange(A0, 7, 8)]
+
+
+def test_a_topic_that_was_made_anew() -> None:
+    logs = {A0: (0, 2, 2)}
+    end = planner(logs).latest({A0: 8})
+    assert end == {A0: 2}
+    lost("a-0 ends at offset 2, and was read up to 8 before: it was made anew", planner(logs), {A0: 8}, end)
+    assert planner(logs, failOnDataLoss="false").ranges({A0: 8}, end) == []
+
+
+# batch queries
+
+
+def test_a_batch_query_ends_with_what_is_committed() -> None:
+    logs = {A0: (2, 8, 20), A1: (0, 5, 5)}
+    start = planner(logs).starting(EARLIEST)
+    assert planner(logs).ending(start) == {A0: 8, A1: 5}
+    assert planner(logs, endingOffsets='{"a": {"0": 6, "1": -1}}').ending(start) == {A0: 6, A1: 5}
+
+
+def test_the_end_of_a_batch_query_is_not_before_its_start() -> None:
+    logs = {A0: (2, 8, 8)}
+    with pytest.raises(SinkOptionError, match="a-0 would be read from offset 5 to 3, which is before it"):
+        planner(logs, endingOffsets='{"a": {"0": 3}}').ending({A0: 5})
+
+
+def test_the_end_of_a_batch_query_is_not_behind_an_open_transaction() -> None:
+    logs = {A0: (2, 8, 20)}
+    with pytest.raises(SourceReadError, match="a-0 can be read up to offset 8, and not to 12: a transaction is open"):
+        planner(logs, endingOffsets='{"a": {"0": 12}}').ending({A0: 5})
+
+
+def test_a_time_to_end_at() -> None:
+    ending = planner({A0: (0, 8, 8), A1: (0, 5, 5)}, endingTimestamp="1000")
+    ending._cluster.times = {A0: 4, A1: None}  # type: ignore[attr-defined]
+    assert ending.ending({A0: 0, A1: 0}) == {A0: 4, A1: 5}
