@@ -313,6 +313,28 @@ class CommitStore:
 
         return self._transactions.write(steps)
 
+    def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int | None) -> None:
+        """Condemn the undecided attempts of a batch and, unless it is decided, end its generation.
+
+        Spark gives a batch up while tasks of it still run: one that comes late must get no transaction that nobody
+        would end until the query is started again. Without `generation`, which no task has told then, the current one
+        is meant if the sink is this query's.
+        """
+
+        def steps(connection: sa.Connection) -> None:
+            sink = self._locked_sink(connection, sink_id)
+            if sink is None:
+                return
+            part = [self._attempt.c.query_id == query_id, self._attempt.c.batch_id == batch_id]
+            if generation is not None:
+                part.append(self._attempt.c.generation == generation)
+            self._change(connection, AttemptEvent.CONDEMN, *self._live_in(sink_id), *part)
+            is_current = sink.query_id == query_id if generation is None else sink.generation == generation
+            if is_current and self._found(connection, sink_id, query_id, batch_id) is None:
+                self._renew(connection, sink, None)
+
+        self._transactions.write(steps)
+
     # ---- FINISH ---------------------------------------------------------------------------------------------
 
     def claims(self, sink_id: str, verdicts: Collection[Verdict] = tuple(Verdict)) -> tuple[Claim, ...]:

@@ -302,7 +302,7 @@ class Sink:
             return
         generations: Collection[int | None] = {result.generation for result in results} or {None}
         for generation in generations:
-            self._store.condemn(self._sink_id, query_id=query_id, batch_id=batch_id, generation=generation)
+            self._store.give_up(self._sink_id, query_id=query_id, batch_id=batch_id, generation=generation)
         self._pause(PausePoint.AFTER_CONDEMNATION)
         self._finisher.finish(None, (Verdict.ABORT,), required=())
 
