@@ -22,15 +22,15 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_sink.batch_log import log, log_batch, speak_in_worker
 from spark_sink.checkpoint import Checkpoint
 from spark_sink.errors import SinkError, SinkOptionError
-from spark_sink.handoff import BATCH_JOB_ID, Plan, TaskIdentity, TaskResult
+from spark_sink.handoff import BATCH_JOB_ID, Plan, TaskIdentity, TaskOutcome, TaskResult
 from spark_sink.open_sinks import OpenSink, sink_of
 from spark_sink.options import SinkOptions, parse
+from spark_sink.planning import check_trigger, plan_of, result_of_no_task
 from spark_sink.protocol import Sink
 from spark_sink.task_identity import streaming_task, task_of
 
@@ -76,8 +76,9 @@ class DualWriteKafka(DataSource):
             raise SinkOptionError("jobId is for batch jobs; a stream is known by its checkpoint")
         plan = None
         if _is_planner():
-            query_id = Checkpoint(self._options.checkpoint_location).query_id()
-            plan = self._plan(schema, query_id)
+            checkpoint = Checkpoint(self._options.checkpoint_location)
+            check_trigger(checkpoint)
+            plan = self._plan(schema, checkpoint.query_id())
         return StreamWriter(self._options, self.open_sink, plan)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -89,8 +90,7 @@ class DualWriteKafka(DataSource):
         return JobWriter(self._options, self.open_sink, self._plan(schema, job), job)
 
     def _plan(self, schema: StructType, query_id: str | None) -> Plan:
-        sink = sink_of(self._options, self.open_sink)
-        return sink.plan(to_arrow_schema(schema, timezone="UTC"), query_id=query_id)
+        return plan_of(sink_of(self._options, self.open_sink), self._options, schema, query_id=query_id)
 
 
 def _is_planner() -> bool:
@@ -111,6 +111,11 @@ class TaskMessage(WriterCommitMessage):
     """What a task tells the committer, as Spark wants it wrapped."""
 
     result: TaskResult
+
+
+def _results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
+    """Without the places of tasks that have said nothing."""
+    return [message.result for message in messages if isinstance(message, TaskMessage)]
 
 
 class _Writer:
@@ -136,12 +141,10 @@ class _Writer:
         summary = self._sink.commit(results, query_id=query_id, batch_id=batch_id, offsets_digest=offsets_digest)
         log_batch(self._options.sink_id, query_id, batch_id, results, summary)
 
-    def _abort(self, messages: Sequence[WriterCommitMessage | None], query_id: str | None, batch_id: int) -> None:
+    def _abort(self, results: Sequence[TaskResult], query_id: str | None, batch_id: int) -> None:
         """Never raises: Spark would show that error instead of the one that made it abort."""
-        results = [message.result for message in messages if isinstance(message, TaskMessage)]
         try:
-            known = query_id or next((result.query_id for result in results), None)
-            self._sink.abort(results, query_id=known, batch_id=batch_id)
+            self._sink.abort(results, query_id=query_id, batch_id=batch_id)
         except Exception:
             log.exception(
                 "sink %s: what batch %d has left could not be aborted now; the next batch or `dualwrite spark recover` "
@@ -160,7 +163,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """In the committer; again, with the same batch, whenever a driver dies before it has noted the batch."""
-        results = [message.result for message in messages if isinstance(message, TaskMessage)]
+        results = _results(messages)
         if len(results) < len(messages) or not results:
             raise SinkOptionError(
                 f"a task of batch {batchId} has reported nothing, so nothing is committed: the continuous trigger does "
@@ -172,7 +175,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """In the committer, also after a commit that failed, when the batch may be decided."""
-        self._abort(messages, Checkpoint(self._options.checkpoint_location).query_id(), batchId)
+        self._abort(_results(messages), Checkpoint(self._options.checkpoint_location).query_id(), batchId)
 
 
 class JobWriter(_Writer, DataSourceArrowWriter):
@@ -180,6 +183,7 @@ class JobWriter(_Writer, DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, open_sink: OpenSink, plan: Plan, job: str) -> None:
         super().__init__(options, open_sink, plan)
+        self._planned = plan
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -188,9 +192,12 @@ class JobWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """In the committer, once."""
-        results = [message.result for message in messages if isinstance(message, TaskMessage)]
-        self._commit(results, self._job, BATCH_JOB_ID, None)
+        self._commit(_results(messages) or [self._no_result], self._job, BATCH_JOB_ID, None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """In the committer."""
-        self._abort(messages, self._job, BATCH_JOB_ID)
+        self._abort(_results(messages) or [self._no_result], self._job, BATCH_JOB_ID)
+
+    @property
+    def _no_result(self) -> TaskResult:
+        return result_of_no_task(TaskOutcome.EMPTY, self._planned, self._job, BATCH_JOB_ID)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_sink.batch_log import log_batch
 from spark_sink.checkpoint import Checkpoint
@@ -24,6 +23,7 @@ from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.handoff import Plan, TaskOutcome, TaskResult
 from spark_sink.open_sinks import OpenSink, sink_of
 from spark_sink.options import SinkOptions, parse
+from spark_sink.planning import plan_of, result_of_no_task
 from spark_sink.protocol import Sink
 from spark_sink.task_identity import task_of
 
@@ -78,11 +78,11 @@ class DualWriteBatch:
         checkpoint = Checkpoint(self._options.checkpoint_location)
         query_id = self._query_id or checkpoint.query_id() or _query_id_of_driver(df)
         sink = self._sink()
-        plan = sink.plan(to_arrow_schema(df.schema, timezone="UTC"), query_id=query_id)
+        plan = plan_of(sink, self._options, df.schema, query_id=query_id)
         results: Sequence[TaskResult] = ()
         try:
             if query_id is not None and sink.is_decided(query_id, batch_id):
-                results = [_of_no_task(TaskOutcome.SKIPPED, plan, query_id, batch_id)]
+                results = [result_of_no_task(TaskOutcome.SKIPPED, plan, query_id, batch_id)]
             else:
                 results = self._written(df, plan, query_id, batch_id)
             query_id = results[0].query_id
@@ -94,6 +94,8 @@ class DualWriteBatch:
                 sql_fn=self._sql_fn,
             )
         except BaseException:
+            if query_id is not None:
+                results = results or [result_of_no_task(TaskOutcome.EMPTY, plan, query_id, batch_id)]
             sink.abort(results, query_id=query_id, batch_id=batch_id)
             raise
         log_batch(self._options.sink_id, query_id, batch_id, results, summary)
@@ -120,12 +122,7 @@ class DualWriteBatch:
                 f"batch {batch_id} has no partition, and under Spark Connect only tasks know their query; nothing was "
                 "written. Give dualwrite_batch() a query_id that is the same at every start of the query"
             )
-        return [_of_no_task(TaskOutcome.EMPTY, plan, query_id, batch_id)]
-
-
-def _of_no_task(outcome: TaskOutcome, plan: Plan, query_id: str, batch_id: int) -> TaskResult:
-    """What a task would have said if one had run: the committer must see the plan's generation."""
-    return TaskResult(outcome, plan.generation, query_id, batch_id, 0, None, 0, 0)
+        return [result_of_no_task(TaskOutcome.EMPTY, plan, query_id, batch_id)]
 
 
 def _query_id_of_driver(df: DataFrame) -> str | None:

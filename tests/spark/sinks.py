@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from tests.support.databases import unique
 
 PARTITIONS = 2
+_EPOCH_S = 1_750_000_000
 
 
 class Record(NamedTuple):
@@ -63,6 +65,7 @@ class SinkWorld:
         number = len(list(self._input.iterdir()))
         partial = self._input.parent / "partial.json"
         partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(partial, (_EPOCH_S + number, _EPOCH_S + number))  # Spark takes the oldest first
         partial.rename(self._input / f"{number:03}.json")
 
     def add_values(self, *values: str) -> None:
@@ -75,13 +78,17 @@ class SinkWorld:
 
     # queries
 
-    def writer(self, df: DataFrame, **more: str) -> DataStreamWriter:
-        """A query on this world's checkpoint that ends at the end of the input; `more` has underscores for dots."""
-        options = {**self.options, **{name.replace("_", "."): value for name, value in more.items()}}
-        options.setdefault("checkpointLocation", str(self.checkpoint))
+    def writer(self, df: DataFrame, **more: str | None) -> DataStreamWriter:
+        """A query on this world's checkpoint that ends at the end of the input.
+
+        `more` options have underscores for dots; None takes one away.
+        """
+        given = {**self.options, "checkpointLocation": str(self.checkpoint)}
+        given |= {name.replace("_", "."): value for name, value in more.items()}
+        options = {name: value for name, value in given.items() if value is not None}
         return df.writeStream.format("dualwrite-kafka").options(**options).trigger(availableNow=True)
 
-    def run(self, df: DataFrame, **more: str) -> None:
+    def run(self, df: DataFrame, **more: str | None) -> None:
         """Write all of the input. Raises what ended the query otherwise."""
         finish(self.writer(df, **more).start())
 
@@ -110,6 +117,10 @@ class SinkWorld:
         with self._engine.begin() as connection:
             connection.execute(sa.text(sql))
 
+    def tables(self) -> list[str]:
+        """Of the database; the store's come to be there with the first plan."""
+        return sa.inspect(self._engine).get_table_names()
+
     def batches(self) -> list[tuple[int, str, int]]:
         """Decided ones: id, status, records."""
         found = self.select("SELECT batch_id, status, n_records FROM dw_batch ORDER BY query_id, batch_id")
@@ -125,7 +136,7 @@ class SinkWorld:
             transaction.transactional_id
             for transaction in self.broker.transactions()
             if transaction.transactional_id.startswith(f"{self.sink_id}-")
-            and transaction.state in ("Ongoing", "PrepareCommit", "PrepareAbort")
+            and transaction.state not in ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
         ]
 
 

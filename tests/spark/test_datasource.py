@@ -1,0 +1,311 @@
+"""`writeStream.format("dualwrite-kafka")`: every row once in Kafka, whatever is replayed, retried or stopped."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from tests.spark.sinks import SinkWorld, finish
+from tests.support.conditions import until
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def test_each_batch_is_written_once_however_often_spark_replays_it(
+    spark: SparkSession, sqlite_world: SinkWorld
+) -> None:
+    world = sqlite_world
+    world.add_values("a", "b", "c", "d")
+    world.add_values("e")
+    df = world.read(spark).repartition(2)
+    world.run(df)
+    assert world.values() == ["a", "b", "c", "d", "e"]
+    assert world.batches() == [(0, "DONE", 4), (1, "DONE", 1)]
+
+    world.forget_commit(1)
+    world.run(world.read(spark).coalesce(1))
+    assert world.values() == ["a", "b", "c", "d", "e"], "replayed with other partitions"
+
+    world.add_values("f")
+    world.forget_commit(1)
+    world.run(df)
+    assert world.values() == ["a", "b", "c", "d", "e", "f"]
+    assert world.batches() == [(0, "DONE", 4), (1, "DONE", 1), (2, "DONE", 1)]
+    assert set(world.statuses()) == {"COMMITTED"}
+    assert world.open_transactions() == []
+
+
+def test_columns_say_where_a_record_goes_and_what_is_in_it(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    world = sqlite_world
+    other = world.new_topic()
+    world.add_batch(
+        {"key": None, "value": "default topic", "partition": 1},
+        {"key": "k", "value": None, "topic": other, "partition": 0, "header": "h"},
+        {"key": "k", "value": "v", "topic": other, "partition": 1},
+        {"key": "k", "value": "by its key"},
+    )
+    rows = world.read(spark, "key string, value string, topic string, partition int, header string")
+    headers = sf.when(
+        sf.col("header").isNotNull(),
+        sf.array(sf.struct(sf.col("header").alias("key"), sf.encode(sf.lit("x"), "utf-8").alias("value"))),
+    )
+    df = rows.select(
+        sf.encode("key", "utf-8").alias("key"),
+        "value",
+        sf.coalesce("topic", sf.lit(world.topic)).alias("topic"),
+        "partition",
+        headers.alias("headers"),
+    )
+    world.run(df, includeHeaders="true", topic=None)
+    mine = {record.value: record for record in world.records()}
+    assert mine.keys() == {"default topic", "by its key"}
+    assert (mine["default topic"].partition, mine["default topic"].key) == (1, None)
+    theirs = {record.partition: record for record in world.records(other)}
+    assert (theirs[0].value, theirs[0].headers) == (None, (("h", b"x"),))
+    assert (theirs[1].value, theirs[1].headers) == ("v", ())
+
+
+def test_batches_without_rows_are_decided_too(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    world = sqlite_world
+    world.add_values("a")
+    world.add_values("b")
+    df = world.read(spark).where("value <> 'a'").repartition(2)
+    world.run(df)
+    assert world.values() == ["b"]
+    assert world.batches() == [(0, "DONE", 0), (1, "DONE", 1)]
+
+
+LONG = 100_000  # Spark hands rows to a task's Python when it has 64 KiB of them, or all
+
+
+def before_the_last(df: DataFrame, last: str, action: Callable[[], None]) -> DataFrame:
+    """`df` in one partition, row by row, where `action` is carried out before the row with the value `last` comes."""
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number, value in enumerate(batch.column("value").to_pylist()):
+                if value == last:
+                    action()
+                yield batch.slice(number, 1)
+
+    return df.coalesce(1).mapInArrow(rows, df.schema)
+
+
+def wait_for(file: Path) -> None:
+    """In a task. Returns when somebody has made the file."""
+    until(file.exists, 60)
+
+
+@pytest.fixture
+def long_world(spark: SparkSession, sqlite_world: SinkWorld) -> Iterator[SinkWorld]:
+    """With one batch in it; a task has sent its first rows before it is given the last one, `z`."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    sqlite_world.add_values("a" * LONG, "b" * LONG, "z")
+    yield sqlite_world
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def initials(world: SinkWorld) -> list[str]:
+    return [str(value)[0] for value in world.values()]
+
+
+def test_a_task_that_fails_is_tried_again_and_what_it_wrote_is_aborted(
+    spark: SparkSession, long_world: SinkWorld, tmp_path: Path
+) -> None:
+    world, go, stumbled = long_world, tmp_path / "go", tmp_path / "stumbled"
+
+    def stumble() -> None:
+        wait_for(go)
+        if not stumbled.exists():
+            stumbled.touch()
+            raise RuntimeError("stumbled")
+
+    query = world.writer(before_the_last(world.read(spark), "z", stumble)).start()
+    until(lambda: world.open_transactions() != [], 60)
+    go.touch()
+    finish(query)
+    assert stumbled.exists()
+    assert initials(world) == ["a", "b", "z"]
+    assert world.statuses() == {"ABORTED": 1, "COMMITTED": 1}
+    assert world.open_transactions() == []
+
+
+def test_a_batch_that_fails_is_not_seen_and_the_next_start_writes_it(
+    spark: SparkSession, long_world: SinkWorld, tmp_path: Path
+) -> None:
+    world, go, mended = long_world, tmp_path / "go", tmp_path / "mended"
+
+    def fail() -> None:
+        wait_for(go)
+        if not mended.exists():
+            raise RuntimeError("still broken")
+
+    df = before_the_last(world.read(spark), "z", fail)
+    query = world.writer(df).start()
+    until(lambda: world.open_transactions() != [], 60)
+    go.touch()
+    with pytest.raises(StreamingQueryException, match="still broken"):
+        finish(query)
+    assert world.values() == []
+    assert world.statuses() == {"ABORTED": 2}
+    assert world.open_transactions() == [], "readers of the topic are not held up"
+
+    mended.touch()
+    world.run(df)
+    assert initials(world) == ["a", "b", "z"]
+    assert world.batches() == [(0, "DONE", 3)]
+
+
+def test_a_query_that_is_stopped_inside_a_batch_goes_on_with_it(
+    spark: SparkSession, long_world: SinkWorld, tmp_path: Path
+) -> None:
+    world, go = long_world, tmp_path / "go"
+    df = before_the_last(world.read(spark), "z", lambda: wait_for(go))
+    query = world.writer(df).start()
+    until(lambda: world.open_transactions() != [], 60)
+    query.stop()
+    assert query.exception() is None
+    assert world.values() == []
+    assert world.open_transactions() == []
+
+    go.touch()
+    world.run(df)
+    assert initials(world) == ["a", "b", "z"]
+    assert world.batches() == [(0, "DONE", 3)]
+    assert world.open_transactions() == []
+
+
+def test_a_checkpoint_that_was_restored_from_a_copy_is_refused(
+    spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path
+) -> None:
+    world = sqlite_world
+    world.add_values("a")
+    df = world.read(spark)
+    world.run(df)
+    shutil.copytree(world.checkpoint, tmp_path / "copy")
+    world.add_values("b")
+    world.run(df)
+    shutil.rmtree(world.checkpoint)
+    (tmp_path / "copy").rename(world.checkpoint)
+    world.add_values("c")
+    with pytest.raises(StreamingQueryException, match="CheckpointMismatchError"):
+        world.run(df)
+    assert world.values() == ["a", "b"]
+
+
+def test_a_new_checkpoint_is_refused_unless_it_is_to_be_adopted(
+    spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path
+) -> None:
+    world = sqlite_world
+    world.add_values("a")
+    df = world.read(spark)
+    world.run(df)
+    elsewhere = str(tmp_path / "new checkpoint")
+    with pytest.raises(StreamingQueryException, match="CheckpointMismatchError"):
+        finish(world.writer(df).option("checkpointLocation", elsewhere).start())
+    assert world.values() == ["a"]
+    world.run(df, checkpointLocation=elsewhere, onNewCheckpoint="adopt")
+    assert world.values() == ["a", "a"], "a new query begins at the beginning of its input"
+
+
+def test_table_and_topic_change_in_one_commit(spark: SparkSession, postgres_world: SinkWorld) -> None:
+    world = postgres_world
+    world.execute("CREATE TABLE balances (account text PRIMARY KEY, amount bigint NOT NULL)")
+    world.add_batch({"account": "x", "amount": 1}, {"account": "y", "amount": 2})
+    world.add_batch({"account": "x", "amount": 3})
+    rows = world.read(spark, "account string, amount bigint")
+    df = rows.select(sf.col("account").alias("key"), sf.to_json(sf.struct("*")).alias("value"), "account", "amount")
+    dual = {"dual_table": "balances", "dual_mode": "upsert", "dual_columns": "account,amount"}
+    world.run(df.repartition(2), **dual)
+    world.forget_commit(1)
+    world.run(df, **dual)
+    assert world.select("SELECT account, amount FROM balances ORDER BY account") == [("x", 3), ("y", 2)]
+    assert world.values() == ['{"account":"x","amount":1}', '{"account":"x","amount":3}', '{"account":"y","amount":2}']
+    assert world.open_transactions() == []
+
+    world.execute("ALTER TABLE balances ADD CONSTRAINT small CHECK (amount < 100)")
+    world.add_batch({"account": "y", "amount": 100})
+    with pytest.raises(StreamingQueryException, match="DualTableError"):
+        world.run(df, **dual)
+    assert world.select("SELECT amount FROM balances WHERE account = 'y'") == [(2,)]
+    assert len(world.values()) == 3, "what the table refuses is in no topic"
+
+
+REFUSALS = {
+    "unknown option": ({"sinkid2": "a"}, "append", "did you mean sinkId?"),
+    "path": ({"path": "/data"}, "append", r"start\(\) and save\(\) take no path"),
+    "jobId": ({"jobId": "a"}, "append", "jobId is for batch jobs"),
+    "update mode": ({}, "update", "does not support Update mode"),
+    "async progress tracking": (
+        {"asyncProgressTrackingEnabled": "true", "_asyncProgressTrackingOverrideSinkSupportCheck": "true"},
+        "append",
+        "asynchronous progress tracking is refused",
+    ),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_what_cannot_be_exactly_once_is_refused(spark: SparkSession, sqlite_world: SinkWorld, refusal: str) -> None:
+    world = sqlite_world
+    options, mode, sentence = REFUSALS[refusal]
+    world.add_values("a")
+    writer = world.writer(world.read(spark)).outputMode(mode).options(**options)
+    if "async" in refusal:
+        writer = writer.trigger(processingTime="0 seconds")  # Spark itself refuses the other
+    with pytest.raises(StreamingQueryException, match=sentence):
+        finish(writer.start())
+    assert world.values() == []
+
+
+def test_the_complete_mode_is_refused(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    world = sqlite_world
+    world.add_values("a")
+    df = world.read(spark).groupBy("key").agg(sf.max("value").alias("value"))
+    with pytest.raises(StreamingQueryException, match="the complete mode would replace what is in the topic"):
+        finish(world.writer(df).outputMode("complete").start())
+
+
+def test_the_continuous_trigger_is_refused_before_anything_is_noted(
+    spark: SparkSession, sqlite_world: SinkWorld
+) -> None:
+    world = sqlite_world
+    df = spark.readStream.format("rate").load().selectExpr("CAST(value AS string) AS value")
+    query = world.writer(df).trigger(continuous="100 milliseconds").start()
+    with pytest.raises(StreamingQueryException, match="the continuous and the real-time trigger do not go with"):
+        finish(query)
+
+
+WRONG_SCHEMAS = {
+    "key string": "value",
+    "key string, value bigint": "value",
+    "key array<string>, value string": "key",
+    "value string, partition string": "partition",
+    "value string, headers string": "headers",
+}
+
+
+@pytest.mark.parametrize("schema", WRONG_SCHEMAS)
+def test_a_schema_that_cannot_be_sent_is_refused_by_the_plan(
+    spark: SparkSession, sqlite_world: SinkWorld, schema: str
+) -> None:
+    world = sqlite_world
+    world.add_batch({"a": 1})
+    with pytest.raises(StreamingQueryException, match=f"SinkOptionError: the column {WRONG_SCHEMAS[schema]} is "):
+        world.run(world.read(spark, schema))
+    assert world.tables() == []
+
+
+def test_no_secret_is_shown(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    world = sqlite_world
+    world.add_values("a")
+    with pytest.raises(StreamingQueryException) as refusal:
+        world.run(world.read(spark), commitStore_url="jdbc:postgresql://db/app?password=hunter2")
+    assert "SinkOptionError" in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
