@@ -242,13 +242,17 @@ class DualWrites:
         timeout_s = -1 if self._lock_timeout_ms is None else self._lock_timeout_ms / 1000
         is_mine = self._user == threading.get_ident()
         if is_mine or not self._in_use.acquire(timeout=timeout_s):
-            raise IllegalStateError(
-                f"transactional id {self.transactional_id!r} carries another dual write "
-                + ("of this very thread" if is_mine else f"and was not free within {self._lock_timeout_ms} ms")
-                + "; nothing was written: one DualWriter carries one dual write at a time, a DualWriterPool several"
-            )
+            raise self.not_its_turn("thread", is_mine=is_mine)
         with self._while_in_use():
             yield
+
+    def not_its_turn(self, who: str, *, is_mine: bool) -> IllegalStateError:
+        """For a thread or task that waited too long, or that would wait for itself."""
+        return IllegalStateError(
+            f"transactional id {self.transactional_id!r} carries another dual write "
+            + (f"of this very {who}" if is_mine else f"and was not free within {self._lock_timeout_ms} ms")
+            + "; nothing was written: one DualWriter carries one dual write at a time, a DualWriterPool several"
+        )
 
     @contextmanager
     def _while_in_use(self) -> Iterator[None]:
