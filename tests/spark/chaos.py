@@ -1,0 +1,333 @@
+"""A query of Spark, its database and its broker are killed at random; afterwards input, topic and table must agree.
+
+    python -m tests.spark.chaos --seconds 600
+
+A streaming query writes files, as they come, to a topic and to a table, while a seeded director arms faults at the
+sink's pause points, kills workers, the JVM, Postgres and the emulator, and lets a driver that was stopped in its tracks
+wake up beside its successor. Then comes calm, in which the query must come to the end of its input without anybody's
+help. Exit status 1 where something does not come right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.testing.postgres import PostgresServer
+from spark_sink.pause_points import PausePoint
+from tests.crash.chaos_servers import KillableEmulator, KillablePostgres
+from tests.spark.chaos_driver import Job
+from tests.spark.driver_process import DriverProcess
+from tests.spark.faults import Action, Fault
+from tests.support.topics import read_topic
+
+TOPIC = "chaos"
+PARTITIONS = 3
+ROWS_PER_FILE = 20
+MOST_FILES_WAITING = 12
+CALM_S = 180.0
+NEVER = {"BatchLostError", "CheckpointMismatchError", "SinkOptionError"}
+"""What no fault may lead to."""
+OVER = {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run does; the director's choices follow from the seed, their instants from the machine."""
+
+    seconds: float
+    seed: int
+    pause_s: tuple[float, float] = (0.3, 1.5)
+    """Between two faults."""
+    away_s: tuple[float, float] = (0.0, 1.5)
+    """For which a server stays dead."""
+    asleep_s: tuple[float, float] = (1.0, 6.0)
+    """For which a driver is stopped while its successor works."""
+    stall_s: float = 3.0
+    """For which a process sleeps at a pause point."""
+
+
+@dataclass
+class Tally:
+    """What happened, for people."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    """Queries that ended, by what ended them."""
+    drivers: int = 0
+    batches: int = 0
+    attempts: Counter[str] = field(default_factory=Counter)
+    ids: int = 0
+    rows: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"faults: {_counted(self.faults)}; drivers: {self.drivers}; failed queries: {_counted(self.failures)}; "
+            f"{self.batches} batches; attempts: {_counted(self.attempts)}; {self.ids} transactional ids; "
+            f"{self.rows} rows of the input, records and rows of the table agree"
+        )
+
+
+def _counted(counter: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(counter.items())) or "none"
+
+
+class Chaos:
+    """One run on servers of its own."""
+
+    def __init__(self, plan: Plan, directory: Path, postgres: KillablePostgres, emulator: KillableEmulator) -> None:
+        self._plan = plan
+        self._chance = random.Random(plan.seed)
+        self._directory = directory
+        self._postgres = postgres
+        self._emulator = emulator
+        self._engine = sa.create_engine(postgres.url, pool_pre_ping=True)
+        with self._engine.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE target (id TEXT NOT NULL)"))
+        self._job = Job(str(directory), self._options(), plan.stall_s)
+        self._job.input.mkdir()
+        self._faults = self._job.faults()
+        self._job.save(directory / "job")
+        self._files = 0
+        self._drivers: list[DriverProcess] = []
+        self.tally = Tally()
+
+    def _options(self) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self._emulator.bootstrap_servers,
+            "kafka.max.block.ms": "5000",
+            "kafka.delivery.timeout.ms": "10000",
+            "kafka.request.timeout.ms": "3000",
+            "sinkId": "chaos",
+            "topic": TOPIC,
+            "commitStore.url": self._postgres.url.render_as_string(hide_password=False),
+            "dual.table": "target",
+            "commit.retries": "4",
+            "checkpointLocation": str(self._directory / "checkpoint"),
+        }
+
+    def run(self) -> Tally:
+        try:
+            self._active = self._ready_driver()
+            self._active.go()
+            self._standby = self._new_driver()
+            self._rage()
+            self._calm_down()
+        finally:
+            for driver in self._drivers:
+                driver.kill()
+        self._assert_right()
+        return self.tally
+
+    # ---- drivers ------------------------------------------------------------------------------------------------
+
+    def _new_driver(self) -> DriverProcess:
+        """It gets ready while another one works."""
+        log = self._directory / f"driver-{self.tally.drivers}.log"
+        self.tally.drivers += 1
+        driver = DriverProcess("tests.spark.chaos_driver", str(self._directory / "job"), log=log)
+        self._drivers.append(driver)
+        return driver
+
+    def _ready_driver(self) -> DriverProcess:
+        driver = self._new_driver()
+        driver.wait_until_ready()
+        return driver
+
+    def _succeed(self) -> None:
+        """Let the driver work that stands by, and another one get ready."""
+        self._standby.wait_until_ready()
+        self._standby.go()
+        self._active, self._standby = self._standby, self._new_driver()
+
+    def _end(self, driver: DriverProcess) -> None:
+        driver.kill()
+        self._drivers.remove(driver)
+
+    # ---- the restless phase -------------------------------------------------------------------------------------
+
+    def _rage(self) -> None:
+        actions: dict[Callable[[], None], float] = {
+            self._arm: 12,
+            self._kill_some_worker: 2,
+            self._restart_database: 1,
+            self._restart_broker: 1,
+            self._kill_driver: 0.5,
+            self._put_driver_to_sleep: 0.5,
+        }
+        end_s = time.monotonic() + self._plan.seconds
+        while time.monotonic() < end_s:
+            self._feed()
+            time.sleep(self._chance.uniform(*self._plan.pause_s))
+            self._chance.choices(list(actions), list(actions.values()))[0]()
+            self._count_struck()
+            if not self._active.is_alive:  # a fault has killed the JVM
+                self._end(self._active)
+                self._succeed()
+
+    def _feed(self) -> None:
+        """Some more input, where not too much of it waits."""
+        with suppress(DBAPIError), self._engine.connect() as connection:
+            written = connection.scalar(sa.text("SELECT count(*) FROM target")) or 0
+            if self._files - written / ROWS_PER_FILE < MOST_FILES_WAITING:
+                for _ in range(4):
+                    self._add_file()
+
+    def _add_file(self) -> None:
+        rows = [json.dumps({"value": value}) for value in self._values(self._files)]
+        partial = self._directory / "partial"
+        partial.write_text("\n".join(rows) + "\n")
+        partial.rename(self._job.input / f"{self._files:06}.json")
+        self._files += 1
+
+    @staticmethod
+    def _values(file: int) -> list[str]:
+        return [f"{file}-{row}" for row in range(ROWS_PER_FILE)]
+
+    def _arm(self) -> None:
+        action = self._chance.choices(list(Action), [8 if each in _HARMLESS else 1 for each in Action])[0]
+        fault = Fault(self._chance.choice(list(PausePoint)), action)
+        if self._faults.armed() < 3:
+            self._faults.arm(fault)
+
+    def _count_struck(self) -> None:
+        self.tally.faults.update(fault.action for fault in self._faults.struck())
+
+    def _kill_some_worker(self) -> None:
+        workers = self._active.workers()
+        if workers:
+            with suppress(ProcessLookupError):
+                os.kill(self._chance.choice(workers), signal.SIGKILL)
+            self.tally.faults["a worker killed at any instant"] += 1
+
+    def _restart_database(self) -> None:
+        self._restart(self._postgres)
+        self.tally.faults["database killed"] += 1
+
+    def _restart_broker(self) -> None:
+        self._restart(self._emulator)
+        self.tally.faults["broker killed"] += 1
+
+    def _restart(self, server: KillablePostgres | KillableEmulator) -> None:
+        server.kill()
+        time.sleep(self._chance.uniform(*self._plan.away_s))
+        server.start_again()
+
+    def _kill_driver(self) -> None:
+        self._end(self._active)
+        self._succeed()
+        self.tally.faults["driver killed at any instant"] += 1
+
+    def _put_driver_to_sleep(self) -> None:
+        """It wakes up beside its successor, and believes that it is alone."""
+        sleeper = self._active
+        sleeper.send(signal.SIGSTOP)
+        self._succeed()
+        time.sleep(self._chance.uniform(*self._plan.asleep_s))
+        sleeper.send(signal.SIGCONT)
+        time.sleep(self._chance.uniform(*self._plan.asleep_s))
+        self._end(sleeper)
+        self.tally.faults["driver asleep"] += 1
+
+    # ---- the calm phase -----------------------------------------------------------------------------------------
+
+    def _calm_down(self) -> None:
+        self._count_struck()
+        self._faults.disarm()
+        self._job.calm.touch()
+        if not self._active.is_alive:
+            self._end(self._active)
+            self._standby.wait_until_ready()
+            self._active = self._standby
+            self._active.go()
+        assert self._active.wait(CALM_S) == 0, "the driver does not end well"
+
+    def _assert_right(self) -> None:
+        self._count_failures()
+        written = sorted(value for file in range(self._files) for value in self._values(file))
+        in_topic = sorted(value for _, value in read_topic(self._emulator.bootstrap_servers, TOPIC))
+        _assert_same("the topic", written, in_topic)
+        _assert_same("the table", written, self._column("SELECT id FROM target"))
+        self.tally.rows = len(written)
+        self._assert_nothing_is_left()
+
+    def _count_failures(self) -> None:
+        if self._job.journal.exists():
+            self.tally.failures.update(self._job.journal.read_text().split())
+        forbidden = NEVER & self.tally.failures.keys()
+        assert not forbidden, f"queries have failed by {forbidden}"
+
+    def _assert_nothing_is_left(self) -> None:
+        with TransactionAdmin(bootstrap_servers=self._emulator.bootstrap_servers) as admin:
+            left = [str(each) for each in admin.list_transactions() if str(each.state) not in OVER]
+        assert not left, f"open at the broker: {left}"
+        self.tally.attempts.update(self._column("SELECT status FROM dw_attempt"))
+        self.tally.ids = len(set(self._column("SELECT txn_id FROM dw_attempt")))
+        self.tally.batches = len(self._column("SELECT status FROM dw_batch"))
+        assert set(self.tally.attempts) <= {"COMMITTED", "ABORTED"}, self.tally.attempts
+        assert set(self._column("SELECT status FROM dw_batch")) == {"DONE"}
+        assert self._column("SELECT txn_id FROM dw_attempt WHERE live_txn_id IS NOT NULL") == []
+        (staging,) = self._column("SELECT tablename FROM pg_tables WHERE tablename LIKE 'dw_stage%'")
+        assert self._column(f"SELECT dw_attempt_id FROM {staging}") == []
+
+    def _column(self, sql: str) -> list[str]:
+        with self._engine.connect() as connection:
+            return sorted(connection.scalars(sa.text(sql)))
+
+
+_HARMLESS = {Action.RAISE, Action.KILL_WORKER, Action.STALL}
+"""To the JVM."""
+
+
+def _assert_same(where: str, written: Sequence[str], found: Sequence[str]) -> None:
+    missing, surplus = Counter(written) - Counter(found), Counter(found) - Counter(written)
+    assert not missing, f"{len(missing)} of {len(written)} rows are not in {where}, such as {list(missing)[:5]}"
+    assert not surplus, f"{len(surplus)} rows are in {where} too often, such as {list(surplus)[:5]}"
+
+
+def run_chaos(plan: Plan, keep: Path | None = None) -> Tally:
+    """One run; raises AssertionError where something did not come right. `keep`: where its files stay."""
+    with ExitStack() as stack:
+        directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualwrite-spark-chaos-")))
+        postgres = KillablePostgres(stack.enter_context(PostgresServer.start()))
+        stack.callback(postgres.stop)
+        emulator = KillableEmulator(directory / "emulator", TOPIC, PARTITIONS)
+        stack.callback(emulator.stop)
+        return Chaos(plan, directory, postgres, emulator).run()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.spark.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600, help="of faults (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=None, help="of the director (default: a new one)")
+    parser.add_argument("--keep", type=Path, default=None, help="an empty directory for logs, which stay there")
+    options = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    try:
+        tally = run_chaos(Plan(options.seconds, seed), options.keep)
+    except AssertionError as error:
+        print(f"seed {seed}: {error}", file=sys.stderr)
+        return 1
+    print(tally)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

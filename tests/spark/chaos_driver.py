@@ -1,0 +1,125 @@
+"""A driver of the chaos test: one query that is started again whenever it has failed, until calm is ordered.
+
+    python -m tests.spark.chaos_driver JOB
+
+It says `ready` when its session stands, and begins when it is told to go on: so a new driver need not be waited for
+when the old one was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from tests.spark.faults import Faults
+from tests.support.spark_session import start_session
+
+FORMAT = "chaos"
+SPARK_FAILED = "Spark"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all drivers of a run are given."""
+
+    directory: str
+    options: dict[str, str]
+    stall_s: float
+
+    @property
+    def calm(self) -> Path:
+        """There when everything must come right, and the driver end."""
+        return Path(self.directory, "calm")
+
+    @property
+    def input(self) -> Path:
+        return Path(self.directory, "input")
+
+    @property
+    def journal(self) -> Path:
+        """A line for each query that failed: by what."""
+        return Path(self.directory, "journal")
+
+    def faults(self) -> Faults:
+        return Faults(Path(self.directory, "faults"), stall_s=self.stall_s)
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, path: str) -> Job:
+        return cls(**json.loads(Path(path).read_text()))
+
+
+class Driver:
+    """The query on one session."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._chance = random.Random()
+        self._spark: SparkSession = start_session("local[3,3]")
+        self._spark.dataSource.register(job.faults().format(FORMAT))
+
+    def run(self) -> None:
+        """Until calm is ordered; then until the input ends."""
+        while not self._job.calm.exists():
+            self._try(at_once=False)
+        while not self._try(at_once=True):
+            pass
+
+    def _try(self, *, at_once: bool) -> bool:
+        try:
+            self._finish(self._start(at_once))
+        except PySparkException as error:
+            self._note(error)
+            time.sleep(0.3)  # a server may be away
+            return False
+        return True
+
+    def _start(self, at_once: bool) -> StreamingQuery:
+        rows = (
+            self._spark.readStream.schema("value string").option("maxFilesPerTrigger", "2").json(str(self._job.input))
+        )
+        df = rows.selectExpr("value AS key", "value", "value AS id").repartition(self._chance.randint(1, 3))
+        writer = df.writeStream.format(FORMAT).options(**self._job.options)
+        return (writer.trigger(availableNow=True) if at_once else writer.trigger(processingTime="0 seconds")).start()
+
+    def _finish(self, query: StreamingQuery) -> None:
+        try:
+            while not query.awaitTermination(0.2):
+                if self._job.calm.exists() and not query.isActive:
+                    break
+                if self._job.calm.exists() and not query.status["isTriggerActive"]:
+                    break
+        finally:
+            query.stop()
+
+    def _note(self, error: PySparkException) -> None:
+        named = re.findall(r"\b((?:\w+\.)*\w+(?:Error|Exception))\b: ", str(error))
+        own = [name for name in named if not name.startswith(("py4j", "org.", "java."))]
+        line = (own or named or [type(error).__name__])[-1].rpartition(".")[2]
+        with os.fdopen(os.open(self._job.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "w") as journal:
+            journal.write(f"{line}\n")
+        print(error, file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    driver = Driver(Job.load(arguments[0]))
+    print("ready", flush=True)
+    if sys.stdin.readline():
+        driver.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,94 @@
+"""A driver of Spark in a process of its own, with the JVM and the Python workers that belong to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+_REPOSITORY = Path(__file__).parents[2]
+
+
+class DriverProcess:
+    """Runs a module of the tests; what it starts is in the same session of the system, and is known by that."""
+
+    def __init__(self, module: str, *arguments: str, log: Path) -> None:
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                cwd=_REPOSITORY,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def wait_until_ready(self) -> None:
+        """Until it has said so."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.strip() == b"ready":
+                return
+        raise AssertionError("the driver has ended before it was ready")
+
+    def go(self) -> None:
+        """Let it begin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.flush()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its JVM and its own process are there."""
+        return self._process.poll() is None and bool(self.jvm())
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit status."""
+        return self._process.wait(timeout_s)
+
+    def jvm(self) -> list[int]:
+        return [pid for pid in self._family() if _command(pid) == "java"]
+
+    def workers(self) -> list[int]:
+        """Python processes that the JVM has started."""
+        return [pid for pid in self._family() if _command(pid).startswith("python") and pid != self._process.pid]
+
+    def send(self, signal_number: int) -> None:
+        """To all of them."""
+        for pid in self._family():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal_number)
+
+    def kill(self) -> None:
+        """All of them, until none is left: what was about to be started is found on another look."""
+        while self._family():
+            self.send(signal.SIGKILL)
+            self._process.poll()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+    def _family(self) -> list[int]:
+        mine = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+        return [pid for pid in mine if _session(pid) == self._process.pid]
+
+
+def _session(pid: int) -> int | None:
+    """The session of a process that lives."""
+    try:
+        state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state == "Z" else int(session)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

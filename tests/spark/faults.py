@@ -1,0 +1,175 @@
+"""Faults at the sink's pause points, armed from outside: the processes of a query share nothing but a directory.
+
+An armed fault is a file there. The first process that comes to its point takes the file away, and is struck: it fails,
+kills itself or the JVM, or sleeps. So each fault strikes once, whoever it was meant for and however often it is tried.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from spark_sink.datasource import DualWriteKafka
+from spark_sink.options import SinkOptions
+from spark_sink.pause_points import PausePoint
+from spark_sink.protocol import Sink
+
+
+class Process(StrEnum):
+    """Which of a query's Python processes, by the module that Spark runs in it."""
+
+    PLANNER = "pyspark.sql.worker.write_into_data_source"
+    TASK = "pyspark.worker"
+    COMMITTER = "pyspark.sql.worker.python_streaming_sink_runner"
+
+
+class Action(StrEnum):
+    """What a fault does."""
+
+    RAISE = "raise"
+    KILL_WORKER = "kill-worker"
+    """This Python process."""
+    KILL_JVM = "kill-jvm"
+    """The JVM, and with it this process."""
+    ORPHAN = "orphan"
+    """The JVM; this process goes on for as long as it is let."""
+    STALL = "stall"
+
+
+class InjectedError(Exception):
+    """What a fault raises."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to the first process that comes to the point; None: to any of them."""
+
+    point: PausePoint
+    action: Action
+    process: Process | None = None
+
+    @property
+    def text(self) -> str:
+        """As a part of a file's name."""
+        return f"{self.point}~{self.action}~{self.process or 'any'}"
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """What `text` gave."""
+        point, action, process = text.split("~")
+        return cls(PausePoint(point), Action(action), None if process == "any" else Process(process))
+
+
+class Faults:
+    """Those of one query."""
+
+    def __init__(self, directory: Path, *, stall_s: float = 2.0) -> None:
+        self._armed = directory / "armed"
+        self._struck = directory / "struck"
+        self._stall_s = stall_s
+        self._count = 0
+        for made in (self._armed, self._struck):
+            made.mkdir(parents=True, exist_ok=True)
+
+    def arm(self, fault: Fault) -> None:
+        self._count += 1
+        (self._armed / f"{time.time_ns()}-{self._count}~{fault.text}").touch()
+
+    def disarm(self) -> list[Fault]:
+        """Forget faults that have not struck, and say which."""
+        return _taken(self._armed)
+
+    def armed(self) -> int:
+        return len(list(self._armed.iterdir()))
+
+    def struck(self) -> list[Fault]:
+        """Those that have struck since this was asked before."""
+        return _taken(self._struck)
+
+    def format(self, name: str) -> type[DualWriteKafka]:
+        """A sink with these faults, to be registered and used by `name`."""
+        opened = OpenWithFaults(str(self._armed), str(self._struck), self._stall_s)
+        # made anew each time, so it is pickled by its content: each query has a directory of its own
+        return type("FaultyKafka", (DualWriteKafka,), {"name": classmethod(lambda cls: name), "open_sink": opened})
+
+
+def _taken(directory: Path) -> list[Fault]:
+    found = []
+    for each in sorted(directory.iterdir()):
+        try:
+            each.unlink()
+        except FileNotFoundError:
+            continue  # it has struck just now
+        found.append(Fault.parse(each.name.partition("~")[2]))
+    return found
+
+
+@dataclass(frozen=True)
+class OpenWithFaults:
+    """Opens the sink in one of Spark's processes; equal in all of them."""
+
+    armed: str
+    struck: str
+    stall_s: float
+
+    def __call__(self, options: SinkOptions) -> Sink:
+        return Sink.open(options, pause=self.meet)
+
+    def meet(self, point: PausePoint) -> None:
+        """Called at each pause point."""
+        for file in sorted(Path(self.armed).iterdir()):
+            fault = Fault.parse(file.name.partition("~")[2])
+            if fault.point is point and fault.process in (None, _this_process()) and self._take(file):
+                _ACTIONS[fault.action](self.stall_s)
+
+    def _take(self, file: Path) -> bool:
+        try:
+            file.rename(Path(self.struck, file.name))
+        except FileNotFoundError:
+            return False  # another process has it
+        return True
+
+
+def _this_process() -> Process | None:
+    return next((each for each in Process if each in sys.argv[1:]), None)
+
+
+def _raise(_stall_s: float) -> None:
+    raise InjectedError("injected")
+
+
+def _kill_worker(_stall_s: float) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill_jvm(stall_s: float) -> None:
+    _orphan(stall_s)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _orphan(_stall_s: float) -> None:
+    os.kill(_jvm_above(os.getpid()), signal.SIGKILL)
+
+
+def _jvm_above(pid: int) -> int:
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
+            return pid
+    raise AssertionError("this process was not started by a JVM")
+
+
+_ACTIONS: Final[Mapping[Action, Callable[[float], None]]] = {
+    Action.RAISE: _raise,
+    Action.KILL_WORKER: _kill_worker,
+    Action.KILL_JVM: _kill_jvm,
+    Action.ORPHAN: _orphan,
+    Action.STALL: time.sleep,
+}
