@@ -193,16 +193,16 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         await self._run(self._engine.prepare_transaction)
         return self._engine.prepared_txn_state
 
-    async def complete_transaction(self, state: PreparedTxnState) -> None:
+    async def complete_transaction(self, state: PreparedTxnState, *, take_over: bool = True) -> None:
         """Commit the prepared transaction if `state` names it, else abort it (KIP-939).
 
         After `init_transactions(keep_prepared_txn=True)` that found nothing open, this does nothing.
         Raises `InvalidTxnStateError` when nothing is prepared; `TypeError` for anything but a `PreparedTxnState`
         (a stored text goes through `PreparedTxnState(text)`), because what compares unequal would abort; else as
-        `commit_transaction`.
+        `commit_transaction`. `take_over` as in `Producer.complete_transaction`.
         """
         checked = self._checked_prepared(state)
-        await self._run(lambda: self._engine.complete_transaction(checked))
+        await self._run(lambda: self._engine.complete_transaction(checked, take_over=take_over))
 
     async def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.

@@ -112,7 +112,7 @@ class Producer(ProducerBase[RecordFuture]):
         self._run(self._engine.prepare_transaction)
         return self._engine.prepared_txn_state
 
-    def complete_transaction(self, state: PreparedTxnState) -> None:
+    def complete_transaction(self, state: PreparedTxnState, *, take_over: bool = True) -> None:
         """Commit the prepared transaction if `state` names it, else abort it (KIP-939).
 
         After `init_transactions(keep_prepared_txn=True)` that found nothing open, this does nothing, or (where
@@ -121,9 +121,13 @@ class Producer(ProducerBase[RecordFuture]):
         `init_transactions()` is called without keeping; `InvalidTxnStateError` when nothing is prepared; `TypeError`
         for anything but a `PreparedTxnState` (a stored text goes through `PreparedTxnState(text)`), because what
         compares unequal would abort; else as `commit_transaction`.
+
+        `take_over=False` is for who completes what others prepared, and begins no transaction: where `guarantee` is not
+        of tier 1, a commit is then EndTxn with the stored pair and no request more. Others are not fenced by it, and
+        nothing that they opened since can be aborted by it.
         """
         checked = self._checked_prepared(state)
-        self._run(lambda: self._engine.complete_transaction(checked))
+        self._run(lambda: self._engine.complete_transaction(checked, take_over=take_over))
 
     def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.

@@ -149,7 +149,7 @@ async def _complete_one(taken: _Taken) -> Ended:
     claim = taken.claim
     state = claim.prepared_state if claim.verdict is Verdict.COMMIT else _NOTHING
     try:
-        await taken.producer.complete_transaction(state)
+        await taken.producer.complete_transaction(state, take_over=False)
     except DualWriteError as error:
         return _ended_by(error)
     _log.debug("%s %s of %s", claim.verdict.value, claim.prepared_state, claim.transactional_id)

@@ -217,9 +217,9 @@ class Engine:
         """To be called by `start`."""
         return self._flushed(self.manager.abort_transaction)
 
-    def complete_transaction(self, state: PreparedTxnState) -> Operation:
+    def complete_transaction(self, state: PreparedTxnState, *, take_over: bool) -> Operation:
         """To be called by `start`."""
-        return self._flushed(lambda: self.manager.complete_transaction(state))
+        return self._flushed(lambda: self.manager.complete_transaction(state, take_over=take_over))
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata

@@ -40,6 +40,7 @@ class Call(Enum):
     COMPLETE_BY_COMMIT = "complete_transaction() with the prepared state"
     COMPLETE_BY_ABORT = "complete_transaction() with another state than the prepared one"
     COMPLETE_BY_TAKEOVER = "complete_transaction() where InitProducerId was put off until the stored state is known"
+    COMPLETE_BEFORE = "complete_transaction() with a state that was completed before, and the id is left to others"
     COMPLETE_LOST = "complete_transaction() with a state whose transaction Kafka aborted"
     CLOSE = "close()"
 
@@ -53,6 +54,7 @@ class Event(Enum):
     FLUSHED_FOR_PREPARE = "every record of the transaction is stored"
     ENDED = "the transaction is over"
     STORED_IS_COMMITTED = "the transaction that was found is committed; the transactional id is not ours yet"
+    LEFT_COMMITTED = "the transaction that was found is committed; the transactional id is left to others"
     LOST = "Kafka aborted the transaction after it was prepared"
     ABORTABLE_FAILURE = "the transaction cannot be committed any more"
     FATAL_FAILURE = "the producer cannot go on"
@@ -80,6 +82,7 @@ CALLS: Final[dict[tuple[ProducerState, Call], ProducerState]] = {
     # Without KeepPreparedTxn, InitProducerId has to wait until the stored state was compared with what is there.
     (_S.READY, Call.COMPLETE_BY_TAKEOVER): _S.INITIALIZING,
     (_S.PREPARED_TRANSACTION, Call.COMPLETE_BY_TAKEOVER): _S.INITIALIZING,
+    (_S.READY, Call.COMPLETE_BEFORE): _S.UNINITIALIZED,
     (_S.READY, Call.COMPLETE_LOST): _S.UNINITIALIZED,
     (_S.PREPARED_TRANSACTION, Call.COMPLETE_LOST): _S.UNINITIALIZED,
     **{(state, Call.CLOSE): _S.CLOSED for state in ProducerState},
@@ -94,6 +97,7 @@ EVENTS: Final[dict[tuple[ProducerState, Event], ProducerState]] = {
     (_S.ABORTABLE_ERROR, Event.ABORTABLE_FAILURE): _S.ABORTABLE_ERROR,
     (_S.COMMITTING_TRANSACTION, Event.ENDED): _S.READY,
     (_S.COMMITTING_TRANSACTION, Event.STORED_IS_COMMITTED): _S.INITIALIZING,
+    (_S.COMMITTING_TRANSACTION, Event.LEFT_COMMITTED): _S.UNINITIALIZED,
     (_S.COMMITTING_TRANSACTION, Event.LOST): _S.UNINITIALIZED,
     (_S.COMMITTING_TRANSACTION, Event.ABORTABLE_FAILURE): _S.ABORTABLE_ERROR,
     (_S.ABORTING_TRANSACTION, Event.ENDED): _S.READY,

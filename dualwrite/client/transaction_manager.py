@@ -114,6 +114,7 @@ class TransactionManager(StateMachine):
         self._commit_unanswered = False
         # why the commit of a prepared transaction was refused, until DescribeTransactions has told what became of it
         self._refused_with: int | None = None
+        self._leaves_id = False
         self._step_in_flight: Step | None = None
         self._features_max_age_ms = features_max_age_ms
         self._features_due_ms = 0.0
@@ -196,11 +197,14 @@ class TransactionManager(StateMachine):
             return self._recover(Recovery.TAKE_OVER, Call.ABORT_TRANSACTION.value, None)
         return self._end(Call.ABORT_TRANSACTION, Call.ABORT_TRANSACTION.value, None)
 
-    def complete_transaction(self, prepared: PreparedTxnState) -> Operation:
-        """Commit if `prepared` names the prepared transaction, else abort it (KIP-939)."""
+    def complete_transaction(self, prepared: PreparedTxnState, *, take_over: bool = True) -> Operation:
+        """Commit if `prepared` names the prepared transaction, else abort it (KIP-939).
+
+        Without `take_over`, what was found is committed by the stored pair alone: no InitProducerId follows.
+        """
         recovery = self._initialisation.recovery(prepared)
         if recovery is not None and self.state in _RESTING:
-            return self._recover(recovery, COMPLETE_TRANSACTION, prepared)
+            return self._recover(recovery, COMPLETE_TRANSACTION, prepared, take_over=take_over)
         call = Call.COMPLETE_BY_COMMIT if prepared == self.prepared_txn_state else Call.COMPLETE_BY_ABORT
         return self._end(call, COMPLETE_TRANSACTION, prepared)
 
@@ -209,7 +213,9 @@ class TransactionManager(StateMachine):
         """Whether what is prepared was found by DescribeTransactions, and the transactional id is not ours yet."""
         return self.state is ProducerState.PREPARED_TRANSACTION and self._initialisation.found is not None
 
-    def _recover(self, recovery: Recovery, name: str, stored: PreparedTxnState | None) -> Operation:
+    def _recover(
+        self, recovery: Recovery, name: str, stored: PreparedTxnState | None, *, take_over: bool = True
+    ) -> Operation:
         """Complete what was found, without KeepPreparedTxn."""
         joined = self._join(name, stored)
         if joined is not None:
@@ -225,6 +231,12 @@ class TransactionManager(StateMachine):
         if recovery is Recovery.COMMIT:
             self._enter(Call.COMPLETE_BY_COMMIT)
             self._adopt(found.pair.producer_id, found.pair.producer_epoch)
+            self._leaves_id = not take_over
+        elif stored and not take_over and found.state is not DescribedState.ONGOING:
+            self._enter(Call.COMPLETE_BEFORE)
+            operation = self._start(name, stored)
+            self._leave_id()
+            return operation
         else:
             self._enter(Call.COMPLETE_BY_TAKEOVER)
         return self._start(name, stored)
@@ -236,6 +248,13 @@ class TransactionManager(StateMachine):
         self._adopt(-1, -1)
         self._nothing_to_complete = False
         self._pending.finish(error)
+
+    def _leave_id(self) -> None:
+        """What was stored is committed, and whoever wants the id takes it over: nothing of this producer is open."""
+        self._forget_transaction()
+        self._adopt(-1, -1)
+        self._nothing_to_complete = False
+        self._pending.finish(None)
 
     def operation_before_close(self) -> Operation | None:
         """An open transaction is aborted, one that is being ended is waited for; a prepared one is left alone."""
@@ -707,6 +726,10 @@ class TransactionManager(StateMachine):
     def _committed(self) -> None:
         if self._initialisation.found is None:
             self._ended()
+            return
+        if self._leaves_id:
+            self._happen(Event.LEFT_COMMITTED)
+            self._leave_id()
             return
         self._initialisation.committed()
         self._happen(Event.STORED_IS_COMMITTED)

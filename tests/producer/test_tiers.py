@@ -675,3 +675,73 @@ def test_plain_transactions_at_the_last_epoch_of_version_1(world: World) -> None
     _, new_id, epoch = world.described()
     assert (new_id != old_id, epoch) == (True, 0), "after the abort, the epoch was to be raised"
     assert world.committed() == expected
+
+
+# ---- who completes for others -----------------------------------------------------------------------------------
+
+
+@every_tier
+def test_who_completes_for_others_need_not_take_the_id_over(world: World) -> None:
+    """The stored pair alone is committed, twice if need be, and the id is free for the next owner."""
+    stored = world.prepared()
+    for _ in range(2):
+        helper = world.recovering()
+        before = world.described()
+        helper.complete_transaction(stored, take_over=False)
+        if world.tier is not Tier.KEEP_PREPARED:
+            assert helper.state is ProducerState.UNINITIALIZED
+        if before[0] == "CompleteCommit":
+            assert world.described() == before, "nothing was sent"
+        world.settle()
+    assert world.committed() == ["v"]
+    world.commit(world.ready(), "next")
+    assert world.committed() == ["v", "next"]
+
+
+@by_stored_pair
+def test_who_completes_for_others_touches_nothing_of_the_next_owner(world: World) -> None:
+    """It is so late that somebody else has completed it, and the next owner of the id has prepared."""
+    stored = world.prepared()
+    late = world.recovering()
+    world.recovering().complete_transaction(stored, take_over=False)
+    following = world.prepared("next")
+    before = world.described()
+    with pytest.raises(FencedError):
+        late.complete_transaction(stored, take_over=False)
+    assert world.described() == before
+    world.recovering().complete_transaction(following, take_over=False)
+    assert world.committed() == ["v", "next"]
+
+
+@by_stored_pair
+def test_who_completes_for_others_may_initialise_again(world: World) -> None:
+    helper = world.producer()
+    for value in ("a", "b"):
+        stored = world.prepared(value)
+        helper.init_transactions(keep_prepared_txn=True)
+        helper.complete_transaction(stored, take_over=False)
+    with pytest.raises(IllegalStateError, match=r"call init_transactions\(\) first"):
+        helper.begin_transaction()
+    assert world.committed() == ["a", "b"]
+
+
+@every_tier
+def test_who_completes_for_others_aborts_and_fences(world: World) -> None:
+    """Without a stored state whatever is open is aborted, and for that the id is taken over."""
+    writer = world.ready()
+    world.prepare(writer)
+    world.recovering().complete_transaction(PreparedTxnState(), take_over=False)
+    with pytest.raises(FencedError):
+        writer.complete_transaction(writer.prepared_txn_state)
+    assert world.committed() == []
+
+
+@bounded
+def test_who_completes_for_others_is_told_of_a_loss(world: World) -> None:
+    stored = world.prepared()
+    world.abort_by_timeout()
+    helper = world.recovering()
+    for _ in range(2):
+        with pytest.raises(PreparedTransactionLost):
+            helper.complete_transaction(stored, take_over=False)
+        helper.init_transactions(keep_prepared_txn=True)
