@@ -22,7 +22,6 @@ class Action(StrEnum):
     COMMIT = "commit"
     ABORT = "abort"
     CONDEMN = "condemn"
-    TERMINATE = "terminate"
     YOUNG = "young"
     IN_USE = "in-use"
     UNDECIDED = "undecided"
@@ -31,7 +30,7 @@ class Action(StrEnum):
     FAILED = "failed"
 
 
-CHANGES: Final = frozenset({Action.COMMIT, Action.ABORT, Action.CONDEMN, Action.TERMINATE})
+CHANGES: Final = frozenset({Action.COMMIT, Action.ABORT, Action.CONDEMN})
 """Something is carried out."""
 
 NEEDS_SOMEBODY: Final = frozenset({Action.UNDECIDED, Action.NO_ROW, Action.LOST, Action.FAILED})

@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--kills",
         type=_at_least_0,
-        default=9,
+        default=8,
         metavar="N",
         help="how often the driver is killed (default: %(default)s)",
     )

@@ -14,12 +14,14 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.cli.root import cli
 from dualwrite.recipes.recovery import Action
+from spark_sink.recovery_plan import Action as SparkAction
 from tests.cli.conftest import Call
 from tests.crash.scenario import Predecessor, Scenario
 from tests.support.databases import Database, SqliteDatabase
 from tests.test_docs import ROOT, examples
 
 PAGE = (ROOT / "docs" / "cli.md").read_text()
+GROUPS = ["dualwrite spark", "dualwrite transactions"]
 COMMON = ["--bootstrap-server", "--command-config", "--timeout-ms", "--database", "--json"]
 
 
@@ -49,7 +51,7 @@ def options_on_page(path: str) -> set[str]:
 
 
 def test_every_command_has_its_section_and_no_other() -> None:
-    assert set(re.findall(r"^#+ (dualwrite .*)$", PAGE, re.MULTILINE)) == {*COMMANDS, "dualwrite transactions"}
+    assert set(re.findall(r"^#+ (dualwrite .*)$", PAGE, re.MULTILINE)) == {*COMMANDS, *GROUPS}
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path != "dualwrite broker"])
@@ -88,6 +90,11 @@ def test_every_command_explains_itself(call: Call) -> None:
 def test_every_action_is_on_the_page() -> None:
     named = re.findall(r"^\| `([a-z][\w-]+)` \|", section("dualwrite recover"), re.MULTILINE)
     assert set(named) == {str(action) for action in Action if action is not Action.NOTHING}
+
+
+def test_every_action_on_spark_sinks_is_on_the_page() -> None:
+    named = re.findall(r"^\| `([a-z][\w-]+)` \|", section("dualwrite spark recover"), re.MULTILINE)
+    assert set(named) == {str(action) for action in SparkAction}
 
 
 def test_the_library_on_the_page(database: Database, emulator: Emulator, capsys: pytest.CaptureFixture[str]) -> None:

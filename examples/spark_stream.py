@@ -1,0 +1,108 @@
+"""A Spark stream into Kafka and into a table, each order once in both: with a broker and a database of its own.
+
+    python -m examples.spark_stream
+
+The application ends after each run, and goes on where it was. Kill it wherever you like in between: `make demo-spark`
+does that, again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+from confluent_kafka import Consumer
+from pyspark.sql import SparkSession
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.testing.postgres import PostgresServer
+from spark_sink import ensure_java, register
+
+STORE: Final = "ORDERS_STORE_URL"
+"""The environment variable with the URL, which is then in no plan and no log of Spark's."""
+
+TABLE: Final = "CREATE TABLE orders (id BIGINT PRIMARY KEY, item TEXT NOT NULL)"
+
+
+def session() -> SparkSession:
+    """A small one, on this machine."""
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    register(spark)
+    return spark
+
+
+def write_orders(spark: SparkSession, incoming: Path, checkpoint: Path, bootstrap_servers: str) -> None:
+    """The query, until everything that has come in is written."""
+    orders = spark.readStream.schema("id BIGINT, item STRING").json(str(incoming))
+    query = (
+        orders.selectExpr("CAST(id AS STRING) AS key", "to_json(struct(*)) AS value", "id", "item")
+        .writeStream.format("dualwrite-kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("topic", "orders")
+        .option("sinkId", "orders")
+        .option("commitStore.urlEnv", STORE)
+        .option("dual.table", "orders")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def read_topic(bootstrap_servers: str) -> list[str]:
+    """What a consumer of committed records sees, sorted."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "reader",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.subscribe(["orders"])
+    values: list[str] = []
+    while (message := consumer.poll(10)) is not None and message.error() is None:
+        values.append((message.value() or b"").decode())
+    consumer.close()
+    return sorted(values)
+
+
+def main() -> None:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        PostgresServer.start() as postgres,
+        Emulator(topics={"orders": 1}) as kafka,
+    ):
+        incoming = Path(directory, "incoming")
+        incoming.mkdir()
+        os.environ[STORE] = postgres.url.render_as_string(hide_password=False)
+        engine = sa.create_engine(postgres.url)
+        with engine.begin() as connection:
+            connection.execute(sa.text(TABLE))
+        spark = session()
+        for number, item in enumerate(["lamp", "chair"]):
+            (incoming / f"{number}.json").write_text(json.dumps({"id": number, "item": item}))
+            write_orders(spark, incoming, Path(directory, "checkpoint"), kafka.bootstrap_servers)
+        spark.stop()
+        with engine.connect() as connection:
+            print("table:", [tuple(row) for row in connection.execute(sa.text("SELECT * FROM orders ORDER BY id"))])
+        print("topic:", read_topic(kafka.bootstrap_servers))
+        engine.dispose()
+
+
+if __name__ == "__main__":
+    main()
