@@ -112,6 +112,12 @@ class Engine:
         return self._manager.prepared_txn_state if self._manager is not None else PreparedTxnState()
 
     @property
+    def next_prepared_state(self) -> PreparedTxnState:
+        """What the open transaction, or else the next one, will be prepared as, if that is known."""
+        with self.lock:
+            return self.manager.next_prepared_state
+
+    @property
     def guarantee(self) -> Guarantee:
         """What a prepared transaction can rely on here; `IllegalStateError` before `init_transactions()`."""
         return self.manager.guarantee

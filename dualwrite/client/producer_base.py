@@ -72,6 +72,15 @@ class ProducerBase(Generic[FutureT]):
         return self._engine.prepared_txn_state
 
     @property
+    def next_prepared_state(self) -> PreparedTxnState:
+        """What `prepare_transaction()` is going to give for the transaction that is open, or else for the next one.
+
+        Empty where that is not known before the first record: before transaction.version 2, and after some failures.
+        It promises nothing: a transaction can be committed by it once `prepare_transaction()` has given the same.
+        """
+        return self._engine.next_prepared_state
+
+    @property
     def guarantee(self) -> Guarantee:
         """What a prepared transaction can rely on with this broker: its tier, a sentence, and the bound, if any.
 

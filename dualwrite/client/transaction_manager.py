@@ -61,6 +61,7 @@ _REPLACED_BY_ABORT: Final = frozenset({Call.PREPARE_TRANSACTION.value, Call.SEND
 # tuples, because hashing a member of an Enum costs more than comparing it with a few
 _PRODUCING: Final = (ProducerState.IN_TRANSACTION, ProducerState.COMMITTING_TRANSACTION)
 _ENDING: Final = (ProducerState.COMMITTING_TRANSACTION, ProducerState.ABORTING_TRANSACTION)
+_BEFORE_PREPARED: Final = (ProducerState.READY, ProducerState.IN_TRANSACTION)
 _RESTING: Final = (ProducerState.READY, ProducerState.PREPARED_TRANSACTION, ProducerState.INITIALIZING)
 _FINISHED: Final = (ProducerState.FATAL_ERROR, ProducerState.CLOSED)
 _DROPPING: Final = (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION, *_FINISHED)
@@ -454,6 +455,12 @@ class TransactionManager(StateMachine):
     @property
     def _pair(self) -> PreparedTxnState:
         return PreparedTxnState.of(producer_id=self.producer_id, producer_epoch=self.producer_epoch)
+
+    @property
+    def next_prepared_state(self) -> PreparedTxnState:
+        """What the open transaction, or else the next one, will be prepared as; empty where that is not known yet."""
+        is_known = self.two_phase_commit and self._initialisation.is_v2 and not self._initialisation.steps
+        return self._pair if is_known and self.state in _BEFORE_PREPARED else PreparedTxnState()
 
     @property
     def _ends(self) -> bool:

@@ -26,6 +26,10 @@ class AwaitingKafkaSide:
     async def complete(self, row: PreparedTxnState) -> None:
         await self._live.complete_transaction(row)
 
+    @property
+    def next_state(self) -> PreparedTxnState:
+        return self._live.next_prepared_state
+
     async def begin(self) -> None:
         await self._live.begin_transaction()
 

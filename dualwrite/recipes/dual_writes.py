@@ -71,6 +71,7 @@ class DualWrite:
         self._uninterrupted = uninterrupted
         self._transactional_id: str | None = None
         self._locked_row = PreparedTxnState()
+        self._written_row = PreparedTxnState()
         self._prepared_state = PreparedTxnState()
         self._outcome: Outcome | None = None
 
@@ -206,6 +207,8 @@ class DualWrites:
         self._telemetry = telemetry_of(transactional_id)
         self._slot = Slot(transactional_id, self._telemetry.moved)
         self._row_exists = False
+        self._row = PreparedTxnState()
+        """What the row holds, as far as is known here; whoever relies on it lets the database compare."""
         self._unresolved: DualWrite | None = None
         self._in_doubt = PreparedTxnState()
         self._in_use = threading.Lock()
@@ -342,14 +345,16 @@ class DualWrites:
             await self._finish_kafka(write._locked_row, Outcome.ROLLED_BACK)
         if isinstance(error, AbortableError) and self._slot.state is not SlotState.FENCED:
             return False  # what is wrong is wrong with the records
+        if write._written_row != write._locked_row:
+            await self._write_state(write, write._locked_row)  # the row keeps what its next owner may have to know
         write._transactional_id = None
         write._locked_row = PreparedTxnState()
         return True
 
     async def _prepare(self, write: DualWrite) -> None:
         """Everything up to the decision."""
-        database = write._database
-        write._locked_row = await self._lock(database)
+        if not await self._lock_and_write(write):
+            write._locked_row = write._written_row = await self._lock(write._database)
         write._transactional_id = self.transactional_id
         self._slot.move(SlotState.OPEN)  # first, so that a failing or interrupted begin ends in a take-over
         await self._kafka.begin()
@@ -357,10 +362,29 @@ class DualWrites:
         await self._kafka.send(write._records, lambda: self._reach(PausePoint.AFTER_SEND))
         write._prepared_state = await self._kafka.prepare()
         self._reach(PausePoint.AFTER_PREPARE)
-        # The last statement: in a failed Postgres transaction it fails too, where COMMIT would quietly roll back.
-        await database.write(self.transactional_id, previous=write._locked_row, new=write._prepared_state)
-        self._reach(PausePoint.AFTER_STATE_WRITE)
+        if write._written_row != write._prepared_state:
+            await self._write_state(write, write._prepared_state)
+            self._reach(PausePoint.AFTER_STATE_WRITE)
         self._reach(PausePoint.BEFORE_DATABASE_COMMIT)
+
+    async def _lock_and_write(self, write: DualWrite) -> bool:
+        """Do both by one statement, where what the row holds, and what the transaction will be prepared as, are known.
+
+        That is guessed, and checked: the row by the statement, the state when Kafka is prepared.
+        """
+        if self._slot.state is not SlotState.READY or (next_state := self._kafka.next_state).is_empty:
+            return False
+        if not await write._database.lock_and_write(self.transactional_id, previous=self._row, new=next_state):
+            return False
+        write._locked_row, write._written_row = self._row, next_state
+        self._reach(PausePoint.AFTER_LOCK)
+        self._reach(PausePoint.AFTER_STATE_WRITE)
+        return True
+
+    async def _write_state(self, write: DualWrite, state: PreparedTxnState) -> None:
+        """The last statement: in a failed Postgres transaction it fails too, where COMMIT would quietly roll back."""
+        await write._database.write(self.transactional_id, previous=write._written_row, new=state)
+        write._written_row = state
 
     async def _lock(self, database: DatabaseTransaction) -> PreparedTxnState:
         """The row, locked, of an id that is ours."""
@@ -396,6 +420,7 @@ class DualWrites:
             _log.info("transactional id %s: prepared transaction %s %s", self.transactional_id, ongoing, outcome)
             self._telemetry.recovered(outcome)
         self._slot.move(SlotState.READY)
+        self._row = row
         self._in_doubt = PreparedTxnState()
         return row, Resolution(self.transactional_id, ongoing, outcome)
 
@@ -503,6 +528,8 @@ class DualWrites:
         else:
             self._telemetry.confirmed(outcome)
             self._slot.move(SlotState.READY)
+            if outcome is Outcome.COMMITTED:
+                self._row = state
 
     async def _leave_unconfirmed(self, state: PreparedTxnState, outcome: Outcome) -> None:
         if outcome is Outcome.COMMITTED:

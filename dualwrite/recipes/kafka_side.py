@@ -19,6 +19,10 @@ class KafkaSide(Protocol):
     async def complete(self, row: PreparedTxnState) -> None:
         """Commit what was left open if the row names it, else abort it."""
 
+    @property
+    def next_state(self) -> PreparedTxnState:
+        """What `prepare` is going to give for the next transaction; empty where that is not known."""
+
     async def begin(self) -> None: ...
 
     async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
@@ -50,6 +54,10 @@ class BlockingKafkaSide:
 
     async def complete(self, row: PreparedTxnState) -> None:
         self._live.complete_transaction(row)
+
+    @property
+    def next_state(self) -> PreparedTxnState:
+        return self._live.next_prepared_state
 
     async def begin(self) -> None:
         self._live.begin_transaction()

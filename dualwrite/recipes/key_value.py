@@ -59,6 +59,9 @@ class BatchTransaction(ABC):
     @abstractmethod
     async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None: ...
 
+    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
+        return False  # the state is written by the same batch as the rest, so there is nothing to save
+
     @abstractmethod
     async def commit(self) -> None: ...
 

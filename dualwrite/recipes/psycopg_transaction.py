@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -45,6 +45,28 @@ _WRITE: Final = (
     " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
     f" AND current_setting('{_MARK}', true) = :mark AND {STILL_HELD}"
 )
+# Locks and writes a row that nobody has locked. What `_WRITE` proves by the lock, `_PROVEN_COMMIT` proves.
+_LOCK_AND_WRITE_IF: Final = (
+    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
+    " FROM (SELECT transactional_id FROM kafka_transaction_state WHERE transactional_id = :id"
+    f" AND prepared_transaction_state = :previous AND current_setting('{_MARK}', true) = :mark"
+    "{condition} FOR UPDATE SKIP LOCKED) AS free"
+    " WHERE kafka_transaction_state.transactional_id = free.transactional_id"
+)
+_LOCK_AND_WRITE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", "")
+_LOCK_AND_WRITE_HERE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", f" AND {_WHERE} = :here")
+
+# Where it is another transaction, or none, the cast fails, and the server does not come to the COMMIT.
+_PROVEN_COMMIT: Final = (
+    f"SELECT CAST(CASE current_setting('{_MARK}', true) WHEN ':mark' THEN '1' ELSE 'this is not :mark' END AS integer);"
+    " COMMIT"
+)
+# Only the transaction that has written `:previous` sees it.
+_WRITE_AGAIN: Final = (
+    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new"
+    " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
+    f" AND current_setting('{_MARK}', true) = :mark"
+)
 # ON CONFLICT alone would wait for whoever is writing the row.
 _INSERT: Final = (
     "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
@@ -73,6 +95,17 @@ class TableFile:
     create: bool
 
 
+class Place(Protocol):
+    """Where a transaction must run."""
+
+    @property
+    def where(self) -> str | None:
+        """As `PsycopgTransaction.where` says it; None before it was asked for."""
+
+    async def assert_holds(self, transaction: PsycopgTransaction) -> None:
+        """Raise IllegalStateError where `transaction` runs somewhere else."""
+
+
 class PsycopgTransaction:
     """`DatabaseTransaction` on a connection; `release` is who takes it afterwards, None where it is the caller's."""
 
@@ -81,26 +114,42 @@ class PsycopgTransaction:
         connection: AnyConnection,
         records: RecordBuffer,
         release: Callable[[AnyConnection], Awaitable[None]] | None,
+        must_be_in: Place | None = None,
     ) -> None:
         assert_can_begin(connection)
         self.connection = connection
+        self._must_be_in = must_be_in
         self._watch = Watch(connection, records)
         self._release = release
         self._mark = secrets.token_hex(8)
         self._process_id = os.getpid()
+        self._has_written = False  # together with the lock
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
 
-    async def begin(self) -> str:
-        """Begin the transaction, or join the one that has begun; in autocommit mode too. Where it runs."""
-        mark = f"SELECT set_config('{_MARK}', '{self._mark}', true), {_WHERE}"
-        begins = self.connection.autocommit and is_idle(self.connection)
-        cursor = await self._execute(f"{_begin(self.connection)}; {mark}" if begins else mark, prepare=False)
-        if begins:
-            cursor.nextset()
+    async def begin(self) -> None:
+        """Begin the transaction, or join the one that has begun; in autocommit mode too."""
+        await self._execute(self._beginning, prepare=False)
+        self._watch.start()
+
+    async def begin_and_tell_where(self) -> str:
+        """The same, in one round trip with `where`."""
+        cursor = await self._execute(f"{self._beginning}; SELECT {_WHERE}", prepare=False)
+        while cursor.nextset():
+            """The last one's result is wanted."""
         row = await settled(cursor.fetchone())
         self._watch.start()
-        return str(row[1])
+        return str(row[0])
+
+    @property
+    def _beginning(self) -> str:
+        mark = f"SET LOCAL {_MARK} = '{self._mark}'"
+        begins = self.connection.autocommit and is_idle(self.connection)
+        return f"{_begin(self.connection)}; {mark}" if begins else mark
+
+    async def where(self) -> str:
+        """Where it runs."""
+        return str(await self._scalar(f"SELECT {_WHERE}"))
 
     def doom(self, error: BaseException) -> None:
         self._watch.doom(error)
@@ -112,6 +161,8 @@ class PsycopgTransaction:
         """A connection holds nothing back."""
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        if self._must_be_in is not None:
+            await self._must_be_in.assert_holds(self)
         steps = lock_row(transactional_id, timeout_ms)
         answer: str | None = None
         try:
@@ -134,16 +185,36 @@ class PsycopgTransaction:
 
     async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
         values = {"id": transactional_id, "previous": str(previous), "new": str(new), "mark": self._mark}
-        if (await self._execute(_WRITE, values)).rowcount == 1:
+        if (await self._execute(_WRITE_AGAIN if self._has_written else _WRITE, values)).rowcount == 1:
             return
         if await self._scalar(f"SELECT current_setting('{_MARK}', true)") != self._mark:
             raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
         raise not_as_locked(transactional_id, previous, past="psycopg")
 
+    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
+        values = {"id": transactional_id, "previous": str(previous), "new": str(new), "mark": self._mark}
+        if self._must_be_in is None:
+            written = await self._execute(_LOCK_AND_WRITE, values)
+        else:
+            written = await self._execute(_LOCK_AND_WRITE_HERE, {**values, "here": self._must_be_in.where})
+        self._has_written = written.rowcount == 1
+        return self._has_written
+
     async def commit(self) -> None:
         self._assert_ours()
         self.commit_was_sent = True
-        cursor = await self._execute("COMMIT", prepare=False)
+        try:
+            cursor = await self._execute(_proven_commit(self._mark) if self._has_written else "COMMIT", prepare=False)
+        except psycopg.errors.InFailedSqlTransaction as error:
+            self.commit_was_sent = False  # the server did not come to it
+            raise TransactionDoomedError(_FAILED_BEFORE) from error
+        except psycopg.errors.InvalidTextRepresentation as error:
+            if self._mark in str(error):
+                self.commit_was_sent = False  # the server did not come to it
+                raise TransactionEndedInsideError(_ANOTHER_TRANSACTION) from error
+            raise
+        if self._has_written:
+            cursor.nextset()
         if cursor.statusmessage != "COMMIT":
             self.commit_was_sent = False  # it was answered: by a rollback
             raise TransactionDoomedError(
@@ -266,7 +337,8 @@ class PsycopgDatabase:
         self._of_blocks = connections if of_blocks is None else of_blocks
         self._table = TableFile("kafka_transaction_state", "schema.sql", create=create_table)
         self._uninterrupted = uninterrupted
-        self._where: str | None = None
+        self.where: str | None = None
+        """Where our own connections lead to; None before it was asked."""
         self._default_isolation: str | None = None
 
     async def ensure_row(self, transactional_id: str) -> None:
@@ -297,7 +369,7 @@ class PsycopgDatabase:
         return result
 
     async def begin(self) -> PsycopgTransaction:
-        return (await self._begin(self._connections, RecordBuffer()))[0]
+        return await self._begin(self._connections, RecordBuffer())
 
     async def transaction(
         self, connection: AnyConnection | None, records: RecordBuffer, before: Before = nothing
@@ -305,17 +377,12 @@ class PsycopgDatabase:
         """The transaction of a block: on a connection of the caller's, or on one of ours. `before` it begins, see to
         the connection."""
         if connection is None:
-            transaction, where = await self._begin(self._of_blocks, records, before)
-            if self._of_blocks is not self._connections and not await self._is_here(where):
-                await self._uninterrupted(_end(transaction))
-                raise IllegalStateError(_OTHER_DATABASE)
-            return transaction
+            return await self._begin(self._of_blocks, records, before)
         transaction = PsycopgTransaction(connection, records, None)
         was_idle = is_idle(connection)
         try:
             await before(connection)
-            if not await self._is_here(await transaction.begin()):
-                raise IllegalStateError(_OTHER_DATABASE)
+            await self._assert_here(await transaction.begin_and_tell_where())
         except BaseException:
             if was_idle:
                 await self._uninterrupted(transaction.rollback())
@@ -336,18 +403,22 @@ class PsycopgDatabase:
             self._default_isolation = str(answer[0])
         return self._default_isolation
 
-    async def _is_here(self, where: str) -> bool:
-        return where == self._where or where == await self._ask_where()
+    async def assert_holds(self, transaction: PsycopgTransaction) -> None:
+        """Raise IllegalStateError where it runs in another database than those on our own connections."""
+        await self._assert_here(await transaction.where())
+
+    async def _assert_here(self, where: str) -> None:
+        if where != self.where and where != await self._ask_where():
+            raise IllegalStateError(_OTHER_DATABASE)
 
     async def _ask_where(self) -> str:
         """Where our own connections lead to, now: a server that was started again is another one."""
-        transaction, self._where = await self._begin(self._connections, RecordBuffer())
-        await self._uninterrupted(_end(transaction))
-        return self._where
+        self.where = await self.in_transaction(PsycopgTransaction.where)
+        return self.where
 
     async def _begin(
         self, connections: Connections, records: RecordBuffer, before: Before = nothing
-    ) -> tuple[PsycopgTransaction, str]:
+    ) -> PsycopgTransaction:
         """On a connection of ours. One that went away while nobody used it shows here, and is replaced."""
         attempts_left = connections.attempts
         while True:
@@ -355,12 +426,14 @@ class PsycopgDatabase:
             connection = await connections.acquire()
             try:
                 await before(connection)
-                transaction = PsycopgTransaction(connection, records, connections.release)
+                place = None if connections is self._connections else self
+                transaction = PsycopgTransaction(connection, records, connections.release, place)
             except BaseException:
                 await self._uninterrupted(connections.release(connection))
                 raise
             try:
-                return transaction, await transaction.begin()
+                await transaction.begin()
+                return transaction
             except BaseException as error:
                 was_lost = isinstance(error, psycopg.OperationalError) and connection.closed
                 await self._uninterrupted(transaction.close())
@@ -371,6 +444,10 @@ class PsycopgDatabase:
 async def _end(transaction: PsycopgTransaction) -> None:
     await transaction.rollback()
     await transaction.close()
+
+
+def _proven_commit(mark: str) -> str:
+    return _PROVEN_COMMIT.replace(":mark", mark)
 
 
 @cache
@@ -404,6 +481,7 @@ _ANOTHER_TRANSACTION = (
     "connection's own methods; Kafka is not changed, and the database only by what a COMMIT has made permanent: leave "
     "the ending of the transaction to the dual write"
 )
+_FAILED_BEFORE = "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"
 _OTHER_DATABASE = (
     "the connection leads to another database, or another kafka_transaction_state, than this writer's own, which would "
     "be asked what became of a lost commit; nothing was written: let both lead to the same table"

@@ -61,6 +61,9 @@ class SqlAlchemyTransaction:
             lambda: self._store.write(self._work.connection, transactional_id, previous=previous, new=new)
         )
 
+    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
+        return False  # COMMIT is sent by SQLAlchemy, and proves nothing
+
     async def commit(self) -> None:
         await self._carry(self._work.commit)
 

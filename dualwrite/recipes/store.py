@@ -50,6 +50,14 @@ class DatabaseTransaction(Protocol):
         Raises StateRowError where `previous` is not what the row holds, or this transaction not the one that locked it.
         """
 
+    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
+        """`lock` and `write` at once, where that saves a statement: `commit` then proves that the lock was held until
+        then, and `write` may replace `new` again.
+
+        False, and nothing is done, where the row is locked or does not hold `previous`, or where `commit` could prove
+        nothing.
+        """
+
     async def commit(self) -> None:
         """Send COMMIT. What it raises after `commit_was_sent` leaves an outcome that must be read from the row."""
 

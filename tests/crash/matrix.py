@@ -48,6 +48,11 @@ def takes_effect(point: PausePoint, fault: FaultKind) -> bool:
     return fault is FaultKind.DATABASE_ANSWER_LOST and point in POINTS_BEFORE_COMMIT_REQUEST
 
 
+def takes_effect_when_ready(point: PausePoint, fault: FaultKind) -> bool:
+    """The same of a writer that locks and writes the row by one statement."""
+    return takes_effect(point, fault) or fault is FaultKind.DATABASE_ANSWER_LOST
+
+
 def raises(point: PausePoint, fault: FaultKind) -> bool:
     return fault is FaultKind.EXCEPTION or not takes_effect(point, fault)
 
@@ -100,9 +105,37 @@ def check_a_fault_at_a_point(
     writer.close()
 
 
+def check_a_fault_of_a_ready_writer(
+    scenario: Scenario, point: PausePoint, fault: FaultKind, survivor: Survivor
+) -> None:
+    """`check_a_fault_at_a_point` of a writer that has written before, and so knows its row and its next identity."""
+    hook = AtPoint(point, strike(fault, scenario.database, scenario.emulator), armed=False)
+    writer = scenario.writer(hook)
+    assert scenario.write(writer, 0).error is None
+    hook.arm()
+
+    seen = scenario.write(writer, 1)
+
+    assert hook.struck
+    assert seen.took_effect is takes_effect_when_ready(point, fault)
+    assert (seen.error is not None) is (fault is FaultKind.EXCEPTION or not seen.took_effect)
+    scenario.database.disarm()
+    if survivor is Survivor.NEW_WRITER:
+        writer = scenario.writer()
+        writer.recover()
+        scenario.assert_both_sides_agree()
+    assert scenario.write(writer, 2).error is None
+    assert writer.state is SlotState.READY
+    scenario.assert_both_sides_agree()
+    writer.close()
+
+
 def check_a_kill_at_a_point(scenario: Scenario, point: PausePoint, predecessor: Predecessor, *options: str) -> None:
-    """`options` are those of the worker that choose its kind of writer."""
-    scenario.leave_behind(predecessor)
+    """`options` are those of the worker: what kind of writer, and whether it is ready and so has no predecessor."""
+    if "--ready" in options:
+        scenario.expected += event_texts("0")
+    else:
+        scenario.leave_behind(predecessor)
     killed = subprocess.run(
         [
             *(sys.executable, "-m", "tests.crash.worker"),

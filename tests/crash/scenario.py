@@ -24,6 +24,16 @@ ROWS_PER_WRITE = 2
 
 POINTS_OF_A_TAKE_OVER = (PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_TAKEOVER)
 POINTS_BEFORE_COMMIT_REQUEST = (PausePoint.AFTER_STATE_WRITE, PausePoint.BEFORE_DATABASE_COMMIT)
+# Of a writer that locks and writes the row by one statement, which it does where its id is ready: nothing but COMMIT is
+# sent to the database after any of them.
+POINTS_AFTER_LOCK_AND_WRITE = (
+    PausePoint.AFTER_LOCK,
+    PausePoint.AFTER_STATE_WRITE,
+    PausePoint.AFTER_BEGIN,
+    PausePoint.AFTER_SEND,
+    PausePoint.AFTER_PREPARE,
+    PausePoint.BEFORE_DATABASE_COMMIT,
+)
 POINTS_AFTER_THE_DECISION = (PausePoint.AFTER_DATABASE_COMMIT, PausePoint.AFTER_KAFKA_COMMIT)
 
 
@@ -164,13 +174,16 @@ def write_events(writer: DualWriter, topic: str, number: int) -> Seen:
 
 
 class AtPoint:
-    """A pause hook that acts once, the first time its point is reached after `arm`."""
+    """A pause hook that acts once, the first time its point is reached while it is armed."""
 
-    def __init__(self, point: PausePoint, act: Callable[[], None]) -> None:
+    def __init__(self, point: PausePoint, act: Callable[[], None], *, armed: bool = True) -> None:
         self._point = point
         self._act = act
-        self._armed = True
+        self._armed = armed
         self.struck = False
+
+    def arm(self) -> None:
+        self._armed = True
 
     def __call__(self, point: PausePoint) -> None:
         if self._armed and point is self._point:

@@ -16,10 +16,12 @@ from tests.crash.matrix import (
     Survivor,
     cases_with_predecessors,
     check_a_fault_at_a_point,
+    check_a_fault_of_a_ready_writer,
     check_a_kill_at_a_point,
 )
 from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, PsycopgScenario, awaited_psycopg_scenario
 from tests.crash.scenario import (
+    POINTS_AFTER_LOCK_AND_WRITE,
     POINTS_AFTER_THE_DECISION,
     POINTS_BEFORE_COMMIT_REQUEST,
     AtPoint,
@@ -68,6 +70,34 @@ def test_a_fault_at_a_point(
 @pytest.mark.parametrize("point", PausePoint)
 def test_a_kill_at_a_point(blocking: PsycopgScenario, point: PausePoint) -> None:
     check_a_kill_at_a_point(blocking, point, Predecessor.COMMITTED, "--psycopg", "blocking")
+
+
+_OF_A_READY_WRITER = [*POINTS_AFTER_LOCK_AND_WRITE, *POINTS_AFTER_THE_DECISION]
+
+
+@pytest.mark.parametrize(
+    ("fault", "survivor"),
+    [*((fault, Survivor.SAME_WRITER) for fault in FaultKind), (FaultKind.EXCEPTION, Survivor.NEW_WRITER)],
+)
+@pytest.mark.parametrize("point", _OF_A_READY_WRITER)
+def test_a_fault_at_a_point_of_a_ready_writer(
+    blocking: PsycopgScenario, point: PausePoint, fault: FaultKind, survivor: Survivor
+) -> None:
+    """The row is written before the first record is sent, and names what Kafka has or will never have prepared."""
+    check_a_fault_of_a_ready_writer(blocking, point, fault, survivor)
+
+
+@pytest.mark.parametrize("fault", [FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST])
+@pytest.mark.parametrize("point", _OF_A_READY_WRITER)
+def test_a_fault_at_a_point_of_the_awaited_ready_writer(
+    awaited: AwaitedPsycopgScenario, point: PausePoint, fault: FaultKind
+) -> None:
+    check_a_fault_of_a_ready_writer(awaited, point, fault, Survivor.SAME_WRITER)
+
+
+@pytest.mark.parametrize("point", _OF_A_READY_WRITER)
+def test_a_kill_at_a_point_of_a_ready_writer(blocking: PsycopgScenario, point: PausePoint) -> None:
+    check_a_kill_at_a_point(blocking, point, Predecessor.COMMITTED, "--psycopg", "blocking", "--ready")
 
 
 @pytest.mark.parametrize("fault", [FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST])

@@ -29,8 +29,10 @@ def main() -> None:
     parser.add_argument("--awaited", metavar="DRIVER", help="with AsyncDualWriter and this driver")
     parser.add_argument("--psycopg", choices=["blocking", "awaited"], help="with a writer that has no SQLAlchemy")
     parser.add_argument("--sessions", type=Way, metavar="WAY", help="with sessions that are committed in this way")
+    parser.add_argument("--ready", action="store_true", help="not before it has written 0 (with --psycopg blocking)")
     arguments = parser.parse_args()
-    kill = AtPoint(PausePoint(arguments.point), lambda: os.kill(os.getpid(), signal.SIGKILL))
+    point = PausePoint(arguments.point)
+    kill = AtPoint(point, lambda: os.kill(os.getpid(), signal.SIGKILL), armed=not arguments.ready)
     if arguments.psycopg == "blocking":
         seen = _write_psycopg(arguments, kill)
     elif arguments.psycopg == "awaited":
@@ -59,6 +61,9 @@ async def _write_awaited(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
 def _write_psycopg(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
     url = sa.make_url(arguments.database_url)
     writer = make_psycopg_writer(url, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
+    if arguments.ready:
+        write_psycopg_events(writer, arguments.topic, number=0)
+        pause.arm()
     return write_psycopg_events(writer, arguments.topic, number=1)
 
 

@@ -1,0 +1,168 @@
+"""A writer whose id is ready writes the state row together with its lock, before the first record is sent.
+
+So what happens between that and COMMIT must leave the row as it was, unless COMMIT is the very next thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.errors import AbortableError, FencedError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.kafka_side import BlockingKafkaSide
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.psycopg import PsycopgDualWriter
+from dualwrite.recipes.slot import SlotState
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
+from tests.crash.scenario import POINTS_AFTER_LOCK_AND_WRITE, AtPoint
+from tests.support.databases import PostgresDatabase
+
+MESSAGE_TOO_LARGE = 10
+
+
+@pytest.fixture
+def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[PsycopgScenario]:
+    database = PostgresDatabase(postgres_server)
+    yield PsycopgScenario(database, emulator)
+    database.close()
+
+
+@pytest.fixture
+def connection(scenario: PsycopgScenario) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(conninfo_of(scenario.database.url), autocommit=True) as connection:
+        yield connection
+
+
+def ready(scenario: PsycopgScenario, hook: Callable[[PausePoint], None] | None = None) -> PsycopgDualWriter:
+    writer = scenario.writer(hook)
+    assert scenario.write(writer, 0).error is None
+    return writer
+
+
+def test_the_row_is_written_before_the_first_record_is_sent_and_seen_by_nobody(scenario: PsycopgScenario) -> None:
+    reached: list[PausePoint] = []
+    rows: list[PreparedTxnState] = []
+
+    def note(point: PausePoint) -> None:
+        reached.append(point)
+        rows.append(scenario.row())
+
+    with ready(scenario, note) as writer:
+        before = scenario.row()
+        reached.clear()
+        rows.clear()
+        assert scenario.write(writer, 1).error is None
+    assert [*dict.fromkeys(reached)] == [
+        *POINTS_AFTER_LOCK_AND_WRITE,
+        PausePoint.AFTER_DATABASE_COMMIT,
+        PausePoint.AFTER_KAFKA_COMMIT,
+    ]
+    committed = reached.index(PausePoint.AFTER_DATABASE_COMMIT)
+    assert {*rows[:committed]} == {before}
+    assert {*rows[committed:]} == {scenario.row()} != {before}
+    scenario.assert_both_sides_agree()
+
+
+def test_records_that_are_refused_take_the_row_with_them(scenario: PsycopgScenario) -> None:
+    with ready(scenario) as writer:
+        before = scenario.row()
+        scenario.emulator.faults.add(Fault(api="Produce", action=Error(MESSAGE_TOO_LARGE)))
+        assert isinstance(scenario.write(writer, 1).error, AbortableError)
+        assert scenario.row() == before
+        assert writer.state is SlotState.READY
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("ending", ["ROLLBACK", "ROLLBACK; BEGIN", "ROLLBACK AND CHAIN"])
+@pytest.mark.parametrize("point", POINTS_AFTER_LOCK_AND_WRITE)
+def test_a_transaction_that_is_not_the_one_that_wrote_the_row_is_not_committed(
+    scenario: PsycopgScenario, connection: psycopg.Connection, point: PausePoint, ending: str
+) -> None:
+    """Somebody, a forked process for instance, ends it on the socket that it shares, and maybe begins another one."""
+    hook = AtPoint(point, lambda: _raw(connection, ending), armed=False)
+    with ready(scenario, hook) as writer:
+        before = scenario.row()
+        hook.arm()
+        with pytest.raises(TransactionEndedInsideError), writer.transaction(connection) as tx:
+            tx.connection.execute(INSERT, (10, "1"))
+            tx.send(scenario.topic, value="1", key="k")
+        assert hook.struck
+        assert scenario.row() == before
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def _raw(connection: psycopg.Connection, statement: str) -> None:
+    connection.pgconn.exec_(statement.encode())
+
+
+def test_a_transaction_that_failed_after_the_row_was_written(
+    scenario: PsycopgScenario, connection: psycopg.Connection
+) -> None:
+    hook = AtPoint(PausePoint.AFTER_PREPARE, lambda: _raw(connection, "SELECT 1/0"), armed=False)
+    with ready(scenario, hook) as writer:
+        before = scenario.row()
+        hook.arm()
+        with pytest.raises(TransactionDoomedError), writer.transaction(connection) as tx:
+            tx.connection.execute(INSERT, (10, "1"))
+            tx.send(scenario.topic, value="1", key="k")
+        assert scenario.row() == before
+    scenario.assert_both_sides_agree()
+
+
+def test_a_row_that_another_writer_has_written_since_is_left_to_it(scenario: PsycopgScenario) -> None:
+    with ready(scenario) as older, scenario.writer() as newer:
+        assert scenario.write(newer, 1).error is None
+        theirs = scenario.row()
+        assert isinstance(scenario.write(older, 2).error, FencedError)
+        assert older.state is SlotState.FENCED
+        assert scenario.row() == theirs
+        assert scenario.write(newer, 3).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_a_fenced_writer_whose_row_nobody_has_written_since_leaves_it_as_it_was(scenario: PsycopgScenario) -> None:
+    with ready(scenario) as older, scenario.writer() as newer:
+        before = scenario.row()
+        newer.recover()
+        assert isinstance(scenario.write(older, 1).error, FencedError)
+        assert scenario.row() == before
+        assert scenario.write(newer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("guess", [PreparedTxnState(), PreparedTxnState("77:7")])
+def test_the_state_that_is_committed_is_the_one_that_kafka_gave(
+    scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch, guess: PreparedTxnState
+) -> None:
+    """What was foreseen may come otherwise, or not be known at all."""
+    with ready(scenario) as writer:
+        monkeypatch.setattr(BlockingKafkaSide, "next_state", guess)
+        with writer.transaction() as tx:
+            tx.connection.execute(INSERT, (10, "1/0"))
+            tx.send(scenario.topic, value="1/0", key="k")
+        scenario.expected.append("1/0")
+        assert scenario.row() == tx.prepared_state != guess
+        monkeypatch.undo()
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_a_row_that_is_locked_is_waited_for(scenario: PsycopgScenario, connection: psycopg.Connection) -> None:
+    with ready(scenario) as writer:
+        with connection.transaction():
+            connection.execute(
+                "SELECT 1 FROM kafka_transaction_state WHERE transactional_id = %s FOR UPDATE",
+                (scenario.transactional_id,),
+            )
+            writer._writes._lock_timeout_ms = 50
+            assert scenario.write(writer, 1).error is not None
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
