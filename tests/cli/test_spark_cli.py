@@ -18,7 +18,7 @@ from dualwrite.producer import Producer
 from spark_sink.pause_points import PausePoint
 from spark_sink.store_tables import StoreTables
 from tests.cli.conftest import Call, assert_one_line, ended, process
-from tests.cli.test_page import section
+from tests.cli.test_page import keys, section
 from tests.spark.applications import ApplicationWorld
 from tests.support.conditions import until
 from tests.support.databases import Database, unique
