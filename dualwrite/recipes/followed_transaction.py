@@ -13,6 +13,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -24,9 +25,10 @@ from dualwrite.recipes.unit_of_work import UnitOfWork, watch
 
 _log = logging.getLogger(__name__)
 
-# The transaction whose COMMIT this thread is about to send: the event that tells the Connection comes right before the
-# call that is given the driver's connection only.
-_arrived = threading.local()
+# The transaction whose COMMIT this thread or task is about to send: the event that tells the Connection comes right
+# before the call that is given the driver's connection only. (Of a task by its context, which its greenlets share: where
+# other listeners of the event await something, other tasks come in between.)
+_arrived: ContextVar[FollowedTransaction | None] = ContextVar("dualwrite_arrived", default=None)
 
 _followed: weakref.WeakSet[sa.Dialect] = weakref.WeakSet()
 _following = threading.Lock()
@@ -45,8 +47,8 @@ def _follow(dialect: sa.Dialect) -> None:
     send_commit = dialect.do_commit
 
     def do_commit(dbapi_connection: Any) -> None:
-        transaction: FollowedTransaction | None = getattr(_arrived, "transaction", None)
-        _arrived.transaction = None
+        transaction = _arrived.get()
+        _arrived.set(None)
         if transaction is None or transaction.connection.connection is not dbapi_connection:
             send_commit(dbapi_connection)
         else:
@@ -140,7 +142,7 @@ class FollowedTransaction(UnitOfWork):
         self.close()
 
     def _before_commit(self) -> None:
-        _arrived.transaction = self
+        _arrived.set(self)
 
 
 _OF_THE_PARENT = (
