@@ -1,0 +1,82 @@
+"""`df.write.format("dualwrite-kafka")`: a batch job is atomic, and the same job twice is one."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from tests.spark.sinks import SinkWorld
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
+    return spark.range(0, count, numPartitions=partitions).select(sf.col("id").cast("string").alias("value"))
+
+
+def write(world: SinkWorld, df: DataFrame, mode: str = "append", **more: str) -> None:
+    df.write.format("dualwrite-kafka").mode(mode).options(**world.options, **more).save()
+
+
+def test_a_job_is_written_once_by_its_id(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    world = sqlite_world
+    write(world, numbers(spark, 4), jobId="2026-11-20")
+    write(world, numbers(spark, 9, partitions=3), jobId="2026-11-20")
+    assert world.values() == ["0", "1", "2", "3"], "the second run of a job changes nothing"
+    write(world, numbers(spark, 1), jobId="2026-11-21")
+    assert world.values() == ["0", "0", "1", "2", "3"]
+    assert world.select("SELECT query_id FROM dw_batch ORDER BY query_id") == [
+        ("job:2026-11-20",),
+        ("job:2026-11-21",),
+    ]
+
+
+def test_a_job_without_an_id_is_another_one_each_time(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    world = sqlite_world
+    for _ in range(2):
+        write(world, numbers(spark, 1, partitions=1))
+    assert world.values() == ["0", "0"]
+
+
+def test_a_job_without_rows_is_done_too(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    world = sqlite_world
+    write(world, spark.createDataFrame([], "value string"), jobId="empty")
+    assert world.batches() == [(0, "DONE", 0)]
+
+
+def test_a_job_that_fails_leaves_nothing_and_may_be_run_again(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    world = sqlite_world
+    broken = numbers(spark, 4).withColumn(
+        "value", sf.when(sf.col("value") == "3", sf.raise_error(sf.lit("broken"))).otherwise(sf.col("value"))
+    )
+    with pytest.raises(PySparkException, match="broken"):
+        write(world, broken, jobId="j")
+    assert world.values() == []
+    assert world.open_transactions() == []
+    write(world, numbers(spark, 4), jobId="j")
+    assert world.values() == ["0", "1", "2", "3"]
+    assert world.open_transactions() == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "sentence"),
+    [
+        ("overwrite", {}, "a topic cannot be overwritten"),
+        ("ignore", {}, "cannot be written in the"),
+        ("append", {"sinkID2": "x"}, "did you mean sinkId"),
+        ("append", {"path": "/data"}, r"save\(\) take no path"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    spark: SparkSession, sqlite_world: SinkWorld, mode: str, more: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(AnalysisException, match=sentence):
+        write(sqlite_world, numbers(spark, 1), mode, **more)
+    assert sqlite_world.tables() == []
+
+
+def test_it_cannot_be_read_from(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    with pytest.raises(AnalysisException, match="to read Kafka, use dualwrite-kafka-source"):
+        spark.read.format("dualwrite-kafka").options(**sqlite_world.options).load()

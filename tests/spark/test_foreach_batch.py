@@ -1,0 +1,109 @@
+"""`foreachBatch(dualwrite_batch(...))`: topic, and whatever SQL of the caller's does, change in one commit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.functions import udf
+from pyspark.sql.types import StringType
+
+from spark_sink import SinkOptionError, dualwrite_batch
+from tests.spark.sinks import SinkWorld, finish
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def run(
+    world: SinkWorld,
+    df: DataFrame,
+    sql_fn: Callable[[sa.Connection, int], object] | None = None,
+    mode: str = "append",
+    **more: Any,
+) -> None:
+    write = dualwrite_batch({**world.options, **more}, sql_fn)
+    writer = df.writeStream.foreachBatch(write).outputMode(mode).option("checkpointLocation", str(world.checkpoint))
+    finish(writer.trigger(availableNow=True).start())
+
+
+def note(connection: sa.Connection, batch_id: int) -> None:
+    connection.execute(sa.text("INSERT INTO noted (batch) VALUES (:batch)"), {"batch": batch_id})
+
+
+def test_sql_is_part_of_the_decision(spark: SparkSession, postgres_world: SinkWorld) -> None:
+    world = postgres_world
+    world.execute("CREATE TABLE noted (batch bigint)")
+    world.add_values("a", "b")
+    world.add_values("c")
+    run(world, world.read(spark).repartition(2), note)
+    world.forget_commit(1)
+    run(world, world.read(spark), note)
+    assert world.values() == ["a", "b", "c"]
+    assert world.select("SELECT batch FROM noted ORDER BY batch") == [(0,), (1,)]
+
+    def fail(connection: sa.Connection, batch_id: int) -> None:
+        note(connection, batch_id)
+        raise RuntimeError("the caller's SQL")
+
+    world.add_values("d")
+    with pytest.raises(StreamingQueryException, match="the caller's SQL"):
+        run(world, world.read(spark), fail)
+    assert world.values() == ["a", "b", "c"]
+    assert world.open_transactions() == []
+    run(world, world.read(spark).where("false"), note)
+    assert world.select("SELECT batch FROM noted ORDER BY batch") == [(0,), (1,), (2,)], "of a batch without rows too"
+    assert world.values() == ["a", "b", "c"]
+
+
+def test_the_batch_is_computed_once(spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path) -> None:
+    world = sqlite_world
+    calls = tmp_path / "calls"
+
+    def once(value: str) -> str:
+        with calls.open("a") as file:
+            file.write(value)
+        return f"{value}{random.random()}"
+
+    world.add_values("a", "b")
+    df = world.read(spark).withColumn("value", udf(once, StringType())("key"))
+    run(world, df)
+    world.forget_commit(0)
+    run(world, df)
+    assert sorted(calls.read_text()) == ["a", "b"], "and a batch that was decided before is not computed at all"
+    assert [str(value)[0] for value in world.values()] == ["a", "b"]
+
+
+def test_the_update_mode(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    world = sqlite_world
+    world.add_values("a", "a", "b")
+    world.add_values("a")
+    counts = world.read(spark).groupBy("key").agg(sf.count("*").cast("string").alias("value"))
+    run(world, counts, mode="update")
+    assert sorted((record.key, record.value) for record in world.records()) == [("a", "2"), ("a", "3"), ("b", "1")]
+
+
+def test_a_checkpoint_that_was_restored_is_refused_if_it_is_told(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    world = sqlite_world
+    world.add_values("a")
+    location = str(world.checkpoint)
+    run(world, world.read(spark), checkpointLocation=location)
+    offsets = world.checkpoint / "offsets" / "0"
+    (world.checkpoint / "offsets" / ".0.crc").unlink()
+    offsets.write_text(offsets.read_text().replace('"batchTimestampMs":', '"batchTimestampMs":1'))
+    world.forget_commit(0)
+    with pytest.raises(StreamingQueryException, match="CheckpointMismatchError"):
+        run(world, world.read(spark), checkpointLocation=location)
+
+
+def test_options_are_checked_before_the_query_starts(sqlite_world: SinkWorld) -> None:
+    with pytest.raises(SinkOptionError, match="did you mean topic"):
+        dualwrite_batch({**sqlite_world.options, "topik": "a"})
+    with pytest.raises(SinkOptionError, match="jobId is for batch jobs"):
+        dualwrite_batch({**sqlite_world.options, "jobId": "a"})
