@@ -97,7 +97,7 @@ class FakeBroker:
 
 
 class FakeTransaction:
-    """A `TaskTransaction`; the values of the first column are the records."""
+    """A `TaskTransaction`; the numbers in the column `value` are the records."""
 
     def __init__(self, side: FakeKafkaSide, name: str, epoch: int) -> None:
         self._side = side
@@ -108,7 +108,7 @@ class FakeTransaction:
         self.bytes = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        values = rows.column(0).to_pylist()
+        values = [int(value) for value in rows.column("value").to_pylist()]
         self._state = self._side.alive.send(self._name, self._epoch, values)
         self.records += len(values)
         self.bytes += 8 * len(values)
@@ -132,11 +132,12 @@ class FakeTransaction:
 class FakeKafkaSide:
     """What one process has of Kafka. When it is `dead`, nothing that it still does reaches a broker.
 
-    The class attributes are what tests take away in order to see that the rest of them notices.
+    The class attributes are the rules of `KafkaSide`; a test takes one away and sees what it was good for.
     """
 
-    keeps = True
-    reads_again = True
+    keeps_what_is_prepared = True
+    asks_after_opening = True
+    asks_before_ending = True
 
     def __init__(self, broker: FakeBroker, pause: Pause | None = None) -> None:
         self._broker = broker
@@ -149,8 +150,8 @@ class FakeKafkaSide:
         return self._broker
 
     def open(self, transactional_id: str, still_mine: Callable[[], bool]) -> FakeTransaction:
-        epoch = self.alive.init(transactional_id, keep=self.keeps)
-        if self.reads_again and not still_mine():
+        epoch = self.alive.init(transactional_id, keep=self.keeps_what_is_prepared)
+        if self.asks_after_opening and not still_mine():
             raise AttemptCondemnedError(f"{transactional_id} went to another attempt")
         try:
             epoch = self.alive.end(transactional_id, epoch, commit=False)
@@ -165,10 +166,10 @@ class FakeKafkaSide:
         epochs: dict[str, int] = {}
         for claim in claims:
             try:
-                epochs[claim.attempt_id] = self.alive.init(claim.transactional_id, keep=self.keeps)
+                epochs[claim.attempt_id] = self.alive.init(claim.transactional_id, keep=self.keeps_what_is_prepared)
             except KafkaTimeoutError as error:
                 ended[claim.attempt_id] = Ended(Ending.FAILED, error)
-        wanted = set(still_wanted(list(epochs)) if self.reads_again else epochs)
+        wanted = set(still_wanted(list(epochs)) if self.asks_before_ending else epochs)
         for claim in claims:
             if claim.attempt_id not in epochs:
                 continue

@@ -8,6 +8,7 @@ points processes die only.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
@@ -23,12 +24,26 @@ from spark_sink.pause_points import PausePoint
 from spark_sink.protocol import CommitSummary, Sink
 from spark_sink.store_rows import BatchStatus
 from tests.spark.fake_kafka import FakeBroker, FakeKafkaSide
+from tests.support.databases import unique
 
 ResultT = TypeVar("ResultT")
 
-SCHEMA: Final = pa.schema([("value", pa.int64())])
+SCHEMA: Final = pa.schema([("value", pa.string())])
 IN_TRANSACTION: Final = frozenset({PausePoint.BEFORE_PREPARED, PausePoint.INSIDE_DECISION})
 QUERY: Final = "query-1"
+
+
+target: Final = sa.Table(
+    "target", sa.MetaData(), sa.Column("sink_id", sa.String(100)), sa.Column("value", sa.BigInteger)
+)
+
+
+def new_store(engine: sa.Engine) -> CommitStore:
+    """With its tables, and the one that decisions write to."""
+    store = CommitStore(engine)
+    store.create_tables()
+    target.metadata.create_all(engine)
+    return store
 
 
 class Crash(BaseException):
@@ -58,16 +73,11 @@ def sink_options(sink_id: str, **changes: Any) -> SinkOptions:
 class World:
     """One sink: its brokers, its store, and the table that `sql_fn` writes to."""
 
-    def __init__(self, engine: sa.Engine, sink_id: str, **options: Any) -> None:
-        self.engine = engine
+    def __init__(self, store: CommitStore, **options: Any) -> None:
+        """`store` may be shared: the sink has an id of its own."""
         self.broker = FakeBroker()
-        self.options = sink_options(sink_id, **options)
-        self.store = CommitStore(engine, create_tables=False)
-        self.store.create_tables()
-        self.target = sa.Table(
-            "target", sa.MetaData(), sa.Column("sink_id", sa.String(100)), sa.Column("value", sa.BigInteger)
-        )
-        self.target.metadata.create_all(engine)
+        self.options = sink_options(unique("sink").replace("-", "_"), **options)
+        self.store = store
 
     def process(self, pause: Callable[[PausePoint], None] | None = None, **options: Any) -> Process:
         return Process(self, pause or (lambda point: None), **options)
@@ -75,8 +85,8 @@ class World:
     @property
     def rows(self) -> list[int]:
         """What is in the table."""
-        query = sa.select(self.target.c.value).where(self.target.c.sink_id == self.options.sink_id)
-        with self.engine.connect() as connection:
+        query = sa.select(target.c.value).where(target.c.sink_id == self.options.sink_id)
+        with self.store.engine.connect() as connection:
             return list(connection.scalars(query))
 
     def assert_exactly_once(self, expected: Sequence[int]) -> None:
@@ -138,41 +148,55 @@ class Process:
 
         def insert(connection: sa.Connection, batch_id: int) -> None:
             if rows:
-                connection.execute(sa.insert(self._world.target), rows)
+                connection.execute(sa.insert(target), rows)
 
         return insert
 
 
 class Stalling:
-    """A process that runs one call in a greenlet, and stalls where it is told to."""
+    """What one or more processes do, in a greenlet that stalls at the pause points it is told."""
 
-    def __init__(self, world: World, call: Callable[[Process], ResultT], **options: Any) -> None:
-        self.process = world.process(self._reach, **options)
+    def __init__(self, call: Callable[[Stalling], object]) -> None:
+        """`call` makes its processes with the `reach` of what it is given."""
         self._call = call
         self._greenlet = greenlet.greenlet(self._run)
+        self._points_left: float = 0
         self._stop_at: PausePoint | None = None
+        self.point: PausePoint | None = None
+        """Where it stalls."""
         self.result: Any = None
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
 
     def _run(self) -> None:
         try:
-            self.result = self._call(self.process)
-        except BaseException as error:
+            self.result = self._call(self)
+        except Exception as error:
             self.error = error
 
-    def _reach(self, point: PausePoint) -> None:
-        if point is self._stop_at:
-            greenlet.getcurrent().parent.switch()
+    def reach(self, point: PausePoint) -> None:
+        if point in IN_TRANSACTION:
+            return
+        self._points_left -= 1
+        if self._points_left <= 0 or point is self._stop_at:
+            self.point = point
+            parent = greenlet.getcurrent().parent
+            assert parent is not None
+            parent.switch()
 
-    def until(self, point: PausePoint | None) -> Stalling:
-        """Go on until it reaches `point`, or the end."""
-        self._stop_at = point
+    def until(self, stop: PausePoint | int) -> Stalling:
+        """Go on until it reaches this point, or so many, or its end."""
+        self._points_left = stop if isinstance(stop, int) else math.inf
+        self._stop_at = stop if isinstance(stop, PausePoint) else None
+        self.point = None
         self._greenlet.switch()
         return self
 
     def go_on(self) -> Stalling:
         """To the end, whatever that is."""
-        return self.until(None)
+        if not self.is_over:
+            self._points_left, self._stop_at, self.point = math.inf, None, None
+            self._greenlet.switch()
+        return self
 
     @property
     def is_over(self) -> bool:
@@ -183,7 +207,7 @@ def batches(values: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Two Arrow batches, so that something can happen between them."""
     half = (len(values) + 1) // 2
     for part in (values[:half], values[half:]):
-        yield pa.record_batch([pa.array(part, pa.int64())], schema=SCHEMA)
+        yield pa.record_batch([pa.array(map(str, part), pa.string())], schema=SCHEMA)
 
 
 _task_attempts = itertools.count(1)

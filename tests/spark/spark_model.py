@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
+from dualwrite.errors import KafkaError
+from spark_sink.errors import SinkError
 from spark_sink.handoff import Plan, TaskResult
-from spark_sink.pause_points import PausePoint
+from spark_sink.pause_points import Pause, PausePoint
 from tests.spark.sink_model import Crash, Process, World, partitioned
 
 ResultT = TypeVar("ResultT")
@@ -49,26 +51,43 @@ class _ApplicationDiedError(Exception):
 class Query:
     """A streaming query into `world`; `batches` is its input."""
 
-    def __init__(self, world: World, batches: Sequence[Sequence[int]], crashes: Crashes, killed: Killed) -> None:
+    def __init__(
+        self,
+        world: World,
+        batches: Sequence[Sequence[int]],
+        reach: Pause | None = None,
+        killed: Killed = Killed.APPLICATION,
+        *,
+        committed: int = 0,
+    ) -> None:
+        """`reach` is called by its processes at every pause point, and may raise Crash there."""
         self._world = world
         self._batches = batches
-        self._crashes = crashes
+        self._reach = reach
         self._killed = killed
-        self._committed = 0
         self._starts = 0
+        self.committed = committed
+        """Spark's own commit log."""
 
-    def run(self) -> None:
-        while self._committed < len(self._batches):
+    def run(self, *, starts: int = 10) -> Query:
+        """Start it again and again until all batches are committed. An error of the sink ends a start, too."""
+        while self.committed < len(self._batches):
             self._starts += 1
+            assert self._starts <= starts, "the query does not come to its end"
             try:
-                self._run_batch(self._committed)
+                self._run_batch(self.committed)
             except _ApplicationDiedError:
                 continue
-            self._committed += 1
+            except (SinkError, KafkaError):
+                if self._starts == starts:
+                    raise
+                continue
+            self.committed += 1
+        return self
 
     def _run_batch(self, batch_id: int) -> None:
         values = self._batches[batch_id]
-        plan = self._in_process(lambda process: process.plan())
+        plan = self._in_process(Process.plan)
         if plan is None:
             raise _ApplicationDiedError
         parts = partitioned(values, 1 + self._starts % 3)
@@ -91,7 +110,7 @@ class Query:
     def _in_process(self, call: Callable[[Process], ResultT]) -> ResultT | None:
         """What it returns, or None where it was killed."""
         try:
-            return call(self._world.process(self._crashes.reach))
+            return call(self._world.process(self._reach))
         except Crash as crash:
             if self._killed is Killed.APPLICATION:
                 raise _ApplicationDiedError from crash

@@ -1,0 +1,269 @@
+"""Processes that sleep at any pause point of a batch, and wake up when others have gone on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from dualwrite.errors import KafkaError
+from spark_sink.attempt_states import LIVE, AttemptStatus
+from spark_sink.commit_store import CommitStore
+from spark_sink.errors import AttemptCondemnedError, BatchLostError, SinkError, SinkFencedError
+from spark_sink.handoff import Plan, TaskOutcome
+from spark_sink.pause_points import PausePoint
+from tests.spark.fake_kafka import FakeKafkaSide
+from tests.spark.sink_model import SCHEMA, Stalling, World, new_store, partitioned, run_batch, task
+from tests.spark.spark_model import Query
+from tests.spark.store_engines import engine_on, sqlite_engine
+
+BATCHES = [[1, 2, 3, 4], [5, 6]]
+EVERYTHING = [value for batch in BATCHES for value in batch]
+NEW_STALLS_AT = range(1, 40)
+
+
+@pytest.fixture(scope="module")
+def sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitStore]:
+    with sqlite_engine(tmp_path_factory.mktemp("store")) as engine:
+        yield new_store(engine)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitStore]:
+    with engine_on(request.param, request, tmp_path_factory.mktemp("store")) as engine:
+        yield new_store(engine)
+
+
+def first_batch(world: World) -> Stalling:
+    """An application that runs batch 0 and no more."""
+
+    def call(me: Stalling) -> None:
+        run_batch(world.process(me.reach), 0, BATCHES[0])
+
+    return Stalling(call)
+
+
+def query(world: World, *, committed: int = 0) -> Stalling:
+    """An application that runs everything from this batch on."""
+    return Stalling(lambda me: Query(world, BATCHES, me.reach, committed=committed).run())
+
+
+def writer(world: World, plan: Plan, partition: int = 0, batch_id: int = 0) -> Stalling:
+    """A task that writes the first half of a batch."""
+    values = partitioned(BATCHES[batch_id], 2)[partition]
+    return Stalling(lambda me: world.process(me.reach).write(plan, batch_id, partition, values))
+
+
+def assert_ended_well(stalled: Stalling) -> None:
+    assert stalled.is_over
+    assert stalled.error is None or isinstance(stalled.error, SinkError | KafkaError), stalled.error
+
+
+def points_of_first_batch(store: CommitStore) -> int:
+    count = 0
+    stalling = first_batch(World(store))
+    while not stalling.until(1).is_over:
+        count += 1
+    return count
+
+
+def test_an_application_that_sleeps_anywhere_while_another_one_is_anywhere(sqlite_store: CommitStore) -> None:
+    for slept_at in range(1, points_of_first_batch(sqlite_store) + 1):
+        for stalls_at in NEW_STALLS_AT[slept_at % 6 :: 6]:
+            world = World(sqlite_store)
+            old = first_batch(world).until(slept_at)
+            new = query(world).until(stalls_at)
+            assert_ended_well(old.go_on())
+            assert_ended_well(new.go_on())
+            world.process().plan()  # whatever a zombie has left, the next plan ends
+            world.assert_exactly_once(EVERYTHING)
+
+
+def test_an_application_that_wakes_up_twice(sqlite_store: CommitStore) -> None:
+    """It goes on a few steps each time the other one has."""
+    for step in range(1, 12):
+        world = World(sqlite_store)
+        old, new = first_batch(world).until(step), query(world)
+        while not (old.is_over and new.is_over):
+            for application in (new, old):
+                if not application.is_over:
+                    application.until(1 + step % 4)
+        assert_ended_well(old)
+        assert_ended_well(new)
+        Query(world, BATCHES).run()
+        world.assert_exactly_once(EVERYTHING)
+
+
+def test_a_loser_that_sleeps_anywhere_until_the_next_batch_is_anywhere(sqlite_store: CommitStore) -> None:
+    """Spark asks nobody before `write` has returned, and calls no abort for a loser."""
+    for slept_at in range(1, 9):
+        for stalls_at in NEW_STALLS_AT[:22:3]:
+            world = World(sqlite_store)
+            process = world.process()
+            plan = process.plan()
+            loser = writer(world, plan).until(slept_at)
+            results = [process.write(plan, 0, n, part) for n, part in enumerate(partitioned(BATCHES[0], 2))]
+            process.commit(results, 0, BATCHES[0])
+            new = query(world, committed=1).until(stalls_at)
+            assert_ended_well(loser.go_on())
+            assert_ended_well(
+                new.go_on()
+            )  # a task that has not begun yet when the loser takes its id over is tried again
+            world.assert_exactly_once(EVERYTHING)
+
+
+# ---- the zombies that taught the rules, on each database -----------------------------------------------------
+
+
+def test_a_writer_that_slept_between_lease_and_initialisation(store: CommitStore) -> None:
+    """Its id went to an attempt that is decided and prepared: plain initialisation would abort that one."""
+    world = World(store)
+    zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
+    committer = first_batch(world).until(PausePoint.AFTER_DECISION)
+    assert world.broker.open_ids == [f"{world.options.sink_id}-0-0", f"{world.options.sink_id}-1-0"]
+
+    zombie.go_on()
+    assert isinstance(zombie.error, AttemptCondemnedError)
+    assert committer.go_on().error is None
+    world.assert_exactly_once(BATCHES[0])
+
+
+def test_a_writer_that_slept_after_it_was_told_that_the_attempt_is_its_own(store: CommitStore) -> None:
+    world = World(store)
+    zombie = writer(world, world.process().plan()).until(PausePoint.BEFORE_COMPLETION)
+    committer = first_batch(world).until(PausePoint.AFTER_DECISION)
+
+    zombie.go_on()
+    assert isinstance(zombie.error, AttemptCondemnedError)
+    assert committer.go_on().error is None
+    world.assert_exactly_once(BATCHES[0])
+
+
+@pytest.mark.parametrize(
+    "point", [PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION, PausePoint.BEFORE_STATUSES]
+)
+def test_a_finisher_that_slept_until_its_ids_are_leased_again(store: CommitStore, point: PausePoint) -> None:
+    world = World(store)
+    old = first_batch(world).until(PausePoint.AFTER_DECISION).until(point)
+    assert run_batch(world.process(), 0, BATCHES[0]).decided_anew is False
+    new = Stalling(lambda me: run_batch(world.process(me.reach), 1, BATCHES[1])).until(PausePoint.AFTER_DECISION)
+
+    assert old.go_on().error is None  # what it had decided is committed, though not by itself
+    assert new.go_on().error is None
+    world.assert_exactly_once(EVERYTHING)
+
+
+def test_what_a_writer_does_that_does_not_keep_what_is_prepared(
+    store: CommitStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the tests above would notice."""
+    monkeypatch.setattr(FakeKafkaSide, "keeps_what_is_prepared", False)
+    world = World(store)
+    zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
+    committer = first_batch(world).until(PausePoint.AFTER_DECISION)
+    zombie.go_on()
+    assert isinstance(committer.go_on().error, BatchLostError)
+
+
+def test_what_a_writer_does_that_does_not_ask_again(store: CommitStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeKafkaSide, "asks_after_opening", False)
+    world = World(store)
+    zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
+    committer = first_batch(world).until(PausePoint.AFTER_DECISION)
+    zombie.go_on()
+    assert isinstance(committer.go_on().error, BatchLostError)
+
+
+def test_what_a_finisher_does_that_does_not_ask_again(store: CommitStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(store)
+    old = first_batch(world).until(PausePoint.AFTER_DECISION)
+    run_batch(world.process(), 0, BATCHES[0])
+    new = query(world, committed=1).until(PausePoint.AFTER_DECISION)
+    monkeypatch.setattr(FakeKafkaSide, "asks_before_ending", False)
+    old.go_on()
+    assert isinstance(new.go_on().error, BatchLostError)
+
+
+def test_a_plan_that_slept_before_it_ends_what_it_condemned(store: CommitStore) -> None:
+    world = World(store)
+    loser = world.process()
+    loser.write(loser.plan(), 0, 0, BATCHES[0])
+    old = first_batch(world).until(PausePoint.AFTER_GENERATION)
+    new = first_batch(world).until(PausePoint.AFTER_DECISION)
+
+    assert isinstance(old.go_on().error, SinkFencedError)
+    assert new.go_on().error is None
+    world.assert_exactly_once(BATCHES[0])
+
+
+def test_a_loser_that_prepares_after_the_next_batch(store: CommitStore) -> None:
+    world = World(store)
+    process = world.process()
+    plan = process.plan()
+    loser = writer(world, plan).until(PausePoint.AFTER_SEND)
+    results = [process.write(plan, 0, n, part) for n, part in enumerate(partitioned(BATCHES[0], 2))]
+    process.commit(results, 0, BATCHES[0])
+    run_batch(process, 1, BATCHES[1])
+
+    assert isinstance(loser.go_on().error, KafkaError)  # its id was taken over when the batch was decided
+    world.assert_exactly_once(EVERYTHING)
+
+
+@pytest.mark.parametrize("batches_since", [0, 1])
+def test_a_task_whose_first_row_comes_after_the_decision(store: CommitStore, batches_since: int) -> None:
+    """Between its first look at the store and its lease there may be hours, and no pause point."""
+    world = World(store)
+    process = world.process()
+    plan = process.plan()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        process.commit([process.write(plan, 0, 0, BATCHES[0])], 0, BATCHES[0])
+        for batch_id in range(1, 1 + batches_since):
+            run_batch(process, batch_id, BATCHES[batch_id])
+        yield pa.record_batch([pa.array(["1"])], schema=SCHEMA)
+
+    late = world.process().sink
+    if batches_since:
+        with pytest.raises(SinkFencedError):
+            late.write(plan, task(0, 0), rows())
+    else:
+        assert late.write(plan, task(0, 0), rows()).outcome is TaskOutcome.SKIPPED
+    world.assert_exactly_once(EVERYTHING[: 4 + 2 * batches_since])
+
+
+def test_an_older_driver_cannot_decide_nor_undo(store: CommitStore) -> None:
+    world = World(store)
+    old, new = world.process(), world.process()
+    old_plan = old.plan()
+    old_results = [old.write(old_plan, 0, 0, BATCHES[0])]
+    new_plan = new.plan()
+    new_results = [new.write(new_plan, 0, 0, BATCHES[0])]
+
+    with pytest.raises(SinkFencedError, match="another driver has taken over"):
+        old.commit(old_results, 0, BATCHES[0])
+    with pytest.raises(SinkFencedError):
+        old.write(old_plan, 0, 1, [9])
+    old.abort(old_results, 0)
+    assert len(store.attempts(world.options.sink_id, [AttemptStatus.PREPARED])) == 1
+
+    assert new.commit(new_results, 0, BATCHES[0]).decided_anew
+    with pytest.raises(SinkFencedError):
+        old.commit(old_results, 0, BATCHES[0])  # of a decided batch, too
+    world.assert_exactly_once(BATCHES[0])
+
+
+def test_speculative_attempts_have_ids_of_their_own(store: CommitStore) -> None:
+    world = World(store)
+    process = world.process()
+    plan = process.plan()
+    losers = [writer(world, plan).until(PausePoint.AFTER_SEND) for _ in range(3)]
+    winner = process.write(plan, 0, 0, BATCHES[0])
+    ids = {attempt.transactional_id for attempt in store.attempts(world.options.sink_id, LIVE)}
+    assert ids == {f"{world.options.sink_id}-0-{slot}" for slot in range(4)}
+
+    assert process.commit([winner], 0, BATCHES[0]).aborted == 3
+    assert all(isinstance(loser.go_on().error, KafkaError) for loser in losers)
+    world.assert_exactly_once(BATCHES[0])
+    run_batch(process, 1, BATCHES[1])
+    assert len(world.broker.known_ids) == 4 + 1  # partition 1 has its first one
