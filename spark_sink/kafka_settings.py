@@ -70,6 +70,9 @@ def checked_settings(given: Mapping[str, str]) -> dict[str, str]:
     """
     for name, value in given.items():
         _refuse(name, value)
+    for store in ("ssl.truststore", "ssl.keystore"):
+        if f"{store}.type" in given and f"{store}.location" not in given:
+            raise SinkOptionError(f"the option kafka.{store}.type says nothing without kafka.{store}.location")
     try:
         settings = _partitioner(_compression_level(translated(given)))
         ProducerConfig.parse(resolved(settings), {})

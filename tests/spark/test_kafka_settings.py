@@ -1,0 +1,140 @@
+"""The options `kafka.*`: each is taken, translated or refused with a sentence; none is ignored, no secret is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.config import ProducerConfig
+from spark_sink.errors import SinkOptionError
+from spark_sink.kafka_settings import checked_settings, resolved
+
+SERVERS = {"bootstrap.servers": "h:1"}
+
+# the producer settings of Apache Kafka 4.x (its documentation's table)
+OF_KAFKA = """
+acks batch.size bootstrap.servers buffer.memory client.dns.lookup client.id compression.gzip.level compression.lz4.level
+compression.type compression.zstd.level config.providers connections.max.idle.ms delivery.timeout.ms enable.idempotence
+enable.metrics.push interceptor.classes key.serializer linger.ms max.block.ms max.in.flight.requests.per.connection
+max.request.size metadata.max.age.ms metadata.max.idle.ms metadata.recovery.rebootstrap.trigger.ms
+metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
+partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms partitioner.class partitioner.ignore.keys
+receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retries retry.backoff.max.ms
+retry.backoff.ms sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.service.name sasl.login.class
+sasl.login.callback.handler.class sasl.mechanism sasl.oauthbearer.token.endpoint.url security.protocol
+security.providers send.buffer.bytes socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+ssl.cipher.suites ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password
+ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password
+ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
+ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type transaction.timeout.ms
+transaction.two.phase.commit.enable transactional.id value.serializer
+"""
+
+
+def token() -> str:
+    """For the name of a function in an option."""
+    return "t"
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        ({"linger.ms": "3", "batch.size": "1000"}, {"linger.ms": "3", "batch.size": "1000"}),
+        ({"acks": "all", "enable.idempotence": "true"}, {"acks": "all", "enable.idempotence": "true"}),
+        (
+            {"compression.type": "zstd", "compression.zstd.level": "7"},
+            {"compression.type": "zstd", "compression.level": "7"},
+        ),
+        (
+            {"partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"},
+            {"partitioner": "round_robin"},
+        ),
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+                'username="alice" password="secret";',
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": "/ca.pem",
+            },
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": "alice",
+                "sasl.password": "secret",
+                "ssl.ca.location": "/ca.pem",
+            },
+        ),
+    ],
+)
+def test_what_is_taken(given: dict[str, str], settings: dict[str, str]) -> None:
+    assert checked_settings(SERVERS | given) == SERVERS | settings
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"acks": "1"}, "kafka.acks is all"),
+        ({"enable.idempotence": "false"}, "kafka.enable.idempotence is true"),
+        ({"transactional.id": "t"}, "begins with sinkId"),
+        ({"transaction.timeout.ms": "1"}, "txn.timeoutMs"),
+        ({"transaction.two.phase.commit.enable": "true"}, "txn.mode"),
+        ({"accept.bounded.guarantee": "true"}, "txn.mode=resume"),
+        ({"value.serializer": "x"}, "cast it"),
+        ({"retries": "3"}, "delivery.timeout.ms"),
+        ({"interceptor.classes": "com.example.X"}, "only a JVM"),
+        ({"enable.metrics.push": "true"}, "no counterpart"),
+        ({"compression.type": "lz4", "compression.zstd.level": "3"}, "says nothing with kafka.compression.type=lz4"),
+        ({"partitioner.class": "com.example.X"}, "kafka.partitioner to default"),
+        ({"sasl.mechanism": "GSSAPI", "security.protocol": "SASL_SSL"}, "not one of PLAIN"),
+        ({"ssl.truststore.location": "/t.jks", "security.protocol": "SSL"}, "JKS.*only Java reads.*ssl.ca.location"),
+        ({"ssl.truststore.type": "PEM"}, "says nothing without kafka.ssl.truststore.location"),
+        ({"lingerms": "3"}, "unknown setting 'lingerms'; did you mean linger.ms"),
+        ({"linger.ms": "soon"}, "linger.ms.*whole number"),
+        ({"sasl.oauth.token.provider": "nowhere.at.all:x"}, "package.module:function"),
+    ],
+)
+def test_what_is_refused(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SinkOptionError, match=sentence):
+        checked_settings(SERVERS | given)
+
+
+def refusal_of(name: str) -> str:
+    try:
+        checked_settings(SERVERS | {name: "h:1"})
+    except SinkOptionError as refusal:
+        return str(refusal)
+    return ""
+
+
+def test_no_setting_of_kafkas_producer_is_unknown() -> None:
+    assert [name for name in OF_KAFKA.split() if "unknown" in refusal_of(name)] == []
+
+
+def test_the_servers_are_not_optional() -> None:
+    with pytest.raises(SinkOptionError, match=r"bootstrap\.servers is missing"):
+        checked_settings({})
+
+
+def test_a_secret_is_told_to_nobody() -> None:
+    for given in (
+        {"sasl.jaas.config": "org.example.LoginModule required password='hush';"},
+        {"sasl.password": "hush", "sasl.mechanism": "NONE", "security.protocol": "SASL_SSL"},
+        {"ssl.keystore.key": "hush"},
+    ):
+        with pytest.raises(SinkOptionError) as refused:
+            checked_settings(SERVERS | given)
+        assert "hush" not in str(refused.value)
+
+
+def test_tokens_come_from_a_function_that_every_process_can_import() -> None:
+    given = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauth.token.provider": f"{__name__}:token",
+    }
+    settings = checked_settings(SERVERS | given)
+    assert all(isinstance(value, str) for value in settings.values()), "they travel as texts"
+    config = ProducerConfig.parse(resolved(settings), {})
+    assert config.sasl_oauth_token_provider is not None
+    assert config.sasl_oauth_token_provider() == "t"
