@@ -200,7 +200,7 @@ class Chaos:
         return [f"{file}-{row}" for row in range(ROWS_PER_FILE)]
 
     def _arm(self) -> None:
-        action = self._chance.choices(list(Action), [8 if each in _HARMLESS else 1 for each in Action])[0]
+        action = self._chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         fault = Fault(self._chance.choice(list(PausePoint)), action)
         if self._faults.armed() < 3:
             self._faults.arm(fault)
@@ -290,8 +290,8 @@ class Chaos:
             return sorted(connection.scalars(sa.text(sql)))
 
 
-_HARMLESS = {Action.RAISE, Action.KILL_WORKER, Action.STALL}
-"""To the JVM."""
+_WEIGHTS = {Action.RAISE: 8, Action.KILL_WORKER: 8, Action.STALL: 4, Action.KILL_JVM: 1, Action.ORPHAN: 1}
+"""A JVM takes long to start, and nothing is tried meanwhile."""
 
 
 def _assert_same(where: str, written: Sequence[str], found: Sequence[str]) -> None:

@@ -20,6 +20,9 @@ from spark_sink.datasource import DualWriteKafka
 from spark_sink.options import SinkOptions
 from spark_sink.pause_points import PausePoint
 from spark_sink.protocol import Sink
+from tests.support.conditions import until
+
+_LONGEST_WAIT_S: Final = 60.0
 
 
 class Process(StrEnum):
@@ -41,6 +44,9 @@ class Action(StrEnum):
     ORPHAN = "orphan"
     """The JVM; this process goes on for as long as it is let."""
     STALL = "stall"
+    """Sleep for a while, and go on."""
+    WAIT = "wait"
+    """Until the test has asked what has struck."""
 
 
 class InjectedError(Exception):
@@ -89,8 +95,11 @@ class Faults:
     def armed(self) -> int:
         return len(list(self._armed.iterdir()))
 
+    def has_struck(self) -> bool:
+        return any(self._struck.iterdir())
+
     def struck(self) -> list[Fault]:
-        """Those that have struck since this was asked before."""
+        """Those that have struck since this was asked before; lets go on who waits for it."""
         return _taken(self._struck)
 
     def format(self, name: str) -> type[DualWriteKafka]:
@@ -126,35 +135,41 @@ class OpenWithFaults:
         """Called at each pause point."""
         for file in sorted(Path(self.armed).iterdir()):
             fault = Fault.parse(file.name.partition("~")[2])
-            if fault.point is point and fault.process in (None, _this_process()) and self._take(file):
-                _ACTIONS[fault.action](self.stall_s)
+            if fault.point is point and fault.process in (None, _this_process()):
+                self._strike(fault, file)
 
-    def _take(self, file: Path) -> bool:
+    def _strike(self, fault: Fault, armed: Path) -> None:
+        struck = Path(self.struck, armed.name)
         try:
-            file.rename(Path(self.struck, file.name))
+            armed.rename(struck)
         except FileNotFoundError:
-            return False  # another process has it
-        return True
+            return  # another process has it
+        if fault.action is Action.WAIT:
+            until(lambda: not struck.exists(), _LONGEST_WAIT_S)
+        elif fault.action is Action.STALL:
+            time.sleep(self.stall_s)
+        else:
+            _ACTIONS[fault.action]()
 
 
 def _this_process() -> Process | None:
     return next((each for each in Process if each in sys.argv[1:]), None)
 
 
-def _raise(_stall_s: float) -> None:
+def _raise() -> None:
     raise InjectedError("injected")
 
 
-def _kill_worker(_stall_s: float) -> None:
+def _kill_worker() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _kill_jvm(stall_s: float) -> None:
-    _orphan(stall_s)
+def _kill_jvm() -> None:
+    _orphan()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _orphan(_stall_s: float) -> None:
+def _orphan() -> None:
     os.kill(_jvm_above(os.getpid()), signal.SIGKILL)
 
 
@@ -166,10 +181,9 @@ def _jvm_above(pid: int) -> int:
     raise AssertionError("this process was not started by a JVM")
 
 
-_ACTIONS: Final[Mapping[Action, Callable[[float], None]]] = {
+_ACTIONS: Final[Mapping[Action, Callable[[], None]]] = {
     Action.RAISE: _raise,
     Action.KILL_WORKER: _kill_worker,
     Action.KILL_JVM: _kill_jvm,
     Action.ORPHAN: _orphan,
-    Action.STALL: time.sleep,
 }

@@ -6,18 +6,24 @@ and no transactional id is leased. The JVM lives on here; `test_driver_kills.py`
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.faults import Error
+from dualwrite.broker_emulator.faults import Fault as BrokerFault
+from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 from spark_sink.pause_points import PausePoint as At
 from tests.spark.faults import Action, Fault, Faults, Process
 from tests.spark.sinks import SinkWorld, finish
+from tests.support.conditions import until
 from tests.support.databases import unique
 
 pytestmark = pytest.mark.timeout(240)
@@ -66,6 +72,7 @@ class Matrix:
         self._format = unique("faulty")
         spark.dataSource.register(self.faults.format(self._format))
         self._df = world.read(spark).selectExpr("key", "value", "value AS id").repartition(2)
+        self._spark = spark
         self._written: list[str] = []
         world.execute("CREATE TABLE target (id TEXT NOT NULL)")
 
@@ -75,10 +82,14 @@ class Matrix:
         self.world.add_values(*values)
         self._written += values
 
+    def start(self, **options: str) -> StreamingQuery:
+        """Goes to the end of the input."""
+        writer = self.world.writer(self._df, dual_table="target", commit_retries="3", **options)
+        return writer.format(self._format).start()
+
     def run(self) -> None:
         """To the end of the input. Raises StreamingQueryException."""
-        writer = self.world.writer(self._df, dual_table="target", commit_retries="3")
-        finish(writer.format(self._format).start())
+        finish(self.start())
 
     def run_until_it_ends_well(self) -> int:
         """How many runs have failed before."""
@@ -161,3 +172,69 @@ def test_a_committer_that_ends_after_the_decision_has_committed(matrix: Matrix, 
         "SELECT count(*) FROM dw_attempt WHERE batch_id = (SELECT max(batch_id) FROM dw_batch)"
     )
     assert attempts == [(2,)], "no task has written anew"
+
+
+# ---- the servers fail ------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_refuses_phase_two_is_told_again_by_the_next_plan(matrix: Matrix) -> None:
+    refusal = matrix.world.broker.faults.add(
+        BrokerFault(api="EndTxn", action=Error("TRANSACTIONAL_ID_AUTHORIZATION_FAILED"), count=None)
+    )
+    matrix.add_batch()
+    with pytest.raises(StreamingQueryException, match="could not be ended"):
+        matrix.run()
+    assert len(matrix.world.open_transactions()) == 2, "the decision stands"
+    refusal.remove()
+    matrix.run()
+    matrix.assert_right()
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "undone"])
+def test_a_decision_whose_answer_is_lost_is_read_again(matrix: Matrix, proxied: ProxiedStore, applied: bool) -> None:
+    fault = Fault(At.INSIDE_DECISION, Action.WAIT, _COMMITTER)
+    matrix.faults.arm(fault)
+    matrix.add_batch()
+    query = matrix.start(commitStore_url=proxied.url)
+    until(matrix.faults.has_struck, 60)
+    proxied.lose_commit(applied=applied)
+    assert matrix.faults.struck() == [fault]
+    if applied:
+        finish(query)
+    else:
+        with pytest.raises(StreamingQueryException):
+            finish(query)
+        matrix.run()
+    matrix.assert_right()
+
+
+def test_a_database_that_goes_away_before_a_task_is_prepared(matrix: Matrix, proxied: ProxiedStore) -> None:
+    fault = Fault(At.AFTER_PREPARE, Action.WAIT, _TASK)
+    matrix.faults.arm(fault)
+    matrix.add_batch()
+    query = matrix.start(commitStore_url=proxied.url)
+    until(matrix.faults.has_struck, 60)
+    proxied.proxy.cut()
+    assert matrix.faults.struck() == [fault]
+    finish(query)
+    matrix.assert_right()
+
+
+class ProxiedStore:
+    """The way to the commit store that can be cut."""
+
+    def __init__(self, url: str) -> None:
+        direct = sa.make_url(url)
+        self.proxy = NetworkProxy.for_database(direct)
+        self.url = self.proxy.through(direct).render_as_string(hide_password=False)
+
+    def lose_commit(self, *, applied: bool) -> None:
+        """The next COMMIT is carried out and not answered, or does not arrive."""
+        (self.proxy.swallow_answer_to if applied else self.proxy.cut_at)(lambda request: b"COMMIT" in request.upper())
+
+
+@pytest.fixture
+def proxied(matrix: Matrix) -> Iterator[ProxiedStore]:
+    store = ProxiedStore(matrix.world.store_url)
+    yield store
+    store.proxy.close()
