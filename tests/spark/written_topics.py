@@ -11,7 +11,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.databases import unique
 
-_KNOWS_TOPICS_SOON = {"topic.metadata.refresh.fast.interval.ms": 10, "retry.backoff.ms": 10}
+_QUICK_AND_QUIET = {
+    "linger.ms": 0,
+    "log_level": 0,
+    "retry.backoff.ms": 10,
+    "topic.metadata.refresh.fast.interval.ms": 10,
+}
 
 
 class Topics:
@@ -19,8 +24,8 @@ class Topics:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-        self._plain = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0, **_KNOWS_TOPICS_SOON})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        self._plain = Producer({"bootstrap.servers": bootstrap_servers, **_QUICK_AND_QUIET})
         self._transactional = self._new_transactional()
 
     def create(self, partitions: int = 1, name: str | None = None, **config: str) -> str:
@@ -68,8 +73,7 @@ class Topics:
             {
                 "bootstrap.servers": self.bootstrap_servers,
                 "transactional.id": unique("writer"),
-                "linger.ms": 0,
-                **_KNOWS_TOPICS_SOON,
+                **_QUICK_AND_QUIET,
             }
         )
         producer.init_transactions(10)

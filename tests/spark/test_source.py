@@ -1,0 +1,177 @@
+"""`format("dualwrite-kafka-source")` in Spark: streams that stop and go on, and batch queries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from dualwrite.broker_emulator.emulator import Emulator
+from tests.spark.sinks import SinkWorld, finish
+from tests.spark.written_topics import Topics
+from tests.support.conditions import until
+
+
+@pytest.fixture(scope="module")
+def topics(broker: Emulator) -> Topics:
+    return Topics(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def stream(spark: SparkSession, topics: Topics, tmp_path: Path) -> Iterator[Stream]:
+    stream = Stream(spark, topics, tmp_path)
+    yield stream
+    for query in spark.streams.active:
+        query.stop()
+
+
+class Stream:
+    """A query on one checkpoint, whose batches become rows of a table in memory, by way of foreachBatch."""
+
+    def __init__(self, spark: SparkSession, topics: Topics, directory: Path) -> None:
+        self.spark = spark
+        self._topics = topics
+        self.checkpoint = directory / "checkpoint"
+        self.batches: list[list[str]] = []
+
+    @property
+    def rows(self) -> list[str]:
+        """Of all batches."""
+        return [row for batch in self.batches for row in batch]
+
+    def source(self, **options: str) -> DataFrame:
+        return reader(self.spark.readStream, self._topics, **options).load()
+
+    def run(self, **options: str) -> list[list[str]]:
+        """What an availableNow run reads, batch by batch."""
+        self.batches = []
+        finish(self._writer(**options).trigger(availableNow=True).start())
+        return self.batches
+
+    def start(self, **options: str) -> Any:
+        return self._writer(**options).trigger(processingTime="0 seconds").start()
+
+    def _writer(self, **options: str) -> Any:
+        def keep(df: DataFrame, batch_id: int) -> None:
+            rows = df.selectExpr("cast(value as string) v", "partition p", "offset o").collect()
+            self.batches.append([row.v for row in sorted(rows, key=lambda row: (row.p, row.o))])
+
+        return self.source(**options).writeStream.foreachBatch(keep).option("checkpointLocation", str(self.checkpoint))
+
+    def forget_commit(self, batch_id: int) -> None:
+        """As if the driver had died before Spark noted this batch."""
+        for name in (f"{batch_id}", f".{batch_id}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    def offsets(self, batch_id: int) -> dict[str, Any]:
+        """What Spark noted of a batch."""
+        text = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+
+def reader(read: Any, topics: Topics, **options: str) -> Any:
+    given = {"kafka.bootstrap.servers": topics.bootstrap_servers, "startingOffsets": "earliest", **options}
+    return read.format("dualwrite-kafka-source").options(**given)
+
+
+def test_a_stream_reads_what_is_committed_and_goes_on_where_it_stopped(topics: Topics, stream: Stream) -> None:
+    topic = topics.create(partitions=2)
+    topics.abort(topic, "x", "y")
+    topics.commit(topic, "a", "b")
+    topics.commit(topic, "c", partition=1)
+    topics.abort(topic, "z", partition=1)
+    assert stream.run(subscribe=topic) == [["a", "b", "c"]]
+    assert stream.offsets(0) == {topic: {"0": 6, "1": 4}}
+    stream.forget_commit(0)  # then that batch is read again, as it was
+    topics.commit(topic, "d")
+    with topics.transaction(topic, "e", partition=1) as writer:
+        topics.write(topic, "f", partition=1)
+        assert stream.run(subscribe=topic) == [["a", "b", "c"], ["d"]]  # behind an open transaction is the end
+        writer.commit_transaction(10)
+    assert stream.run(subscribe=topic) == [["e", "f"]]
+
+
+def test_batches_are_limited_and_what_is_gone_ends_the_query(topics: Topics, stream: Stream) -> None:
+    topic = topics.create()
+    topics.write(topic, *"abcdefg")
+    topics.abort(topic, *"xyzxyz")  # offsets that count, and no rows
+    topics.write(topic, "h")
+    batches = stream.run(subscribe=topic, maxOffsetsPerTrigger="3")
+    assert batches == [["a", "b", "c"], ["d", "e", "f"], ["g"], [], ["h"]]
+    topics.write(topic, *"ijkl")
+    topics.delete_records(topic, 17)
+    with pytest.raises(StreamingQueryException) as ended:
+        stream.run(subscribe=topic)
+    assert f"{topic}-0 begins at offset 17 now, and offsets 15 to 16 were still to be read" in str(ended.value)
+    assert stream.run(subscribe=topic, failOnDataLoss="false") == [["k", "l"]]
+
+
+def test_a_running_stream_starts_at_the_latest_offsets_and_finds_new_topics(topics: Topics, stream: Stream) -> None:
+    first = topics.create()
+    topics.write(first, "a")
+    query = stream.start(subscribePattern=f"{first}.*", startingOffsets="latest")
+    until(lambda: query.status["message"] == "Waiting for data to arrive", 60)
+    second = topics.create(partitions=2, name=f"{first}-too")
+    topics.write(second, "b", partition=1)
+    until(lambda: stream.rows == ["b"], 60)  # the new partitions alone may have been a batch
+    topics.write(first, "c")
+    until(lambda: stream.rows == ["b", "c"], 60)
+    latest = {first: {"0": 2}, second: {"0": 0, "1": 1}}
+    until(lambda: json.loads(query.lastProgress["sources"][0]["latestOffset"]) == latest, 60)
+    query.stop()
+    assert query.exception() is None
+
+
+@pytest.mark.parametrize("library", ["confluent-kafka", "kafka-python"])
+def test_a_batch_query(topics: Topics, spark: SparkSession, library: str) -> None:
+    topic, other = topics.create(partitions=2), topics.create()
+    topics.commit(topic, "a", "b")
+    topics.abort(topic, "x", partition=1)
+    topics.write(topic, "c", partition=1, headers={"h": b"1"})
+    topics.write(other, "d")
+    wanted = {"subscribe": f"{topic},{other}", "includeHeaders": "true", "consumer.library": library}
+    rows = reader(spark.read, topics, **wanted).load().collect()
+    assert sorted((row.topic, row.partition, row.offset, bytes(row.value)) for row in rows) == sorted(
+        [(topic, 0, 0, b"a"), (topic, 0, 1, b"b"), (topic, 1, 2, b"c"), (other, 0, 0, b"d")]
+    )
+    assert {row.value: row.headers for row in rows}[b"c"] == [("h", b"1")]
+    part = reader(
+        spark.read,
+        topics,
+        assign=f'{{"{topic}": [0]}}',
+        startingOffsets=f'{{"{topic}": {{"0": 1}}}}',
+        minPartitions="2",
+    )
+    assert [bytes(row.value) for row in part.load().collect()] == [b"b"]
+    assert reader(spark.read, topics, subscribe=topics.create()).load().count() == 0
+
+
+def test_what_is_wrong_is_said_before_anything_is_read(topics: Topics, spark: SparkSession) -> None:
+    with pytest.raises(Exception, match=r"did you mean startingOffsets\?"):
+        reader(spark.read, topics, subscribe="t", startingOffset="earliest").load()
+    with pytest.raises(Exception, match="a batch query that starts at the latest offsets has nothing to read"):
+        reader(spark.read, topics, subscribe="t", startingOffsets="latest").load().collect()
+
+
+def test_from_source_to_sink_exactly_once(topics: Topics, sqlite_world: SinkWorld, spark: SparkSession) -> None:
+    topic = topics.create(partitions=2)
+    world = sqlite_world
+    source = reader(spark.readStream, topics, subscribe=topic, maxOffsetsPerTrigger="4").load()
+    rows = source.selectExpr("key", "value")
+    topics.commit(topic, "a", "b", "c")
+    topics.abort(topic, "x", partition=1)
+    topics.commit(topic, "d", "e", partition=1)
+    world.run(rows)
+    assert world.values() == ["a", "b", "c", "d", "e"]
+    last = max(int(each.name) for each in (world.checkpoint / "commits").iterdir() if each.name.isdecimal())
+    world.forget_commit(last)  # as if the driver had died in between
+    topics.commit(topic, "f")
+    world.run(rows)
+    assert world.values() == ["a", "b", "c", "d", "e", "f"]
+    assert world.open_transactions() == []
