@@ -37,6 +37,8 @@ class FakeBroker:
         """What a read_committed consumer sees."""
         self.outcomes: dict[PreparedTxnState, bool] = {}
         self.down = False
+        self.down_ids: set[str] = set()
+        """Whose coordinators are away."""
         self._ids: dict[str, _Id] = {}
 
     @property
@@ -76,7 +78,7 @@ class FakeBroker:
         self._end(self._held(name), commit=False)
 
     def _held(self, name: str) -> _Id:
-        if self.down:
+        if self.down or name in self.down_ids:
             raise KafkaTimeoutError("the brokers are away")
         return self._ids.setdefault(name, _Id(producer_id=len(self._ids) + 1))
 

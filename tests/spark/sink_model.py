@@ -110,8 +110,14 @@ class Process:
             world.store,
             self.kafka,
             pause=self._reach,
-            sleep=lambda seconds: None,
+            sleep=self._wait,
         )
+        self.waits_s: list[float] = []
+        self.while_waiting: Callable[[], None] = lambda: None
+
+    def _wait(self, seconds: float) -> None:
+        self.waits_s.append(seconds)
+        self.while_waiting()
 
     def _reach(self, point: PausePoint) -> None:
         try:

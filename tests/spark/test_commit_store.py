@@ -1,0 +1,448 @@
+"""The commit store, on each database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.attempt_states import LIVE, AttemptStatus
+from spark_sink.commit_store import CommitStore
+from spark_sink.errors import (
+    AttemptCondemnedError,
+    BatchLostError,
+    CheckpointMismatchError,
+    SinkError,
+    SinkFencedError,
+    SinkOptionError,
+)
+from spark_sink.handoff import TaskIdentity
+from spark_sink.kafka_side import Ended, Ending, Verdict
+from spark_sink.options import OnNewCheckpoint, StoreOptions
+from spark_sink.store_rows import BatchStatus, Decision
+from tests.spark.sink_model import QUERY, new_store, task
+from tests.spark.store_engines import engine_on
+from tests.support.databases import unique
+
+FAIL, ADOPT = OnNewCheckpoint.FAIL, OnNewCheckpoint.ADOPT
+STATE = PreparedTxnState("7:3")
+WITHIN_S = 30
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sa.Engine]:
+    with engine_on(request.param, request, tmp_path_factory.mktemp("store")) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def store(engine: sa.Engine) -> CommitStore:
+    return new_store(engine)
+
+
+@pytest.fixture
+def sink() -> str:
+    return unique("sink").replace("-", "_")
+
+
+def plan(store: CommitStore, sink: str, query_id: str | None = QUERY) -> int:
+    return store.plan(sink, query_id=query_id, on_new_checkpoint=FAIL).generation
+
+
+def leased(store: CommitStore, sink: str, generation: int, batch_id: int = 0, partition: int = 0) -> str:
+    lease = store.lease(sink, generation, task(batch_id, partition))
+    assert lease is not None
+    return lease.attempt_id
+
+
+def prepared(store: CommitStore, sink: str, generation: int, batch_id: int = 0, partition: int = 0) -> str:
+    attempt_id = leased(store, sink, generation, batch_id, partition)
+    store.mark_prepared(attempt_id, STATE, records=2)
+    return attempt_id
+
+
+def decision(
+    sink: str,
+    generation: int | None,
+    *winners: str,
+    batch_id: int = 0,
+    query_id: str = QUERY,
+    digest: str | None = None,
+) -> Decision:
+    return Decision(sink, query_id, batch_id, generation, winners, 2 * len(winners), 0, False, digest)
+
+
+def decided(store: CommitStore, sink: str, batch_id: int = 0, query_id: str = QUERY) -> None:
+    """A whole batch of one attempt."""
+    generation = plan(store, sink, query_id)
+    identity = TaskIdentity(query_id, batch_id, 0, 1, "host-1")
+    lease = store.lease(sink, generation, identity)
+    assert lease is not None
+    store.mark_prepared(lease.attempt_id, STATE, records=2)
+    store.decide(decision(sink, generation, lease.attempt_id, batch_id=batch_id, query_id=query_id), FAIL)
+    store.record(sink, {lease.attempt_id: Ended(Ending.COMMITTED)})
+
+
+def status_of(store: CommitStore, sink: str, attempt_id: str) -> AttemptStatus:
+    return next(row.status for row in store.attempts(sink) if row.attempt_id == attempt_id)
+
+
+# ---- tables --------------------------------------------------------------------------------------------------
+
+
+def test_tables_are_created_by_many_at_once(
+    request: pytest.FixtureRequest, tmp_path: object, engine: sa.Engine
+) -> None:
+    name = {"postgresql": "postgres", "sqlite": "sqlite"}.get(engine.dialect.name, "mariadb")
+    with engine_on(name, request, tmp_path) as empty:  # type: ignore[arg-type]
+        with ThreadPoolExecutor(4) as threads:
+            together = threading.Barrier(4)
+
+            def create(number: int) -> None:
+                together.wait(WITHIN_S)
+                CommitStore(empty).plan("s", query_id=None, on_new_checkpoint=FAIL)
+
+            list(threads.map(create, range(4)))
+        assert [(row.sink_id, row.generation) for row in CommitStore(empty).sinks()] == [("s", 4)]
+
+
+def test_missing_tables_are_named(request: pytest.FixtureRequest, tmp_path: object, engine: sa.Engine) -> None:
+    name = {"postgresql": "postgres", "sqlite": "sqlite"}.get(engine.dialect.name, "mariadb")
+    with engine_on(name, request, tmp_path) as empty:  # type: ignore[arg-type]
+        for call in (
+            lambda: plan(CommitStore(empty, create_tables=False), "s"),
+            lambda: CommitStore(empty).sinks(),
+            lambda: CommitStore(empty).decide(decision("s", 1), FAIL),
+        ):
+            with pytest.raises(SinkError, match="init-store"):
+                call()
+
+
+def test_a_schema_of_its_own(engine: sa.Engine) -> None:
+    if engine.dialect.name != "postgresql":
+        pytest.skip("schemas are Postgres'")
+    schema = unique("store").replace("-", "_")
+    with engine.begin() as connection:
+        connection.execute(sa.schema.CreateSchema(schema))
+    store = CommitStore(engine, schema=schema)
+    decided(store, "s")
+    assert set(sa.inspect(engine).get_table_names(schema=schema)) == {"dw_sink", "dw_batch", "dw_attempt"}
+    assert [row.status for row in store.batches("s")] == [BatchStatus.DONE]
+
+
+def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_store(url: str | None, env: str | None = None) -> CommitStore:
+        return CommitStore.open(StoreOptions(url=url, url_env=env, schema=None))
+
+    monkeypatch.setenv("THE_STORE", "sqlite://")
+    assert open_store(None, "THE_STORE").engine is open_store(None, "THE_STORE").engine
+    for url, env, sentence in (
+        (None, "NO_STORE", "spark.executorEnv.NO_STORE"),
+        (None, None, "commitStore.url"),
+        ("nonsense", None, "not a URL"),
+        ("oracle://x", None, "not in oracle"),
+    ):
+        with pytest.raises(SinkOptionError, match=sentence):
+            open_store(url, env)
+
+
+# ---- generations ---------------------------------------------------------------------------------------------
+
+
+def test_a_plan_fences_and_condemns(store: CommitStore, sink: str) -> None:
+    first = plan(store, sink)
+    is_open, is_prepared = leased(store, sink, first), prepared(store, sink, first, partition=1)
+    planned = store.plan(sink, query_id=QUERY, on_new_checkpoint=FAIL)
+    assert planned.generation == first + 1
+    assert [(c.attempt_id, c.verdict, c.prepared_state) for c in planned.claims] == [
+        (is_open, Verdict.ABORT, PreparedTxnState()),
+        (is_prepared, Verdict.ABORT, STATE),
+    ]
+
+    with pytest.raises(SinkFencedError):
+        store.lease(sink, first, task(0, 0))
+    with pytest.raises(SinkFencedError):
+        store.is_decided_for(sink, first, task(0, 0), FAIL)
+    with pytest.raises(AttemptCondemnedError):
+        store.mark_prepared(is_open, STATE, records=1)
+    with pytest.raises(AttemptCondemnedError):
+        store.stage(is_open, lambda connection: None)
+    with pytest.raises(SinkFencedError):
+        store.decide(decision(sink, first, is_prepared), FAIL)
+    assert not store.is_open(is_open)
+    assert store.batches(sink) == []
+
+
+def test_a_plan_waits_for_a_lease_and_a_lease_for_a_plan(store: CommitStore, sink: str) -> None:
+    """Whichever comes first, no attempt of the older generation stays OPEN."""
+    generation = plan(store, sink)
+    for _ in range(5):
+        with ThreadPoolExecutor(5) as threads:
+            together = threading.Barrier(5)
+
+            def lease(partition: int, generation: int = generation, together: threading.Barrier = together) -> None:
+                together.wait(WITHIN_S)
+                try:
+                    store.lease(sink, generation, task(0, partition % 2))
+                except SinkFencedError:
+                    return
+
+            leases = [threads.submit(lease, number) for number in range(4)]
+            together.wait(WITHIN_S)
+            generation = plan(store, sink)
+            for future in leases:
+                future.result(WITHIN_S)
+        assert store.attempts(sink, [AttemptStatus.OPEN]) == []
+
+
+def test_leases_at_once_are_of_different_ids(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    with ThreadPoolExecutor(4) as threads:
+        taken = list(threads.map(lambda _: store.lease(sink, generation, task(0, 0)), range(8)))
+    assert {lease.transactional_id for lease in taken if lease} == {f"{sink}-0-{slot}" for slot in range(8)}
+
+    gone = taken[3]
+    assert gone is not None
+    store.condemn(sink)
+    store.record(sink, {gone.attempt_id: Ended(Ending.ABORTED)})
+    again = store.lease(sink, generation, task(0, 0))
+    assert again is not None
+    assert again.transactional_id == gone.transactional_id  # the only free one
+
+
+def test_who_knows_no_generation(store: CommitStore, sink: str) -> None:
+    with pytest.raises(SinkError, match="does not know the sink"):
+        store.lease(sink, 1, task(0, 0))
+    with pytest.raises(SinkError, match="does not know the sink"):
+        store.decide(decision(sink, 1), FAIL)
+
+
+# ---- decisions -----------------------------------------------------------------------------------------------
+
+
+def test_a_decision_is_taken_once(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    winner, loser = prepared(store, sink, generation), prepared(store, sink, generation, partition=1)
+    asked = decision(sink, generation, winner)
+    first = store.decide(asked, FAIL)
+    assert first.anew
+    assert {claim.attempt_id: claim.verdict for claim in first.claims} == {
+        winner: Verdict.COMMIT,
+        loser: Verdict.ABORT,
+    }
+    assert set(first.claims) == set(store.claims(sink))
+    again = store.decide(asked, FAIL, lambda connection: pytest.fail("decided before"))
+    assert (again.anew, again.records) == (False, 2)
+    assert store.lease(sink, generation, task(0, 3)) is None
+    assert store.is_decided_for(sink, generation, task(0, 3), FAIL)
+
+    store.record(sink, {winner: Ended(Ending.COMMITTED)})
+    assert [row.status for row in store.batches(sink)] == [BatchStatus.COMMIT]  # the loser is still open
+    store.record(sink, {loser: Ended(Ending.ABORTED)})
+    (row,) = store.batches(sink)
+    assert (row.status, row.attempts, row.records, row.generation) == (BatchStatus.DONE, 1, 2, generation)
+    assert row.done_at is not None
+    assert store.attempts(sink, LIVE) == []
+
+
+@pytest.mark.parametrize("status", ["open", "condemned", "of another batch", "unknown"])
+def test_winners_must_be_prepared(store: CommitStore, sink: str, status: str) -> None:
+    generation = plan(store, sink)
+    good = prepared(store, sink, generation)
+    bad = {
+        "open": lambda: leased(store, sink, generation, 0, 1),
+        "condemned": lambda: prepared(store, sink, generation, 0, 1),
+        "of another batch": lambda: prepared(store, sink, generation, 1, 1),
+        "unknown": lambda: "nobody",
+    }[status]()
+    if status == "condemned":
+        store.condemn(sink, query_id=QUERY, batch_id=0, generation=generation)
+    with pytest.raises(SinkError if status == "of another batch" else AttemptCondemnedError):
+        store.decide(decision(sink, generation, good, bad), FAIL)
+    assert store.batches(sink) == []
+    assert store.claims(sink, [Verdict.COMMIT]) == ()
+
+
+def test_what_fails_inside_the_decision_undoes_it(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    winner = prepared(store, sink, generation)
+
+    def fail(connection: sa.Connection) -> None:
+        raise LookupError("no price")
+
+    def swallow(connection: sa.Connection) -> None:
+        with pytest.raises(sa.exc.DBAPIError):
+            connection.execute(sa.text("SELECT no_such_column FROM dw_sink"))
+
+    def end(connection: sa.Connection) -> None:
+        connection.commit()
+
+    def end_past_sqlalchemy(connection: sa.Connection) -> None:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        driver.rollback()
+
+    for inside in (fail, swallow, end, end_past_sqlalchemy):
+        with pytest.raises(Exception) as raised:
+            store.decide(decision(sink, generation, winner), FAIL, inside)
+        assert not isinstance(raised.value, AssertionError)
+        assert store.batches(sink) == []
+        assert status_of(store, sink, winner) is AttemptStatus.PREPARED
+    assert store.decide(decision(sink, generation, winner), FAIL).anew
+
+
+def test_batches_of_nothing_are_done_at_once(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    assert store.decide(decision(sink, generation), FAIL).claims == ()
+    assert store.decide(decision(sink, None, batch_id=1), FAIL).anew
+    assert [row.status for row in store.batches(sink)] == [BatchStatus.DONE] * 2
+
+    leased(store, sink, generation, 2)
+    with pytest.raises(SinkFencedError, match="another driver"):
+        store.decide(decision(sink, None, batch_id=2), FAIL)
+
+
+def test_a_batch_that_was_decided_with_other_input(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    store.decide(decision(sink, generation, prepared(store, sink, generation), digest="aa"), FAIL)
+    for digest in ("aa", None):
+        assert not store.decide(decision(sink, generation, digest=digest), FAIL).anew
+    with pytest.raises(CheckpointMismatchError, match="other source offsets"):
+        store.decide(decision(sink, generation, digest="bb"), FAIL)
+    with pytest.raises(SinkError, match="once more"):
+        store.decide(decision(sink, generation, "somebody else"), FAIL)
+
+
+def test_a_restored_older_checkpoint(store: CommitStore, sink: str) -> None:
+    for batch_id in range(4):
+        decided(store, sink, batch_id)
+    assert store.prune(sink, 1) == 3
+    generation = plan(store, sink)
+    for call in (
+        lambda: store.is_decided_for(sink, generation, task(2, 0), FAIL),
+        lambda: store.lease(sink, generation, task(2, 0)),
+        lambda: store.decide(decision(sink, generation, batch_id=2), FAIL),
+        lambda: store.is_decided(sink, QUERY, 2),
+    ):
+        with pytest.raises(CheckpointMismatchError, match="older copy"):
+            call()
+    assert store.is_decided(sink, QUERY, 3)
+    assert not store.is_decided(sink, QUERY, 4)
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------------------
+
+
+def test_a_sink_belongs_to_one_query(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink, None)
+    assert [row.query_id for row in store.sinks() if row.sink_id == sink] == [None]
+    assert not store.is_decided_for(sink, generation, task(0, 0, "other"), FAIL)
+    store.decide(decision(sink, generation), FAIL)  # the first to know the query claims the sink for it
+
+    with pytest.raises(CheckpointMismatchError, match="onNewCheckpoint=adopt"):
+        plan(store, sink, "other")
+    with pytest.raises(CheckpointMismatchError):
+        store.is_decided_for(sink, generation, task(0, 0, "other"), FAIL)
+    with pytest.raises(CheckpointMismatchError):
+        store.decide(decision(sink, generation, query_id="other"), FAIL)
+    assert plan(store, sink, "job:nightly") == generation + 1  # batch jobs have no checkpoint
+    assert plan(store, sink, None) == generation + 2
+
+    adopted = store.plan(sink, query_id="other", on_new_checkpoint=ADOPT)
+    assert not store.is_decided_for(sink, adopted.generation, task(0, 0, "other"), FAIL)
+    with pytest.raises(CheckpointMismatchError):
+        plan(store, sink, QUERY)
+
+
+# ---- finishing -----------------------------------------------------------------------------------------------
+
+
+def test_what_kafka_answered_twice_changes_nothing(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    winner, loser = prepared(store, sink, generation), leased(store, sink, generation, partition=1)
+    store.decide(decision(sink, generation, winner), FAIL)
+    answers = {winner: Ended(Ending.COMMITTED), loser: Ended(Ending.ABORTED)}
+    store.record(sink, {winner: Ended(Ending.ABORTED), loser: Ended(Ending.COMMITTED)})  # not theirs
+    store.record(sink, {winner: Ended(Ending.LEFT), loser: Ended(Ending.FAILED)})
+    assert len(store.claims(sink)) == 2
+    assert store.still_wanted({winner: Verdict.COMMIT, loser: Verdict.COMMIT}, [winner, loser]) == {winner}
+    for _ in range(2):
+        store.record(sink, answers)
+        assert store.claims(sink) == ()
+    assert status_of(store, sink, winner) is AttemptStatus.COMMITTED
+    assert status_of(store, sink, loser) is AttemptStatus.ABORTED
+
+
+def test_a_lost_batch_stops_the_sink_until_somebody_has_looked(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    winners = [prepared(store, sink, generation, partition=n) for n in range(2)]
+    store.decide(decision(sink, generation, *winners), FAIL)
+    store.record(sink, {winners[0]: Ended(Ending.LOST, RuntimeError("dropped at 7:3" * 200))})
+    (lost,) = store.attempts(sink, [AttemptStatus.LOST])
+    assert lost.detail is not None
+    assert lost.detail.startswith("dropped at 7:3")
+    assert [row.status for row in store.batches(sink)] == [BatchStatus.LOST]
+    store.record(sink, {winners[1]: Ended(Ending.COMMITTED)})
+    assert [row.status for row in store.batches(sink)] == [BatchStatus.LOST]
+
+    with pytest.raises(BatchLostError, match="acknowledge"):
+        plan(store, sink)
+    assert next(row for row in store.sinks() if row.sink_id == sink).generation == generation
+    assert store.prune(sink, 1) == 0
+    assert store.acknowledge_lost(sink, QUERY, 0)
+    assert not store.acknowledge_lost(sink, QUERY, 0)
+    assert plan(store, sink) == generation + 1
+    assert store.is_decided(sink, QUERY, 0)
+
+
+def test_an_operator_says_that_it_is_lost(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    winner, other = prepared(store, sink, generation), leased(store, sink, generation, 1)
+    store.decide(decision(sink, generation, winner), FAIL)
+    assert store.mark_lost(sink, [winner, other], "the cluster is gone") == 1
+    with pytest.raises(BatchLostError):
+        plan(store, sink)
+
+
+# ---- operators -----------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_a_sink_is_condemned(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    mine, others = leased(store, sink, generation), leased(store, sink, generation, 1)
+    assert store.condemn(sink, query_id="other", batch_id=0) == 0
+    assert store.condemn(sink, query_id=QUERY, batch_id=0, generation=generation - 1) == 0
+    assert store.condemn(sink, query_id=QUERY, batch_id=0, generation=generation) == 1
+    assert (store.is_open(mine), store.is_open(others)) == (False, True)
+    assert store.condemn(sink) == 1
+
+
+def test_old_batches_are_forgotten_with_their_attempts(store: CommitStore, sink: str) -> None:
+    for batch_id in range(5):
+        decided(store, sink, batch_id)
+    for number in range(4):
+        decided(store, sink, 0, f"job:{number}")
+    generation = plan(store, sink)
+    winner = prepared(store, sink, generation, 5)
+    store.decide(decision(sink, generation, winner, batch_id=5), FAIL)
+
+    assert store.prune(sink, 2) == 4 + 2
+    kept = [(row.query_id, row.batch_id) for row in store.batches(sink)]
+    assert kept == [(QUERY, 5), ("job:3", 0), ("job:2", 0), (QUERY, 4)]
+    assert len(store.attempts(sink)) == 4
+    assert store.prune(sink, 2) == 0
+    assert store.batches(sink, [BatchStatus.COMMIT])[0].batch_id == 5
+
+
+def test_other_sinks_are_left_alone(store: CommitStore, sink: str) -> None:
+    other = f"{sink}.b"
+    attempt_id = leased(store, other, plan(store, other))
+    decided(store, sink)
+    plan(store, sink)
+    store.condemn(sink)
+    assert store.is_open(attempt_id)
+    assert {sink, other} <= {row.sink_id for row in store.sinks()}
