@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_sink.batch_log import log_batch
 from spark_sink.checkpoint import Checkpoint
-from spark_sink.errors import SinkError, SinkOptionError
+from spark_sink.errors import SinkOptionError
 from spark_sink.handoff import Plan, TaskOutcome, TaskResult
 from spark_sink.open_sinks import OpenSink, sink_of
 from spark_sink.options import SinkOptions, parse
@@ -47,7 +47,7 @@ def dualwrite_batch(
 
     `query_id` is what the query is known by, over restarts; where it is not given it is Spark's own, which changes
     with the checkpoint. With `checkpointLocation` among the options (give the query's), a restored older checkpoint is
-    found out, too.
+    found out, too. Under Spark Connect one of the two is needed.
 
     The batch is computed once, unless it was decided before: then not at all. Raises SinkOptionError.
     """
@@ -77,15 +77,20 @@ class DualWriteBatch:
         """Write one batch. What it raises ends the query; the next start gives the same batch again."""
         checkpoint = Checkpoint(self._options.checkpoint_location)
         query_id = self._query_id or checkpoint.query_id() or _query_id_of_driver(df)
+        if query_id is None:
+            raise SinkOptionError(
+                "under Spark Connect neither foreachBatch nor its tasks are told their query; nothing was written. "
+                "Give dualwrite_batch() the query's checkpointLocation as an option, or a query_id that is the same at "
+                "every start of the query"
+            )
         sink = self._sink()
         plan = plan_of(sink, self._options, df.schema, query_id=query_id)
         results: Sequence[TaskResult] = ()
         try:
-            if query_id is not None and sink.is_decided(query_id, batch_id):
+            if sink.is_decided(query_id, batch_id):
                 results = [result_of_no_task(TaskOutcome.SKIPPED, plan, query_id, batch_id)]
             else:
                 results = self._written(df, plan, query_id, batch_id)
-            query_id = results[0].query_id
             summary = sink.commit(
                 results,
                 query_id=query_id,
@@ -94,8 +99,7 @@ class DualWriteBatch:
                 sql_fn=self._sql_fn,
             )
         except BaseException:
-            if query_id is not None:
-                results = results or [result_of_no_task(TaskOutcome.EMPTY, plan, query_id, batch_id)]
+            results = results or [result_of_no_task(TaskOutcome.EMPTY, plan, query_id, batch_id)]
             sink.abort(results, query_id=query_id, batch_id=batch_id)
             raise
         log_batch(self._options.sink_id, query_id, batch_id, results, summary)
@@ -106,7 +110,7 @@ class DualWriteBatch:
             self._opened = (os.getpid(), self._open_sink(self._options))
         return self._opened[1]
 
-    def _written(self, df: DataFrame, plan: Plan, query_id: str | None, batch_id: int) -> list[TaskResult]:
+    def _written(self, df: DataFrame, plan: Plan, query_id: str, batch_id: int) -> list[TaskResult]:
         """The one action on `df`: a second one might compute other rows."""
         options, open_sink = self._options, self._open_sink
 
@@ -115,14 +119,8 @@ class DualWriteBatch:
             yield pa.record_batch({_RESULT: pa.array([pickle.dumps(result)], pa.binary())})
 
         rows = df.mapInArrow(write_partition, f"{_RESULT} binary").collect()
-        if rows:
-            return [pickle.loads(row[_RESULT]) for row in rows]
-        if query_id is None:
-            raise SinkError(
-                f"batch {batch_id} has no partition, and under Spark Connect only tasks know their query; nothing was "
-                "written. Give dualwrite_batch() a query_id that is the same at every start of the query"
-            )
-        return [result_of_no_task(TaskOutcome.EMPTY, plan, query_id, batch_id)]
+        results = [pickle.loads(row[_RESULT]) for row in rows]
+        return results or [result_of_no_task(TaskOutcome.EMPTY, plan, query_id, batch_id)]
 
 
 def _query_id_of_driver(df: DataFrame) -> str | None:

@@ -16,19 +16,18 @@ _BATCH_ID = "streaming.sql.batchId"
 def streaming_task() -> TaskIdentity:
     """The running task of a micro-batch. Raises SinkError outside of one."""
     context = _context()
-    batch_id = context.getLocalProperty(_BATCH_ID)
-    if batch_id is None:
+    query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+    if query_id is None or batch_id is None:
         raise SinkError(
-            f"this task has no local property {_BATCH_ID}, so it belongs to no micro-batch; nothing was written. A "
-            "trigger other than those of micro-batches is not supported"
+            f"this task lacks the local properties {_QUERY_ID} and {_BATCH_ID}, so it belongs to no micro-batch; "
+            "nothing was written. Use a trigger of micro-batches"
         )
-    return _identity(context, _query_id(context, None), int(batch_id))
+    return _identity(context, query_id, int(batch_id))
 
 
-def task_of(query_id: str | None, batch_id: int) -> TaskIdentity:
-    """The running task of a batch that is known; where the query is not, the task's local properties say it."""
-    context = _context()
-    return _identity(context, _query_id(context, query_id), batch_id)
+def task_of(query_id: str, batch_id: int) -> TaskIdentity:
+    """The running task of a batch that is known: under Spark Connect, those of foreachBatch have no such properties."""
+    return _identity(_context(), query_id, batch_id)
 
 
 def _context() -> TaskContext:
@@ -36,16 +35,6 @@ def _context() -> TaskContext:
     if context is None:
         raise SinkError("rows are written by Spark's tasks only, and this is none")
     return context
-
-
-def _query_id(context: TaskContext, known: str | None) -> str:
-    query_id = known or context.getLocalProperty(_QUERY_ID)
-    if query_id is None:
-        raise SinkError(
-            f"this task has no local property {_QUERY_ID}, so its query is unknown; nothing was written. In "
-            "foreachBatch, give dualwrite_batch() a query_id that is the same at every start of the query"
-        )
-    return query_id
 
 
 def _identity(context: TaskContext, query_id: str, batch_id: int) -> TaskIdentity:

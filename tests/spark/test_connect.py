@@ -1,0 +1,65 @@
+"""Through Spark Connect: the client has no JVM, the server's processes do the same as in Classic."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.sinks import SinkWorld
+
+pytestmark = pytest.mark.timeout(240)
+
+CLIENT = """
+import sys
+from pyspark.sql import SparkSession
+from spark_sink import dualwrite_batch, register
+from tests.support.spark_session import SETTINGS, prepare_environment
+
+prepare_environment()
+options, files, checkpoint = eval(sys.argv[1])
+builder = SparkSession.builder.remote("local[2]")
+for name, value in SETTINGS.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+register(spark)
+rows = spark.readStream.schema("key string, value string").option("maxFilesPerTrigger", "1").json(files)
+
+def run(writer, name):
+    query = writer.option("checkpointLocation", f"{checkpoint}/{name}").trigger(availableNow=True).start()
+    assert query.awaitTermination(100)
+
+run(rows.writeStream.format("dualwrite-kafka").options(**options), "format")
+job = spark.createDataFrame([("job",)], "value string")
+job.write.format("dualwrite-kafka").mode("append").options(**options).save()
+
+def note(connection, batch_id):
+    connection.exec_driver_sql(f"INSERT INTO noted VALUES ({batch_id})")
+
+options["sinkId"] += "_foreach"
+known = {**options, "checkpointLocation": f"{checkpoint}/foreach"}
+run(rows.writeStream.foreachBatch(dualwrite_batch(known, note)), "foreach")
+try:
+    run(rows.writeStream.foreachBatch(dualwrite_batch(options)), "unknown")
+except Exception as error:
+    print(error)
+"""
+
+
+def test_the_format_and_foreach_batch(sqlite_world: SinkWorld, tmp_path: Path) -> None:
+    world = sqlite_world
+    world.execute("CREATE TABLE noted (batch bigint)")
+    world.add_values("a", "b")
+    world.add_values("c")
+    arguments = repr((world.options, str(tmp_path / "input"), str(world.checkpoint)))
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, arguments], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr[-9000:]
+    assert "Give dualwrite_batch() the query's checkpointLocation as an option" in done.stdout
+    assert world.values() == ["a", "a", "b", "b", "c", "c", "job"]
+    assert world.select("SELECT batch FROM noted ORDER BY batch") == [(0,), (1,)]
+    assert set(world.statuses()) == {"COMMITTED"}
+    assert world.open_transactions() == []
