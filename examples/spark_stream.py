@@ -23,9 +23,6 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.postgres import PostgresServer
 from spark_sink import ensure_java, register
 
-STORE: Final = "ORDERS_STORE_URL"
-"""The environment variable with the URL, which is then in no plan and no log of Spark's."""
-
 TABLE: Final = "CREATE TABLE orders (id BIGINT PRIMARY KEY, item TEXT NOT NULL)"
 
 
@@ -44,18 +41,18 @@ def session() -> SparkSession:
     return spark
 
 
-def write_orders(spark: SparkSession, incoming: Path, checkpoint: Path, bootstrap_servers: str) -> None:
+def write_orders(spark: SparkSession, directory: Path, bootstrap_servers: str, store_url: str) -> None:
     """The query, until everything that has come in is written."""
-    orders = spark.readStream.schema("id BIGINT, item STRING").json(str(incoming))
+    orders = spark.readStream.schema("id BIGINT, item STRING").json(str(directory / "incoming"))
     query = (
         orders.selectExpr("CAST(id AS STRING) AS key", "to_json(struct(*)) AS value", "id", "item")
         .writeStream.format("dualwrite-kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("topic", "orders")
         .option("sinkId", "orders")
-        .option("commitStore.urlEnv", STORE)
+        .option("commitStore.url", store_url)
         .option("dual.table", "orders")
-        .option("checkpointLocation", str(checkpoint))
+        .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
@@ -83,20 +80,20 @@ def read_topic(bootstrap_servers: str) -> list[str]:
 
 def main() -> None:
     with (
-        tempfile.TemporaryDirectory() as directory,
+        tempfile.TemporaryDirectory() as temporary,
         PostgresServer.start() as postgres,
         Emulator(topics={"orders": 1}) as kafka,
     ):
-        incoming = Path(directory, "incoming")
-        incoming.mkdir()
-        os.environ[STORE] = postgres.url.render_as_string(hide_password=False)
+        directory = Path(temporary)
+        (directory / "incoming").mkdir()
+        store_url = postgres.url.render_as_string(hide_password=False)
         engine = sa.create_engine(postgres.url)
         with engine.begin() as connection:
             connection.execute(sa.text(TABLE))
         spark = session()
         for number, item in enumerate(["lamp", "chair"]):
-            (incoming / f"{number}.json").write_text(json.dumps({"id": number, "item": item}))
-            write_orders(spark, incoming, Path(directory, "checkpoint"), kafka.bootstrap_servers)
+            (directory / "incoming" / f"{number}.json").write_text(json.dumps({"id": number, "item": item}))
+            write_orders(spark, directory, kafka.bootstrap_servers, store_url)
         spark.stop()
         with engine.connect() as connection:
             print("table:", [tuple(row) for row in connection.execute(sa.text("SELECT * FROM orders ORDER BY id"))])

@@ -27,8 +27,7 @@ class Application:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # tasks run in other processes, which have to find this package too
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])},
+                cwd=_ROOT,
             )
 
     def status(self) -> int | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,13 +18,15 @@ from examples.flights_spark.methods import Method
 from examples.flights_spark.shape import read_flights
 from spark_sink import ensure_java
 
+_ROOT: Final = Path(__file__).parents[2]
+
 
 def main(job: Job) -> None:
     """Both queries, until everything is written."""
     os.environ[DATABASE_VARIABLE] = job.database_url
     os.environ["PYSPARK_PYTHON"] = sys.executable
     ensure_java()
-    spark = _session()
+    spark = _session(job)
     flights = read_flights(spark, job)
     # The kills wait for the sink to be at work, so the other query goes first: they meet both.
     queries = [
@@ -34,12 +38,15 @@ def main(job: Job) -> None:
     spark.stop()
 
 
-def _session() -> SparkSession:
+def _session(job: Job) -> SparkSession:
     settings: dict[str, bool | float | int | str | None] = {
         "spark.master": "local[4]",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # lives are short
+        # Tasks run in other processes, which have to find this package and the database.
+        "spark.executorEnv.PYTHONPATH": str(_ROOT),
+        f"spark.executorEnv.{DATABASE_VARIABLE}": job.database_url,
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
         "spark.sql.adaptive.enabled": False,  # the plan of kills says how many tasks there are

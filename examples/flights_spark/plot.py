@@ -30,8 +30,9 @@ def save_plot(path: Path, samples: Mapping[Method, Sequence[Sample]], tally: Tal
     for panel, (method, looks) in zip(panels, samples.items(), strict=True):
         _draw(panel, looks, tally, rows)
         panel.set_title(_TITLES[method], loc="left")
-    panels[0].legend(loc="upper left", framealpha=1)
     panels[-1].set_xlabel("seconds")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
@@ -47,7 +48,17 @@ def _draw(panel: Axes, samples: Sequence[Sample], tally: Tally, rows: int) -> No
         ([sample.rows for sample in samples], _ROWS, 2.2, "rows in the table"),
     ):
         panel.step(times, values, where="post", color=colour, linewidth=width, label=label)
+    panel.fill_between(
+        times,
+        [sample.stable_offset for sample in samples],
+        [sample.end_offset for sample in samples],
+        step="post",
+        color=_STABLE,
+        alpha=0.25,
+        label="held back: prepared or still being written",
+    )
     end = last(samples)
-    panel.annotate(f"{end.rows:,} rows", (end.second, end.rows), (-4, 6), textcoords="offset points", ha="right")
+    said = f"{end.rows:,} rows in the table,\nend offset {end.end_offset:,}"
+    panel.annotate(said, (end.second, rows), (0, -14), textcoords="offset points", ha="right", va="top")
     panel.set_ylabel("offsets, rows")
     panel.grid(alpha=0.25)
