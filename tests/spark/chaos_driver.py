@@ -80,7 +80,11 @@ class Driver:
 
     def _try(self, *, at_once: bool) -> bool:
         try:
-            self._finish(self._start(at_once))
+            query = self._start(at_once)
+            if at_once:
+                query.awaitTermination()
+            else:
+                self._let_run(query)
         except PySparkException as error:
             self._note(error)
             time.sleep(0.3)  # a server may be away
@@ -95,13 +99,11 @@ class Driver:
         writer = df.writeStream.format(FORMAT).options(**self._job.options)
         return (writer.trigger(availableNow=True) if at_once else writer.trigger(processingTime="0 seconds")).start()
 
-    def _finish(self, query: StreamingQuery) -> None:
+    def _let_run(self, query: StreamingQuery) -> None:
+        """Until it fails, or calm is ordered, in the middle of whatever it does then."""
         try:
-            while not query.awaitTermination(0.2):
-                if self._job.calm.exists() and not query.isActive:
-                    break
-                if self._job.calm.exists() and not query.status["isTriggerActive"]:
-                    break
+            while not query.awaitTermination(0.2) and not self._job.calm.exists():
+                pass
         finally:
             query.stop()
 

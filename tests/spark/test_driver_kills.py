@@ -1,0 +1,135 @@
+"""The JVM is killed at the instants at which nobody else can tell what became of a batch; the next driver finds out.
+
+Each driver is a process with a JVM of its own, and the next one gets ready while it works.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from spark_sink.pause_points import PausePoint as At
+from tests.spark.chaos_driver import Job
+from tests.spark.driver_process import DriverProcess
+from tests.spark.faults import Action, Fault, Process
+from tests.support.conditions import until
+from tests.support.topics import read_topic
+
+pytestmark = pytest.mark.timeout(300)
+
+_DEADLINE_S = 90.0
+_KILLS = [
+    (Fault(At.AFTER_SEND, Action.ORPHAN, Process.TASK), False),
+    (Fault(At.AFTER_PREPARED, Action.KILL_JVM, Process.TASK), False),
+    (Fault(At.AFTER_DECISION, Action.KILL_JVM, Process.COMMITTER), True),
+    (Fault(At.AMONG_COMPLETIONS, Action.ORPHAN, Process.COMMITTER), True),
+    (Fault(At.AFTER_FINISH, Action.KILL_JVM, Process.COMMITTER), True),
+]
+"""With whether the batch is decided then. Orphans live on for the moment that their daemon needs to notice."""
+
+
+class Supervisor:
+    """Starts a driver whenever one has died."""
+
+    def __init__(self, broker: Emulator, directory: Path) -> None:
+        self._directory = directory
+        self._broker = broker
+        broker.create_topic("kills", 2)
+        self._url = f"sqlite:///{directory / 'store.db'}"
+        self._engine = sa.create_engine(self._url, poolclass=sa.NullPool)
+        with self._engine.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE target (id TEXT NOT NULL)"))
+        self._job = Job(str(directory), self._options(), stall_s=0)
+        self._job.input.mkdir()
+        self._job.calm.touch()
+        self._job.save(directory / "job")
+        self.faults = self._job.faults()
+        self.written: list[str] = []
+        self._drivers: list[DriverProcess] = []
+        self._standby = self._new_driver()
+
+    def _options(self) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self._broker.bootstrap_servers,
+            "sinkId": "kills",
+            "topic": "kills",
+            "commitStore.url": self._url,
+            "dual.table": "target",
+            "checkpointLocation": str(self._directory / "checkpoint"),
+        }
+
+    def _new_driver(self) -> DriverProcess:
+        log = self._directory / f"driver-{len(self._drivers)}.log"
+        driver = DriverProcess("tests.spark.chaos_driver", str(self._directory / "job"), log=log)
+        self._drivers.append(driver)
+        return driver
+
+    def add_batch(self) -> None:
+        values = [f"{len(self.written) + number}" for number in range(6)]
+        partial = self._directory / "partial"
+        partial.write_text("".join(json.dumps({"value": value}) + "\n" for value in values))
+        partial.rename(self._job.input / f"{len(self.written):03}.json")
+        self.written += values
+
+    def run_until_the_jvm_dies(self) -> None:
+        driver = self._standby
+        driver.wait_until_ready()
+        driver.go()
+        self._standby = self._new_driver()
+        until(lambda: not driver.jvm(), _DEADLINE_S)
+        driver.kill()
+
+    def run_to_the_end(self) -> None:
+        self._standby.wait_until_ready()
+        self._standby.go()
+        assert self._standby.wait(_DEADLINE_S) == 0
+
+    def in_topic(self) -> list[str]:
+        return sorted((value for _, value in read_topic(self._broker.bootstrap_servers, "kills")), key=int)
+
+    def in_table(self) -> list[str]:
+        return sorted(self.column("SELECT id FROM target"), key=int)
+
+    def column(self, sql: str) -> list[str]:
+        with self._engine.connect() as connection:
+            return list(connection.scalars(sa.text(sql)))
+
+    def open_transactions(self) -> list[str]:
+        over = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
+        return [each.transactional_id for each in self._broker.transactions() if each.state not in over]
+
+    def close(self) -> None:
+        for driver in self._drivers:
+            driver.kill()
+
+
+@pytest.fixture
+def supervisor(emulator: Emulator, tmp_path: Path) -> Iterator[Supervisor]:
+    made = Supervisor(emulator, tmp_path)
+    yield made
+    made.close()
+
+
+def test_whenever_the_jvm_is_killed_every_row_is_written_once(supervisor: Supervisor) -> None:
+    for fault, decided in _KILLS:
+        before = len(supervisor.in_table())
+        supervisor.add_batch()
+        supervisor.faults.arm(fault)
+        supervisor.run_until_the_jvm_dies()
+        assert supervisor.faults.struck() == [fault]
+        in_table = supervisor.in_table()
+        assert in_table == supervisor.written[: len(in_table)], "whole batches, and in their order"
+        assert (len(in_table) > before) is decided, fault
+        assert set(supervisor.in_topic()) <= set(in_table), fault
+
+    supervisor.run_to_the_end()
+    assert supervisor.in_topic() == supervisor.in_table() == supervisor.written
+    assert supervisor.open_transactions() == []
+    assert set(supervisor.column("SELECT status FROM dw_attempt")) == {"COMMITTED", "ABORTED"}
+    assert supervisor.column("SELECT txn_id FROM dw_attempt WHERE live_txn_id IS NOT NULL") == []
+    assert set(supervisor.column("SELECT status FROM dw_batch")) == {"DONE"}
