@@ -26,8 +26,8 @@ from dualwrite.recipes.unit_of_work import UnitOfWork, watch
 _log = logging.getLogger(__name__)
 
 # The transaction whose COMMIT this thread or task is about to send: the event that tells the Connection comes right
-# before the call that is given the driver's connection only. (Of a task by its context, which its greenlets share: where
-# other listeners of the event await something, other tasks come in between.)
+# before the call that is given the driver's connection only. (Of a task by its context, which its greenlets share:
+# where other listeners of the event await something, other tasks come in between.)
 _arrived: ContextVar[FollowedTransaction | None] = ContextVar("dualwrite_arrived", default=None)
 
 _followed: weakref.WeakSet[sa.Dialect] = weakref.WeakSet()

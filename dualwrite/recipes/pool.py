@@ -13,10 +13,10 @@ What happens when a block ends, and why it is safe: `dualwrite.recipes.dual_writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -38,9 +38,12 @@ from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBu
 from dualwrite.recipes.sqlalchemy import DualTransaction
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.transactional import OpenBlocks, Transactional
+from dualwrite.recipes.uninterrupted import as_called
 from dualwrite.recipes.unit_of_work import Bind, UnitOfWork, watch
 
 __all__ = ["DualTransaction", "DualWriterPool", "PoolStatus", "Resolution"]
+
+ResultT = TypeVar("ResultT")
 
 
 class DualWriterPool(BeginsAnewInChildren):
@@ -179,17 +182,21 @@ class DualWriterPool(BeginsAnewInChildren):
     # -- the dual writes of sessions that are committed elsewhere (sessions.py) ---------------------------------
 
     _leases_at_commit = True
+    _uninterrupted = staticmethod(as_called)
 
-    def _ready_for_sessions(self) -> None:
+    def _carry_out(self, steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+        return blocking.run(steps)
+
+    async def _ready_for_sessions(self) -> None:
         self._first_connection.make()
 
     def _new_buffer(self) -> RecordBuffer:
         return RecordBuffer(self._max_buffered_bytes, self._settings.serializers)
 
-    def _commit_of_session(self, write: DualWrite) -> None:
+    async def _commit_of_session(self, write: DualWrite) -> None:
         writes = self._writes
         with writes.block() as block:
-            blocking.run(writes.commit(block, write))
+            await writes.commit(block, write)
 
     @property
     def transactional(self) -> Transactional:

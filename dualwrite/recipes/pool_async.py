@@ -12,17 +12,18 @@ The steps are those of `DualWriterPool`, in `dualwrite.recipes.pooled_writes`; c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.util import await_only
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.awaiting_kafka_side import AwaitingKafkaSide
 from dualwrite.recipes.background_engine import FirstConnection, background_engine
-from dualwrite.recipes.dual_writes import Resolution, roll_back_database
+from dualwrite.recipes.dual_writes import DualWrite, Resolution, roll_back_database
 from dualwrite.recipes.isolation import keeps_a_snapshot, locks_whole_database
 from dualwrite.recipes.lease_table import SqlAlchemyLeases
 from dualwrite.recipes.pause_points import PauseHook
@@ -30,7 +31,7 @@ from dualwrite.recipes.pool_runtime import TaskRuntime
 from dualwrite.recipes.pool_settings import PoolSettings
 from dualwrite.recipes.pool_status import PoolStatus
 from dualwrite.recipes.pooled_writes import PooledWrites
-from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES
+from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.sqlalchemy_async import AsyncBind, AsyncBlocks, AsyncDualTransaction, in_a_greenlet
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.transactional_async import AsyncTransactional
@@ -38,6 +39,8 @@ from dualwrite.recipes.uninterrupted import in_a_task
 from dualwrite.recipes.unit_of_work import watch
 
 __all__ = ["AsyncDualTransaction", "AsyncDualWriterPool", "PoolStatus", "Resolution"]
+
+ResultT = TypeVar("ResultT")
 
 
 class AsyncDualWriterPool:
@@ -82,10 +85,10 @@ class AsyncDualWriterPool:
         self._first_connection = FirstConnection(self._engine)
         watch(self._engine)
         watch(self._background_engine)
-        database = SqlAlchemyDatabase(self._background_engine, create_table=create_table, carry=in_a_greenlet)
+        self._database = SqlAlchemyDatabase(self._background_engine, create_table=create_table, carry=in_a_greenlet)
         self._blocks = AsyncBlocks(
             engine,
-            database=database,
+            database=self._database,
             session_factory=session_factory,
             max_buffered_bytes=max_buffered_bytes,
             serializers=settings.serializers,
@@ -102,7 +105,7 @@ class AsyncDualWriterPool:
             settings,
             leases=leases,
             new_writes=settings.writes_maker(
-                database=database, new_kafka=AwaitingKafkaSide, sleep=asyncio.sleep, uninterrupted=in_a_task
+                database=self._database, new_kafka=AwaitingKafkaSide, sleep=asyncio.sleep, uninterrupted=in_a_task
             ),
             runtime=TaskRuntime(),
             leases_inside_blocks=not locks_whole_database(self._engine.dialect),
@@ -146,6 +149,24 @@ class AsyncDualWriterPool:
                     await roll_back_database(tx)
                     raise
                 await self._writes.commit(block, tx)
+
+    # -- the dual writes of sessions that are committed elsewhere (sessions.py) ---------------------------------
+
+    _leases_at_commit = True
+    _uninterrupted = staticmethod(in_a_task)
+
+    def _carry_out(self, steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+        return await_only(steps)
+
+    async def _ready_for_sessions(self) -> None:
+        """The Session has a connection already, so the first one was made."""
+
+    def _new_buffer(self) -> RecordBuffer:
+        return self._blocks.new_buffer()
+
+    async def _commit_of_session(self, write: DualWrite) -> None:
+        with self._writes.block() as block:
+            await self._writes.commit(block, write)
 
     @property
     def transactional(self) -> AsyncTransactional:

@@ -19,43 +19,51 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import Any, Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown
-from dualwrite.recipes import blocking
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.dual_writes import DualWrite, commit_database_alone, roll_back_database, settle
 from dualwrite.recipes.followed_transaction import FollowedTransaction, follow_commits
 from dualwrite.recipes.isolation import locks_whole_database
 from dualwrite.recipes.record_buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
+from dualwrite.recipes.uninterrupted import Uninterrupted
 from dualwrite.recipes.unit_of_work import assert_one_database, work_on
 
 __all__ = ["current_dual_write", "dual_write_sessions", "send"]
 
 _log = logging.getLogger(__name__)
 
+ResultT = TypeVar("ResultT")
+
 AnySession = Session | scoped_session[Any]
 
 
 class SessionWriter(Protocol):
-    """Who carries out the dual writes of Sessions: a DualWriter, or a DualWriterPool."""
+    """Who carries out the dual writes of Sessions: a writer or a pool on SQLAlchemy, for threads or for tasks."""
 
     _engine: sa.Engine
     _database: SqlAlchemyDatabase
     _leases_at_commit: bool
+    _uninterrupted: Uninterrupted
 
-    def _ready_for_sessions(self) -> None:
+    def _carry_out(self, steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Carry steps out in the middle of what SQLAlchemy does."""
+
+    async def _ready_for_sessions(self) -> None:
         """Do now what could not be done once a transaction has begun. Called before each; costs nothing when done."""
 
     def _new_buffer(self) -> RecordBuffer: ...
 
-    def _commit_of_session(self, write: DualWrite) -> None:
+    async def _commit_of_session(self, write: DualWrite) -> None:
         """Commit both sides, or roll back both and raise why; where nothing was begun, nothing need be rolled back."""
 
 
@@ -66,7 +74,13 @@ _followed: weakref.WeakKeyDictionary[Session, FollowedTransaction] = weakref.Wea
 
 
 def dual_write_sessions(
-    sessions: sessionmaker[Any] | scoped_session[Any] | type[Session], writer: SessionWriter
+    sessions: sessionmaker[Any]
+    | scoped_session[Any]
+    | type[Session]
+    | async_sessionmaker[Any]
+    | async_scoped_session[Any]
+    | type[AsyncSession],
+    writer: SessionWriter,
 ) -> None:
     """From now on, what is sent with `send(session, ...)` is committed with the `session.commit()` that follows.
 
@@ -75,18 +89,24 @@ def dual_write_sessions(
     the row, `lock_timeout_ms`), or a DualWriterPool, with which several commit at the same time. Repeated, the last one
     counts.
 
-    Raises ConfigError where `sessions` is something else, the engine is an asynchronous one, or a pool's is SQLite.
+    Those of an async_sessionmaker, of an async_scoped_session, or of a class of AsyncSessions, which are made from now
+    on, take an AsyncDualWriter or an AsyncDualWriterPool, and `send` of `dualwrite.recipes.sessions_async`.
+
+    Raises ConfigError where `sessions` is something else, where one of the two is for coroutines and the other is not,
+    or where a pool's database is SQLite.
     """
-    made = _class_of(sessions)
-    if writer._engine.dialect.is_async:
+    awaited = _made_for_coroutines(sessions)
+    if (awaited is not None) is not writer._engine.dialect.is_async:
         raise ConfigError(
-            "an asynchronous engine's commits cannot wait for Kafka in this way: use AsyncDualWriter for its sessions"
+            "an asynchronous engine's sessions come from an async_sessionmaker, and are written by an AsyncDualWriter "
+            "or an AsyncDualWriterPool; others by a DualWriter or a DualWriterPool: give it the one that fits the other"
         )
     if writer._leases_at_commit and locks_whole_database(writer._engine.dialect):
         raise ConfigError(
             "a pool could not lease an id while a session writes to SQLite, which locks the whole database: use a "
             "DualWriter, as sessions write to SQLite one at a time anyway"
         )
+    made = _class_of(sessions) if awaited is None else _class_in_greenlets(awaited)
     follow_commits(writer._engine)
     is_new = made not in _writers
     _writers[made] = writer
@@ -96,24 +116,51 @@ def dual_write_sessions(
         event.listen(made, "after_transaction_end", _after_transaction)
 
 
+def _made_for_coroutines(sessions: Any) -> async_sessionmaker[Any] | type[AsyncSession] | None:
+    """Who makes the AsyncSessions that are meant; None where others are."""
+    if isinstance(sessions, async_scoped_session):
+        sessions = sessions.session_factory
+    if isinstance(sessions, async_sessionmaker) or (isinstance(sessions, type) and issubclass(sessions, AsyncSession)):
+        return sessions
+    return None
+
+
+def _class_in_greenlets(sessions: async_sessionmaker[Any] | type[AsyncSession]) -> type[Session]:
+    """The class of the Sessions behind the AsyncSessions: one of its own, as by default all share one."""
+    settings = sessions.kw if isinstance(sessions, async_sessionmaker) else {}
+    made = sessions.class_ if isinstance(sessions, async_sessionmaker) else sessions
+    behind: type[Session] = settings.get("sync_session_class") or made.sync_session_class
+    if behind not in _writers:
+        behind = type(behind.__name__, (behind,), {})
+    if "sync_session_class" in settings:
+        settings["sync_session_class"] = behind
+    else:
+        made.sync_session_class = behind
+    return behind
+
+
 def _class_of(sessions: Any) -> type[Session]:
     if isinstance(sessions, scoped_session):
         sessions = sessions.session_factory
     made = sessions.class_ if isinstance(sessions, sessionmaker) else sessions
     if not isinstance(made, type) or not issubclass(made, Session):
         raise ConfigError(
-            f"dual_write_sessions takes a sessionmaker, a scoped_session or a Session class, not {sessions!r}"
+            "dual_write_sessions takes a sessionmaker, a scoped_session or a Session class, or one for coroutines, not "
+            f"{sessions!r}"
         )
     return made
 
 
 def _before_transaction(session: Session, transaction: SessionTransaction) -> None:
     writer = _writer_of(session)
-    if transaction.parent is None and writer is not None:
-        writer._ready_for_sessions()
+    if transaction.parent is None and writer is not None and not writer._engine.dialect.is_async:
+        writer._carry_out(writer._ready_for_sessions())
 
 
 def _on_connection(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
+    writer = _writer_of(session)
+    if writer is not None and writer._engine.dialect.is_async:  # before that there may be no greenlet that could wait
+        writer._carry_out(writer._ready_for_sessions())
     work = _followed.get(session)
     if work is not None and not work.is_over:
         work.refuse_second_database(session, transaction, connection)
@@ -157,6 +204,8 @@ def current_dual_write(session: AnySession) -> DualWrite:
     transactions, a second database or autocommit.
     """
     bound = session() if isinstance(session, scoped_session) else session
+    if not isinstance(bound, Session):
+        raise IllegalStateError(_NOT_HERE)
     writer = _writer_of(bound)
     connection = _connection_of(bound, writer)
     work = work_on(connection)
@@ -197,7 +246,7 @@ class _SessionWrite(DualWrite):
     """The dual write of one transaction of a Session."""
 
     def __init__(self, work: FollowedTransaction, records: RecordBuffer, writer: SessionWriter) -> None:
-        super().__init__(writer._database.transaction(work), records)
+        super().__init__(writer._database.transaction(work), records, writer._uninterrupted)
         self._writer = writer
         work.write = self
 
@@ -205,12 +254,12 @@ class _SessionWrite(DualWrite):
         """COMMIT was asked for."""
         try:
             if self._records:
-                self._writer._commit_of_session(self)
+                self._writer._carry_out(self._writer._commit_of_session(self))
             else:
-                blocking.run(self._commit_alone())
+                self._writer._carry_out(self._commit_alone())
         except BaseException as error:
             if self.outcome is None and not self._database.commit_was_sent:
-                blocking.run(roll_back_database(self))
+                self._writer._carry_out(roll_back_database(self))
             self.tell(error)
             if isinstance(error, OutcomeUnknown) and self.outcome is Outcome.ROLLED_BACK:
                 error.add_note("That was an earlier dual write; the one that was to be committed now is rolled back.")
@@ -231,6 +280,10 @@ class _SessionWrite(DualWrite):
         self._outcome = Outcome.ROLLED_BACK
 
 
+_NOT_HERE = (
+    "the record was not taken: for an AsyncSession, `await` the functions of dualwrite.recipes.sessions_async; "
+    "those of dualwrite.recipes.sessions are for Sessions, such as the one that a hook of an AsyncSession is called with"
+)
 _NO_WRITER = (
     "nobody writes to Kafka for this Session, so the record was not taken: call "
     "dual_write_sessions(sessionmaker, writer) once for the sessionmaker that made it, or send inside "

@@ -10,10 +10,10 @@ What happens when the block ends, and why it is safe: `dualwrite.recipes.dual_wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -29,9 +29,12 @@ from dualwrite.recipes.settings import KafkaSettings
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.transactional import OpenBlocks, Transactional
+from dualwrite.recipes.uninterrupted import as_called
 from dualwrite.recipes.unit_of_work import Bind, UnitOfWork, watch
 
 __all__ = ["DualTransaction", "DualWriter", "Resolution"]
+
+ResultT = TypeVar("ResultT")
 
 
 class DualTransaction(DualWrite):
@@ -177,16 +180,20 @@ class DualWriter:
     # -- the dual writes of sessions that are committed elsewhere (sessions.py) ---------------------------------
 
     _leases_at_commit = False
+    _uninterrupted = staticmethod(as_called)
 
-    def _ready_for_sessions(self) -> None:
-        blocking.run(self._writes.ensure_row())
+    def _carry_out(self, steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+        return blocking.run(steps)
+
+    async def _ready_for_sessions(self) -> None:
+        await self._writes.ensure_row()
 
     def _new_buffer(self) -> RecordBuffer:
         return RecordBuffer(self._max_buffered_bytes, self._serializers)
 
-    def _commit_of_session(self, write: DualWrite) -> None:
+    async def _commit_of_session(self, write: DualWrite) -> None:
         with self._writes.in_turn():
-            blocking.run(self._writes.commit(write))
+            await self._writes.commit(write)
 
     @property
     def transactional(self) -> Transactional:

@@ -17,7 +17,7 @@ which; and not before the connection is given back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -25,11 +25,12 @@ from typing import Any, Self, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session
-from sqlalchemy.util import greenlet_spawn
+from sqlalchemy.util import await_only, greenlet_spawn
 
 from dualwrite.client.serializing import Serializers
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.awaited_turns import AwaitedTurns
 from dualwrite.recipes.awaiting_kafka_side import AwaitingKafkaSide
 from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution
 from dualwrite.recipes.pause_points import PauseHook
@@ -147,10 +148,14 @@ class AsyncBlocks:
             tx.tell(error)
             raise
 
+    def new_buffer(self) -> RecordBuffer:
+        """For the records of one dual write."""
+        return RecordBuffer(self._max_buffered_bytes, self._serializers)
+
     async def _begin(self, bind: AsyncBind | None) -> AsyncDualTransaction:
         bound = _connectable(self._session_factory() if bind is None else bind)
         awaited = _of_the_greenlets(bound)
-        records = RecordBuffer(self._max_buffered_bytes, self._serializers)
+        records = self.new_buffer()
         try:
             session = bound if isinstance(bound, AsyncSession) else None
             connection = bound if isinstance(bound, AsyncConnection) else await bound.connection()
@@ -193,17 +198,18 @@ class AsyncDualWriter:
             )
         watch(engine.sync_engine)
         settings = KafkaSettings(transactional_id, producer_settings)
-        database = SqlAlchemyDatabase(engine.sync_engine, create_table=create_table, carry=in_a_greenlet)
+        self._engine = engine.sync_engine
+        self._database = SqlAlchemyDatabase(engine.sync_engine, create_table=create_table, carry=in_a_greenlet)
         self._blocks = AsyncBlocks(
             engine,
-            database=database,
+            database=self._database,
             session_factory=session_factory,
             max_buffered_bytes=max_buffered_bytes,
             serializers=settings.serializers,
         )
         self._writes = DualWrites(
             settings.transactional_id,
-            database=database,
+            database=self._database,
             kafka=AwaitingKafkaSide(settings.producer),
             sleep=asyncio.sleep,
             lock_timeout_ms=lock_timeout_ms,
@@ -211,6 +217,7 @@ class AsyncDualWriter:
             pause=pause,
             uninterrupted=in_a_task,
         )
+        self._turns = AwaitedTurns(self._writes, lock_timeout_ms)
 
     async def __aenter__(self) -> Self:
         return self
@@ -247,7 +254,7 @@ class AsyncDualWriter:
         `asyncio.timeout` for instance, is an exception of the block; one that comes while the block ends is raised,
         with a note that tells what became of the dual write.
         """
-        with self._writes.exclusively():
+        with self._turns.exclusively():
             await self._writes.get_ready()
             async with self._blocks.begun(bind) as tx:
                 try:
@@ -256,6 +263,24 @@ class AsyncDualWriter:
                     await self._writes.roll_back(tx)
                     raise
                 await self._writes.commit(tx)
+
+    # -- the dual writes of sessions that are committed elsewhere (sessions.py) ---------------------------------
+
+    _leases_at_commit = False
+    _uninterrupted = staticmethod(in_a_task)
+
+    def _carry_out(self, steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+        return await_only(steps)
+
+    async def _ready_for_sessions(self) -> None:
+        await self._writes.ensure_row()
+
+    def _new_buffer(self) -> RecordBuffer:
+        return self._blocks.new_buffer()
+
+    async def _commit_of_session(self, write: DualWrite) -> None:
+        async with self._turns.in_turn():
+            await self._writes.commit(write)
 
     @property
     def transactional(self) -> AsyncTransactional:
@@ -267,7 +292,7 @@ class AsyncDualWriter:
 
         As `DualWriter.recover`. When it is cancelled, nothing is lost: the next one does what is left.
         """
-        with self._writes.exclusively():
+        with self._turns.exclusively():
             return await self._writes.recover()
 
     async def resolve(self) -> Resolution:

@@ -22,6 +22,7 @@ from tests.support.awaited_databases import awaited_through_faults
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 
 ResultT = TypeVar("ResultT")
+ScenarioT = TypeVar("ScenarioT", bound="AwaitedScenario")
 
 
 class AwaitedWriter:
@@ -99,9 +100,10 @@ def awaited_scenario(
     emulator: Emulator,
     driver: str,
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
-) -> Iterator[AwaitedScenario]:
+    made: type[ScenarioT] | None = None,
+) -> Iterator[ScenarioT]:
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        scenario = AwaitedScenario(database, emulator, driver=driver, runner=runner)
+        scenario = (made or AwaitedScenario)(database, emulator, driver=driver, runner=runner)
         yield scenario
         runner.run(scenario.engine.dispose())
 

@@ -1,0 +1,41 @@
+"""The crash tests' dual write through an async_sessionmaker whose sessions the application commits by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+
+from dualwrite.recipes.dual_writes import DualWrite
+from dualwrite.recipes.sessions_async import current_dual_write, dual_write_sessions, send
+from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter
+from tests.crash.awaited import AwaitedScenario, AwaitedWriter
+from tests.crash.scenario import Seen, event_texts
+from tests.support.databases import events
+
+
+@dataclass
+class AwaitedSessionScenario(AwaitedScenario):
+    """An `AwaitedScenario` that is written by AsyncSessions."""
+
+    def write_events(self, writer: AwaitedWriter, number: int) -> Seen:
+        return self.run(write_events_of_async_session(self.engine, writer.awaited, self.topic, number))
+
+
+async def write_events_of_async_session(engine: AsyncEngine, writer: AsyncDualWriter, topic: str, number: int) -> Seen:
+    """What `write_events` does. A cancellation ends here, which only a test may do."""
+    sessions = async_sessionmaker(engine)
+    dual_write_sessions(sessions, writer)
+    write: DualWrite | None = None
+    try:
+        async with sessions() as session:
+            for index, body in enumerate(event_texts(str(number))):
+                await session.execute(sa.insert(events), {"id": number * 10 + index, "event_key": "k", "body": body})
+                await send(session, topic, value=body, key="k")
+            write = await current_dual_write(session)
+            await session.commit()
+    except (Exception, asyncio.CancelledError) as error:
+        return Seen(error, write.outcome if write else None)
+    return Seen(None, write.outcome)
