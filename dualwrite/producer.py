@@ -123,8 +123,8 @@ class Producer(ProducerBase[RecordFuture]):
         compares unequal would abort; else as `commit_transaction`.
 
         `take_over=False` is for who completes what others prepared, and begins no transaction: where `guarantee` is not
-        of tier 1, a commit is then EndTxn with the stored pair and no request more. Others are not fenced by it, and
-        nothing that they opened since can be aborted by it.
+        of tier 1, a commit is then EndTxn with the stored pair and no request more, and with transaction.version 2 an
+        abort is EndTxn with the pair that was found. Nothing that others opened since can be hit by it.
         """
         checked = self._checked_prepared(state)
         self._run(lambda: self._engine.complete_transaction(checked, take_over=take_over))

@@ -54,7 +54,7 @@ class Event(Enum):
     FLUSHED_FOR_PREPARE = "every record of the transaction is stored"
     ENDED = "the transaction is over"
     STORED_IS_COMMITTED = "the transaction that was found is committed; the transactional id is not ours yet"
-    LEFT_COMMITTED = "the transaction that was found is committed; the transactional id is left to others"
+    FOUND_IS_ENDED = "the transaction that was found is over, and the transactional id is left to others"
     LOST = "Kafka aborted the transaction after it was prepared"
     ABORTABLE_FAILURE = "the transaction cannot be committed any more"
     FATAL_FAILURE = "the producer cannot go on"
@@ -97,10 +97,11 @@ EVENTS: Final[dict[tuple[ProducerState, Event], ProducerState]] = {
     (_S.ABORTABLE_ERROR, Event.ABORTABLE_FAILURE): _S.ABORTABLE_ERROR,
     (_S.COMMITTING_TRANSACTION, Event.ENDED): _S.READY,
     (_S.COMMITTING_TRANSACTION, Event.STORED_IS_COMMITTED): _S.INITIALIZING,
-    (_S.COMMITTING_TRANSACTION, Event.LEFT_COMMITTED): _S.UNINITIALIZED,
+    (_S.COMMITTING_TRANSACTION, Event.FOUND_IS_ENDED): _S.UNINITIALIZED,
     (_S.COMMITTING_TRANSACTION, Event.LOST): _S.UNINITIALIZED,
     (_S.COMMITTING_TRANSACTION, Event.ABORTABLE_FAILURE): _S.ABORTABLE_ERROR,
     (_S.ABORTING_TRANSACTION, Event.ENDED): _S.READY,
+    (_S.ABORTING_TRANSACTION, Event.FOUND_IS_ENDED): _S.UNINITIALIZED,
     # a record that fails while its transaction is being aborted changes nothing
     (_S.ABORTING_TRANSACTION, Event.ABORTABLE_FAILURE): _S.ABORTING_TRANSACTION,
     **{(state, Event.FATAL_FAILURE): _S.FATAL_ERROR for state in ProducerState if state is not _S.CLOSED},

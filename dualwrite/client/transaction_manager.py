@@ -201,7 +201,7 @@ class TransactionManager(StateMachine):
     def complete_transaction(self, prepared: PreparedTxnState, *, take_over: bool = True) -> Operation:
         """Commit if `prepared` names the prepared transaction, else abort it (KIP-939).
 
-        Without `take_over`, what was found is committed by the stored pair alone: no InitProducerId follows.
+        Without `take_over`, what was found is ended by its own pair alone where that will do, without InitProducerId.
         """
         recovery = self._initialisation.recovery(prepared)
         if recovery is not None and self.state in _RESTING:
@@ -233,14 +233,28 @@ class TransactionManager(StateMachine):
             self._enter(Call.COMPLETE_BY_COMMIT)
             self._adopt(found.pair.producer_id, found.pair.producer_epoch)
             self._leaves_id = not take_over
-        elif stored and not take_over and found.state is not DescribedState.ONGOING:
+        elif take_over or not self._may_leave_id(found, stored):
+            self._enter(Call.COMPLETE_BY_TAKEOVER)
+        elif found.state is DescribedState.ONGOING:
+            self._enter(Call.COMPLETE_BY_ABORT)
+            self._adopt(found.pair.producer_id, found.pair.producer_epoch)
+            self._leaves_id = True
+        else:
             self._enter(Call.COMPLETE_BEFORE)
             operation = self._start(name, stored)
             self._leave_id()
             return operation
-        else:
-            self._enter(Call.COMPLETE_BY_TAKEOVER)
         return self._start(name, stored)
+
+    def _may_leave_id(self, found: Described, stored: PreparedTxnState | None) -> bool:
+        """Whether what is not to be committed is over, and its writer fenced, without InitProducerId.
+
+        An abort raises the epoch (KIP-890) but before transaction.version 2. What was committed before had been
+        prepared, so its writer is done; one that is to be aborted and is not open yet may be about to begin.
+        """
+        if found.state is DescribedState.ONGOING:
+            return self._initialisation.is_v2
+        return bool(stored)
 
     def _lose(self, stored: PreparedTxnState, found: Described) -> None:
         """A prepared transaction was aborted. Nothing is sent: it must be seen by whoever recovers next, too."""
@@ -250,8 +264,13 @@ class TransactionManager(StateMachine):
         self._nothing_to_complete = False
         self._pending.finish(error)
 
+    def _found_is_ended(self) -> None:
+        self._leaves_id = False
+        self._happen(Event.FOUND_IS_ENDED)
+        self._leave_id()
+
     def _leave_id(self) -> None:
-        """What was stored is committed, and whoever wants the id takes it over: nothing of this producer is open."""
+        """Whoever wants the id takes it over; nothing of this producer is open."""
         self._forget_transaction()
         self._adopt(-1, -1)
         self._nothing_to_complete = False
@@ -308,6 +327,9 @@ class TransactionManager(StateMachine):
         self._pending.heard(operation)
 
     def _ended(self) -> None:
+        if self._leaves_id:
+            self._found_is_ended()
+            return
         if not self._initialisation.is_v2 and self._sent_to_kafka and self.state is ProducerState.ABORTING_TRANSACTION:
             # batches that were given up left gaps in their sequences (KIP-360); version 2 has a new epoch by now
             self._initialisation.raise_epoch()
@@ -735,8 +757,7 @@ class TransactionManager(StateMachine):
             self._ended()
             return
         if self._leaves_id:
-            self._happen(Event.LEFT_COMMITTED)
-            self._leave_id()
+            self._found_is_ended()
             return
         self._initialisation.committed()
         self._happen(Event.STORED_IS_COMMITTED)

@@ -11,6 +11,7 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.errors import (
+    AbortableError,
     FencedError,
     IllegalStateError,
     KafkaTimeoutError,
@@ -727,13 +728,41 @@ def test_who_completes_for_others_may_initialise_again(world: World) -> None:
 
 @every_tier
 def test_who_completes_for_others_aborts_and_fences(world: World) -> None:
-    """Without a stored state whatever is open is aborted, and for that the id is taken over."""
+    """Without a stored state whatever is open is aborted; with transaction.version 2, by the pair that was found."""
     writer = world.ready()
     world.prepare(writer)
     world.recovering().complete_transaction(PreparedTxnState(), take_over=False)
-    with pytest.raises(FencedError):
+    with pytest.raises((FencedError, PreparedTransactionLost)):
         writer.complete_transaction(writer.prepared_txn_state)
     assert world.committed() == []
+    world.commit(world.ready(), "next")
+    assert world.committed() == ["next"]
+
+
+@by_stored_pair
+def test_who_completes_for_others_fences_who_is_about_to_begin(world: World) -> None:
+    """Nothing is open yet: the writer has the id, and its first record is on its way."""
+    writer = world.ready()
+    writer.begin_transaction()
+    world.recovering().complete_transaction(PreparedTxnState(), take_over=False)
+    writer.send("orders", "late", partition=0)
+    with pytest.raises((FencedError, AbortableError)):
+        writer.prepare_transaction()
+    assert world.committed() == []
+
+
+@on(Tier.STORED_PAIR, Tier.BOUNDED)
+def test_who_aborts_for_others_touches_nothing_of_the_next_owner(world: World) -> None:
+    world.prepared("given up")
+    late = world.recovering()
+    world.recovering().complete_transaction(PreparedTxnState(), take_over=False)
+    following = world.prepared("next")
+    before = world.described()
+    with pytest.raises(FencedError):
+        late.complete_transaction(PreparedTxnState(), take_over=False)
+    assert world.described() == before
+    world.recovering().complete_transaction(following, take_over=False)
+    assert world.committed() == ["next"]
 
 
 @bounded
