@@ -1,0 +1,102 @@
+"""The line of a batch in the log, the warning of many transactions, and the sinks that a worker keeps open."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from spark_sink import batch_log
+from spark_sink.batch_log import MANY_TRANSACTIONS, log_batch
+from spark_sink.handoff import TaskOutcome, TaskResult
+from spark_sink.open_sinks import sink_of
+from spark_sink.options import SinkOptions, parse
+from spark_sink.protocol import CommitSummary
+
+
+def result(partition: int, outcome: TaskOutcome = TaskOutcome.PREPARED) -> TaskResult:
+    return TaskResult(outcome, 1, "q", 7, partition, f"attempt-{partition}", 10, 100)
+
+
+def summary(committed: int, aborted: int = 0) -> CommitSummary:
+    return CommitSummary(True, 10 * committed, committed, aborted, 0, 1.0, 12.4)
+
+
+@pytest.fixture(autouse=True)
+def _lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    caplog.set_level(logging.INFO, "spark_sink")
+    monkeypatch.setattr(batch_log, "_warned_of", set())
+
+
+def test_a_batch_has_a_line_with_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
+    log_batch("s", "q", 7, [result(0), result(1), result(2, TaskOutcome.EMPTY)], summary(2, aborted=1))
+    assert caplog.messages == [
+        "sink s, batch 7 of q: attempts=3 prepared=2 committed=2 aborted=1 records=20 bytes=200 phase_two_ms=12"
+    ]
+
+
+def test_a_batch_that_was_decided_before_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    log_batch("s", "q", 7, [result(0, TaskOutcome.SKIPPED)], summary(0))
+    assert caplog.messages[0].startswith("sink s, batch 7 of q, which was decided before: attempts=0 ")
+
+
+def test_many_transactions_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    many = [result(partition) for partition in range(MANY_TRANSACTIONS + 1)]
+    log_batch("s", "q", 1, many[1:], summary(len(many) - 1))
+    log_batch("s", "q", 2, many, summary(len(many)))
+    log_batch("s", "q", 3, many, summary(len(many)))
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "this batch had 51 Kafka transactions" in warnings[0]
+    assert "df.coalesce(n)" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("configuration", "lines"), [("", 1), ("logging.basicConfig(level=logging.WARNING, stream=sys.stderr)", 1)]
+)
+def test_a_worker_in_which_nobody_configured_logging_speaks(configuration: str, lines: int) -> None:
+    code = f"""
+import logging, sys
+from spark_sink.batch_log import log, speak_in_worker
+{configuration}
+for _ in range(2):
+    speak_in_worker()
+log.info("heard")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.count("heard") == lines
+
+
+class FakeSink:
+    """What can be opened and closed."""
+
+    opened: list[Any] = []  # noqa: RUF012 - the test's
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+        self.closed = False
+        self.opened.append(self)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def open_fake(options: SinkOptions) -> Any:
+    return FakeSink(options)
+
+
+def test_a_worker_keeps_the_sinks_it_used_last() -> None:
+    def options(sink_id: str, job: str = "j") -> SinkOptions:
+        given = {"sinkId": sink_id, "jobId": job, "kafka.bootstrap.servers": "b:1", "commitStore.url": "sqlite:////s"}
+        return parse(given)
+
+    first: Any = sink_of(options("s0"), open_fake)
+    for number in range(1, 4):
+        sink_of(options(f"s{number}"), open_fake)
+    assert sink_of(options("s0", job="another"), open_fake) is first, "one sink for all jobs and queries"
+    sink_of(options("s4"), open_fake)
+    assert [sink.options.sink_id for sink in FakeSink.opened if sink.closed] == ["s1"]
+    assert sink_of(options("s0"), open_fake) is first

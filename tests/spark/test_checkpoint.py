@@ -1,0 +1,99 @@
+"""What is read from a query's checkpoint, and what is done where that cannot be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from spark_sink.checkpoint import Checkpoint
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Inside batch 1, with the files that Spark keeps beside its own."""
+    directory = tmp_path / "check point"
+    for log in ("offsets", "commits"):
+        (directory / log).mkdir(parents=True)
+        (directory / log / ".0.crc").touch()
+    (directory / "metadata").write_text('{"id":"the-query"}')
+    (directory / "offsets" / "0").write_text("v1\nzero")
+    (directory / "offsets" / "1").write_text("v1\none")
+    (directory / "commits" / "0").write_text("v1\n{}")
+    return directory
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_local_directory(directory: Path, scheme: str) -> None:
+    checkpoint = Checkpoint(f"{scheme}{directory}/")
+    assert checkpoint.query_id() == "the-query"
+    assert checkpoint.offsets_digest(0) != checkpoint.offsets_digest(1) is not None
+    assert checkpoint.offsets_digest(2) is None
+
+
+def test_the_digest_is_of_the_content(directory: Path) -> None:
+    before = Checkpoint(str(directory)).offsets_digest(1)
+    assert Checkpoint(str(directory)).offsets_digest(1) == before
+    (directory / "offsets" / "1").write_text("v1\nuno")
+    assert Checkpoint(str(directory)).offsets_digest(1) != before
+
+
+def test_whether_a_batch_is_under_way(directory: Path) -> None:
+    checkpoint = Checkpoint(str(directory))
+    assert checkpoint.is_inside_batch() is True
+    (directory / "commits" / "1").touch()
+    assert checkpoint.is_inside_batch() is False
+
+
+def test_at_the_very_first_batch_there_is_no_log_of_commits(directory: Path) -> None:
+    for file in (directory / "commits").iterdir():
+        file.unlink()
+    (directory / "commits").rmdir()
+    assert Checkpoint(str(directory)).is_inside_batch() is True
+
+
+@pytest.mark.parametrize("location", [None, "/not/here", "hdfs://nowhere/checkpoint", "s3a://bucket/checkpoint"])
+def test_one_that_cannot_be_read_says_nothing(location: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)  # as if it were not installed
+    checkpoint = Checkpoint(location)
+    assert checkpoint.query_id() is None
+    assert checkpoint.offsets_digest(0) is None
+    assert checkpoint.is_inside_batch() is None
+
+
+def test_metadata_that_is_not_spark_s_says_nothing(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (directory / "metadata").write_text("{}")
+    assert Checkpoint(str(directory)).query_id() is None
+    assert "is not what Spark writes there" in caplog.text
+
+
+class Bucket:
+    """A file system as fsspec makes them: it lists what it saw once until it is told to forget."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._listed: dict[str, list[str]] = {}
+
+    def invalidate_cache(self) -> None:
+        self._listed.clear()
+
+    def cat_file(self, name: str) -> bytes:
+        return (self._directory / name).read_bytes()
+
+    def ls(self, name: str, detail: bool) -> list[str]:
+        assert not detail
+        return self._listed.setdefault(name, [f"{name}/{each.name}" for each in (self._directory / name).iterdir()])
+
+
+def test_another_file_system_through_fsspec(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket(directory)
+    core = SimpleNamespace(url_to_fs=lambda url: (bucket, url.removeprefix("s3a://bucket/")))
+    monkeypatch.setitem(sys.modules, "fsspec.core", core)
+    checkpoint = Checkpoint("s3a://bucket")
+    assert checkpoint.query_id() == "the-query"
+    assert checkpoint.offsets_digest(1) == Checkpoint(str(directory)).offsets_digest(1)
+    assert checkpoint.is_inside_batch() is True
+    (directory / "commits" / "1").touch()
+    assert checkpoint.is_inside_batch() is False
