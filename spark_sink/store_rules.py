@@ -37,9 +37,9 @@ def check_generation(sink_id: str, current: int | None, mine: int | None) -> Non
     if mine is None or current == mine:
         return
     raise SinkFencedError(
-        f"the sink {sink_id!r} is at generation {current}, and this batch was planned with generation {mine}: another "
-        "driver has taken over, or the same query was started twice. Through this driver nothing of the batch becomes "
-        "visible; keep one query per sinkId"
+        f"the sink {sink_id!r} is at generation {current}, and this batch was planned with generation {mine}: its "
+        "batch was aborted, or another driver has taken over, or the same query runs twice. Nothing of the batch "
+        "becomes visible through this driver; keep one query per sinkId"
     )
 
 

@@ -1,0 +1,474 @@
+"""PLAN, WRITE, COMMIT, ABORT and FINISH: what each does, in every order, and when others fail."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.errors import KafkaError
+from spark_sink.attempt_states import LIVE, AttemptStatus
+from spark_sink.commit_store import CommitStore
+from spark_sink.errors import (
+    BatchLostError,
+    CheckpointMismatchError,
+    DecisionUnknownError,
+    SinkError,
+    SinkFencedError,
+)
+from spark_sink.handoff import TaskOutcome, TaskResult
+from spark_sink.pause_points import PausePoint
+from spark_sink.store_rows import BatchStatus
+from tests.spark.sink_model import QUERY, Process, Stalling, World, new_store, run_batch, task
+from tests.spark.spark_model import Query
+from tests.spark.store_engines import engine_on, sqlite_engine
+from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitStore]:
+    with sqlite_engine(tmp_path_factory.mktemp("store")) as engine:
+        yield new_store(engine)
+
+
+@pytest.fixture
+def world(store: CommitStore) -> World:
+    return World(store)
+
+
+# ---- every order ---------------------------------------------------------------------------------------------
+
+
+class Caller:
+    """Calls what it is told with whatever it has."""
+
+    VALUES = (1, 2, 3)
+
+    def __init__(self, world: World) -> None:
+        self._process = world.process()
+        self._plan = world.process().plan()
+        self._results: list[TaskResult] = []
+
+    def plan(self) -> None:
+        self._plan = self._process.plan()
+        self._results = []
+
+    def write(self) -> None:
+        result = self._process.write(self._plan, 0, 0, self.VALUES)
+        self._results = [result]
+
+    def commit(self) -> None:
+        if self._results:
+            self._process.commit(self._results, 0, self.VALUES)
+
+    def abort(self) -> None:
+        self._process.abort(self._results, 0)
+
+    def finish(self) -> None:
+        self._process.sink.finish()
+
+
+STEPS = ("plan", "write", "commit", "abort", "finish")
+
+
+def test_steps_in_every_order(store: CommitStore) -> None:
+    for order in itertools.product(STEPS, repeat=4):
+        world = World(store)
+        caller = Caller(world)
+        for step in order:
+            try:
+                getattr(caller, step)()
+            except SinkFencedError:
+                assert "abort" in order  # of which nothing can be written or committed any more
+        Query(world, [Caller.VALUES]).run()
+        world.assert_exactly_once(Caller.VALUES)
+
+
+# ---- WRITE ---------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_without_rows_costs_nothing(world: World) -> None:
+    process = world.process()
+    plan = process.plan()
+    result = process.write(plan, 0, 0, [])
+    assert (result.outcome, result.attempt_id, result.generation) == (TaskOutcome.EMPTY, None, plan.generation)
+    assert world.store.attempts(world.options.sink_id) == []
+    assert world.broker.known_ids == []
+    assert process.commit([result], 0).decided_anew
+    assert world.store.batches(world.options.sink_id)[0].status is BatchStatus.DONE
+
+
+def test_a_decided_batch_is_skipped_before_a_row_is_asked_for(world: World) -> None:
+    process = world.process()
+    run_batch(process, 0, [1])
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        pytest.fail("nobody needs rows")
+        yield
+
+    assert process.sink.write(process.plan(), task(0, 0), rows()).outcome is TaskOutcome.SKIPPED
+
+
+def test_what_a_result_says(world: World) -> None:
+    process = world.process()
+    plan = process.plan()
+    result = process.write(plan, 0, 1, [1, 2, 3])
+    (attempt,) = world.store.attempts(world.options.sink_id)
+    assert (result.outcome, result.attempt_id, result.records) == (TaskOutcome.PREPARED, attempt.attempt_id, 3)
+    assert (attempt.status, attempt.records, attempt.partition_id) == (AttemptStatus.PREPARED, 3, 1)
+    assert attempt.prepared_state
+    assert (attempt.query_id, attempt.batch_id, attempt.host) == (QUERY, 0, "host-1")
+
+
+def test_a_task_whose_input_fails_aborts_by_itself(world: World) -> None:
+    process = world.process()
+    plan = process.plan()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": ["1"]})
+        raise LookupError("the source is gone")
+
+    with pytest.raises(LookupError):
+        process.sink.write(plan, task(0, 0), rows())
+    assert world.broker.open_ids == []
+    result = process.write(plan, 0, 0, [1])
+    assert process.commit([result], 0, [1]).aborted == 1
+    world.assert_exactly_once([1])
+
+
+# ---- COMMIT --------------------------------------------------------------------------------------------------
+
+
+def test_results_that_do_not_belong_together(world: World) -> None:
+    process = world.process()
+    old = process.write(process.plan(), 0, 0, [1])
+    plan = process.plan()
+    new = process.write(plan, 0, 1, [2])
+    twin = process.write(plan, 0, 1, [2])
+    stranger = process.write(plan, 1, 0, [3])
+    for results in ([old, new], [new, stranger], [new, twin]):
+        with pytest.raises(SinkError, match="nothing was decided"):
+            process.commit(results, 0, [9])
+    assert process.commit([new], 0, [2]).aborted == 2
+    world.assert_exactly_once([2])
+
+
+def test_the_same_results_may_be_committed_again(world: World) -> None:
+    process = world.process()
+    results = [process.write(process.plan(), 0, 0, [1])]
+    first = process.commit(results, 0, [1])
+    again = process.commit(results, 0, [1])
+    assert (first.decided_anew, first.records, first.committed) == (True, 1, 1)
+    assert (again.decided_anew, again.records, again.committed) == (False, 1, 0)
+    world.assert_exactly_once([1])
+
+
+def test_sql_that_fails_decides_nothing(world: World) -> None:
+    process = world.process()
+    results = [process.write(process.plan(), 0, 0, [1])]
+    seen = []
+
+    def sql(connection: sa.Connection, batch_id: int) -> None:
+        seen.append(batch_id)
+        raise LookupError("no price")
+
+    with pytest.raises(LookupError):
+        process.sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest=None, sql_fn=sql)
+    assert seen == [0]
+    process.abort(results, 0)
+    assert world.broker.open_ids == []
+    run_batch(process, 0, [1])
+    world.assert_exactly_once([1])
+
+
+def test_a_digest_of_other_offsets(world: World) -> None:
+    process = world.process()
+    process.commit([process.write(process.plan(), 0, 0, [1])], 0, [1], digest="aa")
+    replayed = process.write(process.plan(), 0, 0, [1])
+    with pytest.raises(CheckpointMismatchError):
+        process.commit([replayed], 0, [1], digest="bb")
+    assert not process.commit([replayed], 0, [1], digest="aa").decided_anew
+
+
+def test_a_batch_job_runs_once(world: World) -> None:
+    process = world.process()
+    for _ in range(2):
+        plan = process.plan("job:nightly")
+        process.commit([process.write(plan, 0, 0, [1], "job:nightly")], 0, [1], "job:nightly")
+    assert process.sink.is_decided("job:nightly", 0)
+    run_batch(process, 0, [2])  # of the query that has the same sink
+    world.assert_exactly_once([1, 2])
+
+
+def test_old_batches_are_forgotten(store: CommitStore) -> None:
+    world = World(store, retention_batches=3)
+    for batch_id in range(20):
+        run_batch(world.process(), batch_id, [batch_id], partitions=1)
+    assert [row.batch_id for row in store.batches(world.options.sink_id)] == [19, 18, 17, 16, 15, 14, 13]
+    assert len(store.attempts(world.options.sink_id)) == 7
+    world.assert_exactly_once(range(20))
+
+
+# ---- ABORT ---------------------------------------------------------------------------------------------------
+
+
+def test_abort_gives_up_what_is_not_decided(world: World) -> None:
+    process = world.process()
+    plan = process.plan()
+    results = [process.write(plan, 0, n, [n]) for n in range(2)]
+    process.abort(results[:1], 0)
+    assert world.broker.open_ids == []
+    assert world.store.attempts(world.options.sink_id, LIVE) == []
+    with pytest.raises(SinkFencedError, match="aborted"):
+        process.commit(results, 0, [0, 1])
+    with pytest.raises(SinkFencedError, match="aborted"):
+        process.write(plan, 0, 0, [0])  # one that comes late, when nobody would end it
+
+
+@pytest.mark.parametrize("given", ["results", "query id", "nothing"])
+def test_abort_leaves_a_decision_alone(world: World, given: str) -> None:
+    """Spark calls it with all results when COMMIT has raised, which may be after the decision."""
+    process = world.process()
+    results = [process.write(process.plan(), 0, 0, [1])]
+    committer = Stalling(lambda me: world.process(me.reach).commit(results, 0, [1])).until(PausePoint.AFTER_DECISION)
+    process.abort(results if given == "results" else [], 0, QUERY if given == "query id" else None)
+    assert len(world.broker.open_ids) == 1
+    committer.go_on()
+    world.assert_exactly_once([1])
+
+
+def test_abort_never_raises(world: World) -> None:
+    process = world.process()
+    results = [process.write(process.plan(), 0, 0, [1])]
+    world.broker.down = True
+    process.abort(results, 0)
+    world.broker.down = False
+    assert [claim.attempt_id for claim in world.store.claims(world.options.sink_id)] == [results[0].attempt_id]
+    gone = World(CommitStore(sa.create_engine("sqlite:////no/such/directory/store.db")))
+    gone.process().abort(results, 0)
+    run_batch(process, 0, [1])
+    world.assert_exactly_once([1])
+
+
+# ---- FINISH --------------------------------------------------------------------------------------------------
+
+
+def prepared_batch(process: Process, *values: int) -> list[TaskResult]:
+    plan = process.plan()
+    return [process.write(plan, 0, number, [value]) for number, value in enumerate(values)]
+
+
+def test_kafka_is_away_after_the_decision(store: CommitStore) -> None:
+    world = World(store, commit_retries=4)
+    process = world.process()
+    results = prepared_batch(process, 1, 2)
+    world.broker.down = True
+    with pytest.raises(SinkError, match=r"the brokers are away.*decided stays decided") as raised:
+        process.commit(results, 0, [1, 2])
+    assert not isinstance(raised.value, SinkFencedError)
+    assert process.waits_s == [0.1, 0.2, 0.4, 0.8]
+    process.abort(results, 0)
+    with pytest.raises(SinkError):
+        process.plan()
+    assert sorted(world.rows) == [1, 2]
+
+    world.broker.down = False
+    run_batch(process, 0, [1, 2])
+    world.assert_exactly_once([1, 2])
+
+
+def test_kafka_comes_back_while_commit_tries_again(world: World) -> None:
+    process = world.process()
+    results = prepared_batch(process, 1, 2)
+    world.broker.down = True
+    process.while_waiting = lambda: setattr(world.broker, "down", False)
+    assert process.commit(results, 0, [1, 2]).committed == 2
+    world.assert_exactly_once([1, 2])
+
+
+def test_a_loser_that_cannot_be_aborted_does_not_hold_the_batch_up(world: World) -> None:
+    process = world.process()
+    plan = process.plan()
+    process.write(plan, 0, 0, [1])
+    winner = process.write(plan, 0, 0, [1])
+    world.broker.down_ids = {f"{world.options.sink_id}-0-0"}
+    summary = process.commit([winner], 0, [1])
+    assert (summary.committed, summary.aborted, summary.unfinished) == (1, 0, 1)
+    with pytest.raises(SinkError, match="could not be ended"):
+        process.plan()
+    world.broker.down_ids = set()
+    assert process.sink.finish().aborted == 1
+    world.assert_exactly_once([1])
+
+
+def test_a_transaction_that_the_broker_dropped(world: World) -> None:
+    process = world.process()
+    results = prepared_batch(process, 1, 2)
+    world.broker.drop(f"{world.options.sink_id}-1-0")
+    for call in (
+        lambda: process.commit(results, 0, [1, 2]),
+        process.plan,
+        world.process().plan,
+    ):
+        with pytest.raises(BatchLostError):
+            call()
+    assert (world.broker.committed, sorted(world.rows)) == ([1], [1, 2])
+    assert world.store.attempts(world.options.sink_id, LIVE) == []
+
+    world.store.acknowledge_lost(world.options.sink_id, QUERY, 0)
+    run_batch(process, 0, [1, 2])
+    run_batch(process, 1, [3])
+    assert (world.broker.committed, sorted(world.rows)) == ([1, 3], [1, 2, 3])
+
+
+def test_a_dropped_transaction_that_was_not_decided_is_written_again(world: World) -> None:
+    process = world.process()
+    prepared_batch(process, 1)
+    world.broker.drop(f"{world.options.sink_id}-0-0")
+    run_batch(process, 0, [1])
+    world.assert_exactly_once([1])
+
+
+def test_two_finishers_at_once(world: World) -> None:
+    process = world.process()
+    results = prepared_batch(process, 1, 2)
+    first = Stalling(lambda me: world.process(me.reach).commit(results, 0, [1, 2])).until(PausePoint.AFTER_TAKE_OVER)
+    second = Stalling(lambda me: world.process(me.reach).sink.finish()).until(PausePoint.BEFORE_COMPLETION)
+    first.go_on()
+    second.go_on()
+    assert (first.error, second.error) == (None, None)
+    assert first.result.committed + second.result.committed == 2
+    world.assert_exactly_once([1, 2])
+
+
+# ---- databases that fail -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def faulty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    made: Database
+    if request.param == "sqlite":
+        made = SqliteDatabase(tmp_path)
+    elif request.param == "postgres":
+        made = PostgresDatabase(request.getfixturevalue("postgres_server"))
+    else:
+        made = MariaDbDatabase(request.getfixturevalue("mariadb_server"))
+    yield made
+    made.close()
+
+
+def lose_commit(faulty: Database, *, applied: bool) -> None:
+    """As `faulty.lose_commit`, which would take a statement that has the status COMMIT in it for one."""
+    if isinstance(faulty, SqliteDatabase):
+        faulty.lose_commit(applied=applied)
+    elif applied:
+        faulty._proxy.swallow_answer_to(_is_commit)  # type: ignore[attr-defined]
+    else:
+        faulty._proxy.cut_at(_is_commit)  # type: ignore[attr-defined]
+
+
+def _is_commit(request: bytes) -> bool:
+    return b"COMMIT" in request and len(request) < 20
+
+
+def reached(point: PausePoint, act: object) -> object:
+    def pause(at: PausePoint) -> None:
+        if at is point and callable(act):
+            act()
+
+    return pause
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_the_answer_to_the_decision_is_lost(faulty: Database, applied: bool) -> None:
+    world = World(new_store(faulty.engine))
+    results = prepared_batch(world.process(), 1, 2)
+    lose = reached(PausePoint.INSIDE_DECISION, lambda: lose_commit(faulty, applied=applied))
+    committer = world.process(lose)  # type: ignore[arg-type]
+    if applied:
+        summary = committer.commit(results, 0, [1, 2])
+        assert (summary.decided_anew, summary.committed) == (True, 2)
+    else:
+        with pytest.raises(sa.exc.DBAPIError):
+            committer.commit(results, 0, [1, 2])
+        assert world.broker.committed == world.rows == []
+        committer.abort(results, 0)
+    run_batch(world.process(), 0, [1, 2])
+    world.assert_exactly_once([1, 2])
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+@pytest.mark.parametrize("applied", [True, False])
+def test_the_database_is_away_after_the_decision_was_sent(faulty: Database, applied: bool, comes_back: bool) -> None:
+    world = World(new_store(faulty.engine))
+    results = prepared_batch(world.process(), 1, 2)
+
+    def fail() -> None:
+        faulty.refuse_new_connections()
+        lose_commit(faulty, applied=applied)
+
+    committer = world.process(reached(PausePoint.INSIDE_DECISION, fail))  # type: ignore[arg-type]
+    if comes_back:
+        committer.while_waiting = faulty.come_back
+    if comes_back and applied:
+        assert committer.commit(results, 0, [1, 2]).committed == 2
+    else:
+        with pytest.raises(SinkError if comes_back else DecisionUnknownError):
+            committer.commit(results, 0, [1, 2])
+        assert world.broker.committed == []
+        committer.abort(results, 0)
+    faulty.come_back()
+    run_batch(world.process(), 0, [1, 2])
+    world.assert_exactly_once([1, 2])
+
+
+@pytest.mark.parametrize("point", [PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_STATUSES])
+def test_the_database_is_away_while_kafka_is_told(faulty: Database, point: PausePoint) -> None:
+    world = World(new_store(faulty.engine))
+    results = prepared_batch(world.process(), 1, 2)
+
+    def fail() -> None:
+        faulty.refuse_new_connections()
+        faulty.cut()
+
+    committer = world.process(reached(point, fail))  # type: ignore[arg-type]
+    with pytest.raises(SinkError, match="decided stays decided"):
+        committer.commit(results, 0, [1, 2])
+    faulty.come_back()
+    run_batch(world.process(), 0, [1, 2])
+    world.assert_exactly_once([1, 2])
+
+
+def test_the_answer_to_prepared_is_lost(faulty: Database) -> None:
+    """Nobody was told of the attempt, so whatever its row says, it is none that Spark can choose."""
+    world = World(new_store(faulty.engine))
+    plan = world.process().plan()
+    lose = reached(PausePoint.BEFORE_PREPARED, lambda: lose_commit(faulty, applied=True))
+    with pytest.raises(sa.exc.DBAPIError):
+        world.process(lose).write(plan, 0, 0, [1])  # type: ignore[arg-type]
+    result = world.process().write(plan, 0, 0, [1])
+    assert world.process().commit([result], 0, [1]).aborted == 1
+    world.assert_exactly_once([1])
+
+
+def test_an_engine_of_each_kind(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    for name in ("sqlite", "postgres", "mariadb"):
+        with engine_on(name, request, tmp_path) as engine:
+            world = World(new_store(engine))
+            Query(world, [[1, 2, 3], [], [4]]).run()
+            world.assert_exactly_once([1, 2, 3, 4])
+
+
+def test_errors_of_kafka_end_a_task(world: World) -> None:
+    process = world.process()
+    plan = process.plan()
+    world.broker.down = True
+    with pytest.raises(KafkaError):
+        process.write(plan, 0, 0, [1])
+    world.broker.down = False
+    process.commit([process.write(plan, 0, 0, [1])], 0, [1])
+    world.assert_exactly_once([1])
