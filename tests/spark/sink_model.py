@@ -178,6 +178,8 @@ class Stalling:
             self.result = self._call(self)
         except Exception as error:
             self.error = error
+        except Crash:
+            return
 
     def reach(self, point: PausePoint) -> None:
         if point in IN_TRANSACTION:
@@ -203,6 +205,11 @@ class Stalling:
             self._points_left, self._stop_at, self.point = math.inf, None, None
             self._greenlet.switch()
         return self
+
+    def kill(self) -> None:
+        """Where it stalls."""
+        self._greenlet.throw(Crash(self.point))
+        assert self.is_over
 
     @property
     def is_over(self) -> bool:
