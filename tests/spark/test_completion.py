@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import VirtualClock
-from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore, DropReply, DropRequest, Error, Fault
+from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore, DropReply, DropRequest, Error, Fault, Hold
 from dualwrite.errors import KafkaTimeoutError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
@@ -228,7 +228,53 @@ def test_a_writer_that_slept_takes_the_id_over_in_between(world: KafkaWorld) -> 
     assert world.committed() == ids_of(*claims)
 
 
+@pytest.mark.parametrize(
+    ("late_tier", "verdict"),
+    [(each, COMMIT) for each in TIERS] + [(each, ABORT) for each in TIERS if each is not Tier.BOUNDED_V1],
+    ids=lambda each: each.value if isinstance(each, Verdict) else f"tier {int(each)}",
+)
+def test_a_request_that_arrives_when_the_id_has_another_holder(late_tier: Tier, verdict: Verdict) -> None:
+    """The network kept EndTxn of a finisher that has given up, and delivers it after all."""
+    with kafka_world(late_tier) as world:
+        claims = [claim("s-0-0", verdict, world.prepared(world.side(), "s-0-0", "first"))]
+        held = world.faults.add(Fault(api="EndTxn", action=Hold(), client_id="late"))
+        late = world.side(kafka__client__id="late", kafka__max__block__ms=100)
+        assert endings(claims, late.end(claims, everything)) == [FAILED]
+        world.side().end(claims, everything)
+        following = [claim("s-0-0", COMMIT, world.prepared(world.side(), "s-0-0", "next"))]
+        held.release()
+        until(lambda: held.held == 0)
+        assert world.open_ids() == ["s-0-0"]
+        assert endings(following, world.side().end(following, everything)) == [COMMITTED]
+        assert world.committed() == ["first", "next"] if verdict is COMMIT else ["next"]
+
+
+def test_a_take_over_that_arrives_when_the_id_has_another_holder(newest: KafkaWorld) -> None:
+    """It fences, and decides nothing (KIP-939)."""
+    claims = prepared(newest, 1)
+    held = newest.faults.add(Fault(api="InitProducerId", action=Hold(), client_id="late"))
+    late = newest.side(kafka__client__id="late", kafka__max__block__ms=100)
+    assert endings(claims, late.end(claims, everything)) == [FAILED]
+    newest.side().end(claims, everything)
+    following = [claim("s-0-0", COMMIT, newest.prepared(newest.side(), "s-0-0", "next"))]
+    held.release()
+    until(lambda: held.held == 0)
+    assert endings(following, newest.side().end(following, everything)) == [COMMITTED]
+    assert newest.committed() == ["next", "s-0-0"]
+
+
 # ---- what Kafka does --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", [DropReply(), DropRequest()], ids=["reply", "request"])
+def test_a_commit_without_an_answer_is_repeated_by_the_next_one(world: KafkaWorld, action: Any) -> None:
+    claims = prepared(world, 2)
+    world.faults.add(Fault(api="EndTxn", action=action, client_id="sink", count=None))
+    impatient = world.side(kafka__max__block__ms=200, kafka__request__timeout__ms=50)
+    assert endings(claims, impatient.end(claims, everything)) == [FAILED] * 2
+    world.faults.clear()
+    assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 2
+    assert world.committed() == ids_of(*claims)
 
 
 @pytest.mark.parametrize("action", [DropReply(), DropRequest()], ids=["reply", "request"])
