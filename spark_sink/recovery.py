@@ -153,6 +153,7 @@ class SinkRecovery:
     def _round(self, *, apply: bool) -> RecoveryReport:
         unseen: list[str] = []
         views = self._views.look(self._sink_ids or self._views.all_ids(), unseen)
+        unseen += [f"the commit store has no sink {view.sink_id!r}" for view in views if view.row is None]
         found = [found for view in views for found in self._of_sink(view, apply=apply)]
         return RecoveryReport(tuple(found), len(views), tuple(unseen), apply)
 

@@ -71,6 +71,7 @@ _ON_MARIADB_TOO = (
     "recipes.test_whose_transaction",
     "recovery.test_service",
     "spark.test_dual_table",
+    "spark.test_recovery",
 )
 
 

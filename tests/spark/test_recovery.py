@@ -90,7 +90,8 @@ def actions(report: RecoveryReport) -> set[tuple[Action, bool]]:
 
 
 @pytest.mark.parametrize("point", DECIDED)
-def test_what_was_decided_is_committed(world: World, point: PausePoint) -> None:
+def test_what_was_decided_is_committed(sqlite_world: World, point: PausePoint) -> None:
+    world = sqlite_world
     world.write("s", 0, [["a", "b"], ["c"]], die_at=point)
     before = (world.emulator.transactions(), world.store.attempts("s"))
     planned = world.recovery().plan()
@@ -107,7 +108,8 @@ def test_what_was_decided_is_committed(world: World, point: PausePoint) -> None:
 
 
 @pytest.mark.parametrize("point", UNDECIDED)
-def test_what_nobody_decided_is_its_applications_unless_that_is_named(world: World, point: PausePoint) -> None:
+def test_what_nobody_decided_is_its_applications_unless_that_is_named(sqlite_world: World, point: PausePoint) -> None:
+    world = sqlite_world
     world.write("s", 0, [["a"], ["b"]], die_at=point)
     left = world.recovery().recover()
     assert actions(left) == {(A.UNDECIDED, False)}
@@ -252,6 +254,7 @@ def test_a_transaction_without_a_row_is_reported_and_left_alone(sqlite_world: Wo
     ]
     assert report.found[0].open is not None
     assert report.found[0].open.topic_partitions == (f"{world.topic}-0",)
+    assert report.unseen == ("the commit store has no sink 's'",)
     assert world.open_ids() == sorted(ids)
     for producer in producers:
         producer.abort_transaction()
