@@ -1,0 +1,62 @@
+"""docs/spark.md names what the code has."""
+
+from __future__ import annotations
+
+import re
+
+from spark_sink import errors, options
+from spark_sink.attempt_states import AttemptStatus
+from spark_sink.reading import options as source_options
+from spark_sink.store_rows import BatchStatus
+from spark_sink.store_tables import StoreTables
+from tests.test_docs import DOCS, rows
+
+PAGE = (DOCS / "spark.md").read_text()
+
+DEFAULTS = {
+    "includeHeaders": "false",
+    "commitStore.createTables": "true",
+    "txn.mode": options.TxnMode.AUTO.value,
+    "txn.timeoutMs": str(
+        options.parse({"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.urlEnv": "U"}).txn_timeout_ms
+    ),
+    "onNewCheckpoint": options.OnNewCheckpoint.FAIL.value,
+    "dual.mode": options.DualMode.INSERT.value,
+    "commit.parallelism": str(options.DEFAULT_COMMIT_PARALLELISM),
+    "commit.retries": str(options.DEFAULT_COMMIT_RETRIES),
+    "store.retentionBatches": str(options.DEFAULT_RETENTION_BATCHES),
+}
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_every_option_of_the_sink_is_in_the_table_with_its_default() -> None:
+    table = {names(option)[0]: default for option, default, _ in rows("spark.md", "Options")}
+    assert set(table) == {*options._NAMES, "kafka.*"}
+    assert {name: names(default) for name, default in table.items() if name in DEFAULTS} == {
+        name: [default] for name, default in DEFAULTS.items()
+    }
+
+
+def test_every_option_of_the_source_is_on_the_page() -> None:
+    _, _, section = PAGE.partition("\n## Reading\n")
+    section = section.partition("\n## ")[0]
+    assert [name for name in source_options._NAMES if f"`{name}`" not in section] == []
+
+
+def test_every_error_is_on_the_page_and_no_other() -> None:
+    listed = {names(error)[0] for error, _, _ in rows("spark.md", "Errors")}
+    known = {
+        name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.SinkError)
+    }
+    assert listed <= known
+    assert [name for name in known if f"`{name}`" not in PAGE] == []
+
+
+def test_the_tables_and_statuses_of_the_store_are_on_the_page() -> None:
+    table = {names(name)[0]: " ".join(cells) for name, *cells in rows("spark.md", "The commit store")}
+    assert set(table) == {each.name for each in StoreTables(None).metadata.sorted_tables}
+    assert set(names(table["dw_batch"])) == {str(status) for status in BatchStatus}
+    assert set(names(table["dw_attempt"])) >= {str(status) for status in AttemptStatus}
