@@ -116,7 +116,7 @@ def dual_write_sessions(
         event.listen(made, "after_transaction_end", _after_transaction)
 
 
-def _made_for_coroutines(sessions: Any) -> async_sessionmaker[Any] | type[AsyncSession] | None:
+def _made_for_coroutines(sessions: Any) -> Any:
     """Who makes the AsyncSessions that are meant; None where others are."""
     if isinstance(sessions, async_scoped_session):
         sessions = sessions.session_factory
@@ -125,17 +125,19 @@ def _made_for_coroutines(sessions: Any) -> async_sessionmaker[Any] | type[AsyncS
     return None
 
 
-def _class_in_greenlets(sessions: async_sessionmaker[Any] | type[AsyncSession]) -> type[Session]:
+def _class_in_greenlets(sessions: Any) -> type[Session]:
     """The class of the Sessions behind the AsyncSessions: one of its own, as by default all share one."""
-    settings = sessions.kw if isinstance(sessions, async_sessionmaker) else {}
-    made = sessions.class_ if isinstance(sessions, async_sessionmaker) else sessions
-    behind: type[Session] = settings.get("sync_session_class") or made.sync_session_class
-    if behind not in _writers:
-        behind = type(behind.__name__, (behind,), {})
-    if "sync_session_class" in settings:
-        settings["sync_session_class"] = behind
+    is_maker = isinstance(sessions, async_sessionmaker)
+    its_own = (sessions.kw if is_maker else vars(sessions)).get("sync_session_class")
+    if its_own in _writers:
+        behind: type[Session] = its_own
+        return behind
+    shared = its_own or (sessions.class_ if is_maker else sessions).sync_session_class
+    behind = type(shared.__name__, (shared,), {})
+    if is_maker:
+        sessions.configure(sync_session_class=behind)
     else:
-        made.sync_session_class = behind
+        sessions.sync_session_class = behind
     return behind
 
 
@@ -281,8 +283,8 @@ class _SessionWrite(DualWrite):
 
 
 _NOT_HERE = (
-    "the record was not taken: for an AsyncSession, `await` the functions of dualwrite.recipes.sessions_async; "
-    "those of dualwrite.recipes.sessions are for Sessions, such as the one that a hook of an AsyncSession is called with"
+    "the record was not taken: for an AsyncSession, `await` the functions of dualwrite.recipes.sessions_async; those "
+    "of dualwrite.recipes.sessions are for Sessions, such as the one that a hook of an AsyncSession is given"
 )
 _NO_WRITER = (
     "nobody writes to Kafka for this Session, so the record was not taken: call "

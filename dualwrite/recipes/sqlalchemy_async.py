@@ -87,6 +87,7 @@ class AsyncDualTransaction(DualWrite):
         connection: AsyncConnection,
     ) -> None:
         super().__init__(database.transaction(work), records, in_a_task)
+        work.write = self
         self._session = session
         self._connection = connection
 
