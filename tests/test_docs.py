@@ -110,6 +110,19 @@ def test_the_dual_write_page_shows_an_awaited_one(
     assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")]
 
 
+def test_the_dual_write_page_shows_an_awaited_decorator_and_sessions(
+    run: Run, emulator: Emulator, tmp_path: Path
+) -> None:
+    (code,) = (code for code in examples(ROOT / "docs" / "dual-write.md") if "async_sessionmaker(engine)" in code)
+    database = tmp_path / "shop.db"
+    with sa.create_engine(f"sqlite:///{database}").begin() as connection:
+        connection.execute(sa.text("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)"))
+    run(code.replace("postgresql+asyncpg://localhost/shop", f"sqlite+aiosqlite:///{database}"))
+    with sa.create_engine(f"sqlite:///{database}").connect() as connection:
+        assert connection.execute(sa.text("SELECT id, item FROM orders")).all() == [(2, "lamp"), (3, "shade")]
+    assert read_topic(emulator.bootstrap_servers, "orders") == [("2", "lamp"), ("3", "shade")]
+
+
 def test_the_psycopg_page_shows_both_writers_and_a_pool(
     run: Run, emulator: Emulator, postgres_server: PostgresServer
 ) -> None:
