@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from spark_sink.dual_types import ColumnType
-from spark_sink.row_values import as_csv, as_mysql_tuples, as_sqlite_tuples
+from spark_sink.row_values import as_csv, as_mysql_tuples, as_sqlite_tuples, check_fractions
 from spark_sink.table_catalog import TableName, quoted_name
 
 
@@ -19,6 +19,8 @@ def copy_in(conn: sa.Connection, table: TableName, rows: Mapping[str, tuple[pa.A
 
     Raises SQLAlchemy's errors, and DualTableError for values that the database would change.
     """
+    for column, type_ in rows.values():
+        check_fractions(column, type_)
     columns = [column for column, _ in rows.values()]
     if conn.dialect.name == "postgresql":
         _copy(conn, table, list(rows), as_csv(columns, [type_ for _, type_ in rows.values()]))

@@ -39,9 +39,12 @@ class ColumnKind(Enum):
     UNKNOWN = "a type the sink does not know"
 
 
+OF_TIME: Final = frozenset({ColumnKind.TIMESTAMP, ColumnKind.INSTANT, ColumnKind.TIME})
+
+
 @dataclass(frozen=True)
 class ColumnType:
-    """A column's type; `scale`: digits after the point, None where there is no limit."""
+    """A column's type; `scale`: digits after the point, of a number or of seconds; None where there is no limit."""
 
     kind: ColumnKind
     scale: int | None = None

@@ -14,11 +14,26 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyarrow import csv
 
-from spark_sink.dual_types import ColumnKind, ColumnType
+from spark_sink.dual_types import OF_TIME, ColumnKind, ColumnType
 from spark_sink.errors import DualTableError
 
+_MICROSECONDS: Final = 6
+"""Digits of a second that Spark has."""
 _CSV: Final = csv.WriteOptions(include_header=False, quoting_style="needed")
 """Text is in quotes, so that an empty one is no NULL."""
+
+
+def check_fractions(column: pa.Array, type_: ColumnType) -> None:
+    """Raise DualTableError for fractions of a second that the column would round, maybe into the next day."""
+    if type_.kind not in OF_TIME or type_.scale is None or type_.scale >= _MICROSECONDS:
+        return
+    unit = 10 ** (_MICROSECONDS - type_.scale)
+    moments = _in_microseconds(column).view(pa.int64())
+    if pc.any(pc.not_equal(pc.multiply(pc.divide(moments, unit), unit), moments)).as_py():
+        raise DualTableError(
+            f"a column keeps {type_.scale} digits of a second, and a value has more, which the database would round; "
+            "nothing of this attempt was written: cut them off with date_trunc(), or give the column 6 digits"
+        )
 
 
 def as_csv(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> memoryview:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from spark_sink.dual_types import ColumnKind, ColumnType
+from spark_sink.dual_types import OF_TIME, ColumnKind, ColumnType
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ _POSTGRES_KINDS: Final = {
     "time": ColumnKind.TIME,
 }
 _SCALE: Final = re.compile(r"\(\d+,(-?\d+)\)")
+_FRACTION: Final = re.compile(r"^time\w*\((\d)\)")
 
 
 def _postgres(conn: sa.Connection, table: TableName) -> list[TableColumn]:
@@ -145,15 +146,17 @@ def _postgres(conn: sa.Connection, table: TableName) -> list[TableColumn]:
 
 
 def _postgres_type(base: str, sized: str) -> ColumnType:
-    scale = _SCALE.search(sized) if base == "numeric" else None
-    return ColumnType(_POSTGRES_KINDS.get(base, ColumnKind.PARSED), int(scale[1]) if scale else None)
+    kind = _POSTGRES_KINDS.get(base, ColumnKind.PARSED)
+    scale = (_SCALE if kind is ColumnKind.DECIMAL else _FRACTION).search(sized)
+    return ColumnType(kind, int(scale[1]) if scale and (kind is ColumnKind.DECIMAL or kind in OF_TIME) else None)
 
 
 # ---- MySQL and MariaDB ------------------------------------------------------------------------------------------
 
 _MYSQL_COLUMNS: Final = sa.text(
     """
-    SELECT column_name AS name, column_type AS type_sql, data_type AS base, numeric_scale AS scale,
+    SELECT column_name AS name, column_type AS type_sql, data_type AS base,
+           COALESCE(numeric_scale, datetime_precision) AS scale,
            character_set_name AS charset, collation_name AS collation,
            is_nullable = 'YES' AS nullable, column_default IS NOT NULL AS has_default, LOWER(extra) AS extra
       FROM information_schema.columns
@@ -200,7 +203,7 @@ def _mysql_type(base: str, type_sql: str, scale: int | None) -> ColumnType:
     if _ROUNDS_OR_CUTS.match(type_sql):
         return ColumnType(ColumnKind.UNKNOWN)
     kind = _MYSQL_KINDS.get(base.lower(), ColumnKind.UNKNOWN)
-    return ColumnType(kind, scale if kind is ColumnKind.DECIMAL else None)
+    return ColumnType(kind, scale if kind is ColumnKind.DECIMAL or kind in OF_TIME else None)
 
 
 # ---- SQLite -----------------------------------------------------------------------------------------------------

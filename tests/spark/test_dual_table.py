@@ -299,6 +299,19 @@ def test_a_value_that_is_too_long_is_refused_when_it_is_staged(database: Databas
     assert rows_of(database) == []
 
 
+def test_fractions_of_a_second_are_not_rounded_into_the_next_day(database: Database) -> None:
+    if kind_of(database) == "sqlite":
+        pytest.skip("SQLite keeps what it is given")
+    type_ = "timestamp(1)" if kind_of(database) == "postgresql" else "datetime(1)"
+    run_sql(database, f"CREATE TABLE target (at {type_}, clock time(0))")
+    late = dt.datetime(2020, 12, 31, 23, 59, 59, 900_000)
+    whole = batch({"at": [late, None], "clock": [dt.time(1, 2, 3), None]})
+    write(database, writer(), whole)
+    assert [row[0] for row in rows_of(database)] in ([late, None], [None, late])
+    with pytest.raises(DualTableError, match="keeps 1 digits of a second"):
+        write(database, writer(), whole.set_column(0, "at", pa.array([late + dt.timedelta(microseconds=1), None])))
+
+
 def test_types_that_only_one_database_has(database: Database) -> None:
     kind = kind_of(database)
     if kind == "sqlite":
