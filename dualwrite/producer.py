@@ -137,6 +137,14 @@ class Producer(ProducerBase[RecordFuture]):
         """
         self._run(self._engine.commit_transaction)
 
+    def start_commit(self) -> None:
+        """Begin what `commit_transaction()` does, and do not wait for it; `commit_transaction()` then joins it.
+
+        Until that has returned, no other transaction can be begun. Raises what forbids to commit now.
+        """
+        self._check_process()
+        self._engine.start(self._engine.commit_transaction)
+
     def abort_transaction(self) -> None:
         """Drop what is unsent, and abort. Raises `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it)."""
         self._run(self._engine.abort_transaction)

@@ -161,7 +161,7 @@ class Engine:
             manager.begin_transaction()
             self._metrics.waited("begin_transaction()", time.perf_counter_ns() - began_ns)
 
-    def start(self, call: Callable[[], Operation], listener: Callable[[], None]) -> Operation:
+    def start(self, call: Callable[[], Operation], listener: Callable[[], None] | None = None) -> Operation:
         """Make a call of the transaction manager, or join the same call made before.
 
         `listener` is called once it has ended; it is not when it has ended already.
@@ -170,7 +170,8 @@ class Engine:
             operation = call()
             self._cluster.retry_refused()
             if not operation.done:
-                operation.listen(listener)
+                if listener is not None:
+                    operation.listen(listener)
                 self._began_ns.setdefault(operation, time.perf_counter_ns())
         if not operation.done:
             self.wake()

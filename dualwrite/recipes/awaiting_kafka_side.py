@@ -52,6 +52,9 @@ class AwaitingKafkaSide:
     async def prepare(self) -> PreparedTxnState:
         return await self._live.prepare_transaction()
 
+    def start_commit(self) -> None:
+        self._live.start_commit()
+
     async def commit(self) -> None:
         await self._live.commit_transaction()
 

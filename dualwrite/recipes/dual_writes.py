@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -195,7 +195,9 @@ class DualWrites:
         resolve_timeout_ms: int,
         pause: PauseHook | None,
         uninterrupted: Uninterrupted = as_called,
+        kafka_follows_later: bool = False,
     ) -> None:
+        """`kafka_follows_later`: Kafka's commit is begun, and its end is heard of at the next use, or by `confirm`."""
         self.transactional_id: Final = transactional_id
         self._database = database
         self._kafka = kafka
@@ -204,6 +206,7 @@ class DualWrites:
         self._resolve_timeout_ms = resolve_timeout_ms
         self._pause = pause
         self._uninterrupted = uninterrupted
+        self._kafka_follows_later = kafka_follows_later
         self._telemetry = telemetry_of(transactional_id)
         self._slot = Slot(transactional_id, self._telemetry.moved)
         self._row_exists = False
@@ -353,6 +356,8 @@ class DualWrites:
 
     async def _prepare(self, write: DualWrite) -> None:
         """Everything up to the decision."""
+        await self.confirm()
+        self._assert_usable()
         if not await self._lock_and_write(write):
             write._locked_row = write._written_row = await self._lock(write._database)
         write._transactional_id = self.transactional_id
@@ -439,8 +444,12 @@ class DualWrites:
         ours = write.prepared_state
         try:
             self._reach(PausePoint.AFTER_DATABASE_COMMIT)
-            await self._finish_kafka(ours, Outcome.COMMITTED)
-            self._reach(PausePoint.AFTER_KAFKA_COMMIT)
+            self._in_doubt = ours
+            if self._kafka_follows_later:
+                self._let_kafka_follow()
+            else:
+                await self._finish_kafka(ours, Outcome.COMMITTED)
+                self._reach(PausePoint.AFTER_KAFKA_COMMIT)
         except BaseException as error:
             if self._slot.state is SlotState.DECIDING:
                 await self._leave_in_doubt(ours)
@@ -485,6 +494,17 @@ class DualWrites:
 
     # -- Kafka's side, once the outcome is certain -------------------------------------------------------------
 
+    def _let_kafka_follow(self) -> None:
+        self._slot.move(SlotState.CONFIRMING)
+        with suppress(DualWriteError):  # which `confirm` meets again
+            self._kafka.start_commit()
+
+    async def confirm(self) -> None:
+        """Hear how the commit ended that Kafka was left to follow with. Raises PreparedTransactionLost."""
+        if self._slot.state is SlotState.CONFIRMING:
+            await self._finish_kafka(self._in_doubt, Outcome.COMMITTED)
+            self._reach(PausePoint.AFTER_KAFKA_COMMIT)
+
     async def _finish_kafka(self, state: PreparedTxnState, outcome: Outcome) -> None:
         """Commit or abort the open Kafka transaction. Raises nothing that Kafka says, as the decision has been taken,
         but PreparedTransactionLost: no take-over can complete that one.
@@ -528,6 +548,7 @@ class DualWrites:
         else:
             self._telemetry.confirmed(outcome)
             self._slot.move(SlotState.READY)
+            self._in_doubt = PreparedTxnState()
             if outcome is Outcome.COMMITTED:
                 self._row = state
 
@@ -555,6 +576,8 @@ class DualWrites:
         """
         if self._slot.state is SlotState.UNRESOLVED:
             return await self._resolve()
+        await self.confirm()
+        self._assert_usable()
         if self._slot.state is SlotState.READY:
             self._slot.move(SlotState.NEW)  # another process may have taken the id over since, and left something
         await self.ensure_row()
@@ -633,11 +656,17 @@ class DualWrites:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
+    async def close(self, *, waits: bool = True) -> None:
+        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered.
+
+        Kafka's commit that is on its way is waited for, if `waits`.
+        """
         if not self._in_use.acquire(blocking=False):
             raise IllegalStateError("a dual write is running; leave its block before closing the writer")
         try:
+            if waits:
+                with suppress(PreparedTransactionLost):  # stays in doubt, which is said next
+                    await self.confirm()
             await self._close()
         finally:
             self._in_use.release()
@@ -645,7 +674,7 @@ class DualWrites:
     async def _close(self) -> None:
         if self._slot.state is SlotState.CLOSED:
             return
-        if self._slot.state in (SlotState.IN_DOUBT, SlotState.UNRESOLVED):
+        if self._slot.state in (SlotState.CONFIRMING, SlotState.IN_DOUBT, SlotState.UNRESOLVED):
             _log.warning(
                 "transactional id %s is closed while %s is in doubt; recover() with this id completes it",
                 self.transactional_id,

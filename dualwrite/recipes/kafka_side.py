@@ -31,6 +31,9 @@ class KafkaSide(Protocol):
     async def prepare(self) -> PreparedTxnState:
         """Everything is stored now, and can be committed by this identity."""
 
+    def start_commit(self) -> None:
+        """Let `commit` begin; who calls that later joins it."""
+
     async def commit(self) -> None: ...
 
     async def abort(self) -> None: ...
@@ -80,6 +83,9 @@ class BlockingKafkaSide:
 
     async def prepare(self) -> PreparedTxnState:
         return self._live.prepare_transaction()
+
+    def start_commit(self) -> None:
+        self._live.start_commit()
 
     async def commit(self) -> None:
         self._live.commit_transaction()

@@ -32,6 +32,7 @@ from dualwrite.recipes.pool_settings import PoolSettings
 from dualwrite.recipes.pool_status import PoolStatus
 from dualwrite.recipes.pooled_writes import PooledWrites
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.settings import Confirm
 from dualwrite.recipes.sqlalchemy_async import AsyncBind, AsyncBlocks, AsyncDualTransaction, in_a_greenlet
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.transactional_async import AsyncTransactional
@@ -62,6 +63,7 @@ class AsyncDualWriterPool:
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -76,6 +78,7 @@ class AsyncDualWriterPool:
             lease_ms=lease_ms,
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
+            confirm=confirm,
             pause=pause,
             producer_settings=producer_settings,
         )

@@ -12,7 +12,7 @@ from dualwrite.recipes.dual_writes import DualWrites
 from dualwrite.recipes.kafka_side import KafkaSide
 from dualwrite.recipes.leases import checked_prefix, transactional_id_of
 from dualwrite.recipes.pause_points import PauseHook
-from dualwrite.recipes.settings import KafkaSettings
+from dualwrite.recipes.settings import Confirm, KafkaSettings, follows_later
 from dualwrite.recipes.store import Database
 from dualwrite.recipes.uninterrupted import Uninterrupted, as_called
 
@@ -41,6 +41,7 @@ class PoolSettings:
         lease_ms: int,
         lock_timeout_ms: int | None,
         resolve_timeout_ms: int,
+        confirm: Confirm = "kafka",
         pause: PauseHook | None,
         producer_settings: Mapping[str, Any],
     ) -> None:
@@ -52,6 +53,7 @@ class PoolSettings:
         self.lease_ms: Final = _at_least(_LEAST_LEASE_MS, "lease_ms", lease_ms)
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
+        self._kafka_follows_later = follows_later(confirm)
         self._pause = pause
         self._producer_settings = producer_settings
         self.serializers: Final = self._kafka(transactional_id_of(prefix, 0)).serializers
@@ -84,6 +86,7 @@ class PoolSettings:
                 resolve_timeout_ms=self._resolve_timeout_ms,
                 pause=self._pause,
                 uninterrupted=uninterrupted,
+                kafka_follows_later=self._kafka_follows_later,
             )
 
         return new_writes

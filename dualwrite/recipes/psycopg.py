@@ -26,6 +26,7 @@ from dualwrite.recipes.pause_points import PauseHook
 from dualwrite.recipes.psycopg_transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg_writer import PsycopgWriterBase
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.settings import Confirm
 from dualwrite.recipes.uninterrupted import as_called
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class PsycopgDualWriter(PsycopgWriterBase):
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -121,6 +123,7 @@ class PsycopgDualWriter(PsycopgWriterBase):
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
             create_table=create_table,
+            confirm=confirm,
             pause=pause,
             producer_settings=producer_settings,
         )

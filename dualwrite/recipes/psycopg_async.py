@@ -30,6 +30,7 @@ from dualwrite.recipes.pause_points import PauseHook
 from dualwrite.recipes.psycopg_transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg_writer import PsycopgWriterBase
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.settings import Confirm
 from dualwrite.recipes.uninterrupted import in_a_task
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class AsyncPsycopgDualWriter(PsycopgWriterBase):
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -119,6 +121,7 @@ class AsyncPsycopgDualWriter(PsycopgWriterBase):
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
             create_table=create_table,
+            confirm=confirm,
             pause=pause,
             producer_settings=producer_settings,
         )

@@ -30,6 +30,7 @@ from dualwrite.recipes.pool_status import PoolStatus
 from dualwrite.recipes.psycopg import PsycopgDualTransaction, begun, blocking_connection
 from dualwrite.recipes.psycopg_pool_base import PsycopgPoolBase
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES
+from dualwrite.recipes.settings import Confirm
 from dualwrite.recipes.uninterrupted import as_called
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class PsycopgDualWriterPool(PsycopgPoolBase, BeginsAnewInChildren):
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -80,6 +82,7 @@ class PsycopgDualWriterPool(PsycopgPoolBase, BeginsAnewInChildren):
                 lease_ms=lease_ms,
                 lock_timeout_ms=lock_timeout_ms,
                 resolve_timeout_ms=resolve_timeout_ms,
+                confirm=confirm,
                 pause=pause,
                 producer_settings=producer_settings,
             ),

@@ -28,6 +28,7 @@ from dualwrite.recipes.pool_status import PoolStatus
 from dualwrite.recipes.psycopg_async import AsyncPsycopgDualTransaction, awaited_connection, begun
 from dualwrite.recipes.psycopg_pool_base import PsycopgPoolBase
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES
+from dualwrite.recipes.settings import Confirm
 from dualwrite.recipes.uninterrupted import in_a_task
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class AsyncPsycopgDualWriterPool(PsycopgPoolBase):
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -75,6 +77,7 @@ class AsyncPsycopgDualWriterPool(PsycopgPoolBase):
                 lease_ms=lease_ms,
                 lock_timeout_ms=lock_timeout_ms,
                 resolve_timeout_ms=resolve_timeout_ms,
+                confirm=confirm,
                 pause=pause,
                 producer_settings=producer_settings,
             ),

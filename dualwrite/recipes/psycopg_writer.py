@@ -13,7 +13,7 @@ from dualwrite.recipes.psycopg_connections import connections_from
 from dualwrite.recipes.psycopg_transaction import PsycopgDatabase, PsycopgTransaction
 from dualwrite.recipes.psycopg_watch import AnyConnection
 from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.settings import KafkaSettings
+from dualwrite.recipes.settings import Confirm, KafkaSettings, follows_later
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.uninterrupted import Uninterrupted
 
@@ -34,6 +34,7 @@ class PsycopgWriterBase:
         resolve_timeout_ms: int,
         max_buffered_bytes: int,
         create_table: bool,
+        confirm: Confirm,
         pause: PauseHook | None,
         producer_settings: Mapping[str, Any],
     ) -> None:
@@ -53,6 +54,7 @@ class PsycopgWriterBase:
             resolve_timeout_ms=resolve_timeout_ms,
             pause=pause,
             uninterrupted=uninterrupted,
+            kafka_follows_later=follows_later(confirm),
         )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from dualwrite.client.serializing import Serializers
 from dualwrite.config import ProducerConfig
@@ -11,6 +11,17 @@ from dualwrite.errors import ConfigError
 from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH
 
 _SERIALIZERS: Final = ("key_serializer", "value_serializer")
+
+
+Confirm = Literal["kafka", "database"]
+"""Whose commit a dual write waits for: Kafka's, or only the database's, which decides."""
+
+
+def follows_later(confirm: Any) -> bool:
+    """Whether Kafka's commit is not waited for. Raises ConfigError."""
+    if confirm not in get_args(Confirm):
+        raise ConfigError(f"confirm takes 'kafka' or 'database', not {confirm!r}")
+    return bool(confirm == "database")
 
 
 class KafkaSettings:

@@ -106,6 +106,7 @@ class SlotKeeper:
         while not self._stopped:
             errors = (await self._resolve_set_aside(due_s=time.monotonic()))[1]
             if time.monotonic() >= sweep_at_s:
+                errors += await self._confirm_idle()
                 errors += (sweep_errors := (await self._sweep())[1])
                 failures = failures + 1 if sweep_errors else 0
                 sweep_at_s = time.monotonic() + (_backoff_s(failures) if failures else self._heartbeat_s)
@@ -144,14 +145,17 @@ class SlotKeeper:
             _log.warning("the lease of transactional id %s is lost", slot.writes.transactional_id)
         self._counts.lost += len(lost)
         for slot in self._shelf.lose(lost):
-            await slot.writes.close()
+            await slot.writes.close(waits=False)
 
     # ---- slots ----------------------------------------------------------------------------------------------
 
     def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
         """The dual write under it is over: it goes where the state of its transactional id says that it belongs."""
-        if slot.writes.state is SlotState.READY and not slot.lease_lost and not self._shelf.is_closed:
+        may_be_used_again = not slot.lease_lost and not self._shelf.is_closed
+        if may_be_used_again and slot.writes.state is SlotState.READY:
             self._shelf.put_idle(slot)
+        elif may_be_used_again and slot.writes.state is SlotState.CONFIRMING:
+            self._shelf.put_confirming(slot)
         else:
             self._shelf.put_aside(slot, keep_turn=keep_turn)
             self._resolver_bell.ring()
@@ -168,6 +172,19 @@ class SlotKeeper:
             )
             raise errors[0]
         return ours + theirs
+
+    async def _confirm_idle(self) -> list[Exception]:
+        """Hear of the commits in Kafka that were not waited for, of slots that nobody has used since."""
+        errors: list[Exception] = []
+        for slot in self._shelf.attend_confirming():
+            try:
+                with slot.writes.exclusively():
+                    await slot.writes.confirm()
+            except Exception as error:
+                errors.append(error)
+            finally:
+                self.put_back(slot)
+        return errors
 
     async def _resolve_set_aside(self, *, due_s: float | None) -> tuple[list[Resolution], list[Exception]]:
         found: list[Resolution] = []
@@ -214,11 +231,24 @@ class SlotKeeper:
             return True
         return not slot.lease_lost and slot.writes.state not in (SlotState.READY, SlotState.FENCED, SlotState.CLOSED)
 
-    async def _part_with(self, slot: PooledSlot) -> None:
+    async def _part_with(self, slot: PooledSlot, *, waits: bool = True) -> bool:
+        """`waits`: for a commit in Kafka that is on its way. Whether it was confirmed, where there was one."""
+        if waits:
+            await self._hear_of_commit(slot)
         clean = slot.writes.state is SlotState.READY
-        await slot.writes.close()
+        is_in_doubt = slot.writes.state is SlotState.IN_DOUBT
+        await slot.writes.close(waits=False)
         self._shelf.forget(slot)
         await self._end_lease(slot.number, clean=clean)
+        return not is_in_doubt
+
+    @staticmethod
+    async def _hear_of_commit(slot: PooledSlot) -> None:
+        """What is lost or in doubt then, is found again by whoever recovers the id."""
+        try:
+            await slot.writes.confirm()
+        except DualWriteError as error:
+            _log.warning("%s", error)
 
     async def _end_lease(self, number: int, *, clean: bool) -> None:
         try:
@@ -268,7 +298,8 @@ class SlotKeeper:
 
     async def give_up_all(self) -> None:
         """Part with everything that nobody uses now. What is in doubt stays so, safely, until it is recovered."""
+        waits = True
         for slot in self._shelf.take_all_idle():
-            await self._part_with(slot)
+            waits = await self._part_with(slot, waits=waits) and waits  # who waited in vain for one has waited for all
         while (aside := self._shelf.attend(None)) is not None:
             await self._part_with(aside)

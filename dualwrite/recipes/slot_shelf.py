@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.dual_writes import DualWrites
+from dualwrite.recipes.slot import SlotState
 
 
 @dataclass(eq=False, slots=True)
@@ -150,6 +151,18 @@ class SlotShelf:
     def put_idle(self, slot: PooledSlot) -> None:
         """The dual write under it is over, and nothing of it is open."""
         self._end_use(slot, self._idle.append)
+
+    def put_confirming(self, slot: PooledSlot) -> None:
+        """The same, and its commit in Kafka is on its way: whoever takes it waits for that, so it is taken last."""
+        self._end_use(slot, lambda confirming: self._idle.insert(0, confirming))
+
+    def attend_confirming(self) -> list[PooledSlot]:
+        """The idle ones whose commit in Kafka nobody has heard of yet, for the caller alone, who puts them back."""
+        with self._lock:
+            found = [slot for slot in self._idle if slot.writes.state is SlotState.CONFIRMING]
+            self._idle = [slot for slot in self._idle if slot not in found]
+            self._attended.update(found)
+            return found
 
     def put_aside(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
         """The dual write under it is over, and something may be open; its user may keep the turn for another one."""

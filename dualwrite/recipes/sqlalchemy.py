@@ -25,7 +25,7 @@ from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
 from dualwrite.recipes.pause_points import PauseHook
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
-from dualwrite.recipes.settings import KafkaSettings
+from dualwrite.recipes.settings import Confirm, KafkaSettings, follows_later
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.transactional import OpenBlocks, Transactional
@@ -76,6 +76,10 @@ class DualWriter:
     asked again, and `max_buffered_bytes` how much the records of one dual write may take in memory.
     `producer_settings` are the producer's, by Kafka's names with underscores.
 
+    With `confirm="database"` a dual write returns when the database has committed, which decides it: Kafka's commit is
+    on its way then, and its records become readable a little later. It is waited for by the next dual write that has
+    records, by `recover()` and by `close()`; until then the state is CONFIRMING and `in_doubt` names it.
+
     Two living writers with one transactional id are safe but useless: each fences the other. Use one id per
     concurrent writer. Not for use by several threads at once.
     """
@@ -90,6 +94,7 @@ class DualWriter:
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -110,6 +115,7 @@ class DualWriter:
             sleep=blocking.sleep,
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
+            kafka_follows_later=follows_later(confirm),
             pause=pause,
         )
 

@@ -35,7 +35,7 @@ from dualwrite.recipes.awaiting_kafka_side import AwaitingKafkaSide
 from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution
 from dualwrite.recipes.pause_points import PauseHook
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
-from dualwrite.recipes.settings import KafkaSettings
+from dualwrite.recipes.settings import Confirm, KafkaSettings, follows_later
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.transactional_async import AsyncTransactional, TaskBlocks
@@ -190,6 +190,7 @@ class AsyncDualWriter:
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -215,6 +216,7 @@ class AsyncDualWriter:
             sleep=asyncio.sleep,
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
+            kafka_follows_later=follows_later(confirm),
             pause=pause,
             uninterrupted=in_a_task,
         )
