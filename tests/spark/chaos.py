@@ -40,6 +40,7 @@ TOPIC = "chaos"
 PARTITIONS = 3
 ROWS_PER_FILE = 20
 MOST_FILES_WAITING = 12
+MOST_ARMED = 3
 CALM_S = 180.0
 NEVER = {"BatchLostError", "CheckpointMismatchError", "SinkOptionError"}
 """What no fault may lead to."""
@@ -52,8 +53,13 @@ class Plan:
 
     seconds: float
     seed: int
-    pause_s: tuple[float, float] = (0.3, 1.5)
-    """Between two faults."""
+    pause_s: tuple[float, float] = (0.1, 1.0)
+    """Between two faults at the least."""
+    patience_s: float = 6.0
+    """Between two faults at the most, where there is no progress."""
+    rows_of_life: tuple[int, int] = (40, 800)
+    """What a driver writes before it is killed: a JVM takes long to start, and nothing is tried meanwhile."""
+    longest_life_s: float = 60.0
     away_s: tuple[float, float] = (0.0, 1.5)
     """For which a server stays dead."""
     asleep_s: tuple[float, float] = (1.0, 6.0)
@@ -103,7 +109,7 @@ class Chaos:
         self._job.input.mkdir()
         self._faults = self._job.faults()
         self._job.save(directory / "job")
-        self._files = 0
+        self._files = self._written = 0
         self._drivers: list[DriverProcess] = []
         self.tally = Tally()
 
@@ -162,29 +168,51 @@ class Chaos:
     # ---- the restless phase -------------------------------------------------------------------------------------
 
     def _rage(self) -> None:
+        """A fault for each bit of progress; and once a driver has done something, one that its JVM does not survive."""
         actions: dict[Callable[[], None], float] = {
             self._arm: 12,
             self._kill_some_worker: 2,
             self._restart_database: 1,
             self._restart_broker: 1,
-            self._kill_driver: 0.5,
-            self._put_driver_to_sleep: 0.5,
         }
+        deadly = [self._kill_driver, self._put_driver_to_sleep, self._arm_deadly, self._arm_deadly]
         end_s = time.monotonic() + self._plan.seconds
+        self._begin_life()
         while time.monotonic() < end_s:
-            self._feed()
-            time.sleep(self._chance.uniform(*self._plan.pause_s))
-            self._chance.choices(list(actions), list(actions.values()))[0]()
+            self._wait_for_progress()
+            if self._is_old():
+                self._chance.choice(deadly)()
+                self._begin_life()
+            else:
+                self._chance.choices(list(actions), list(actions.values()))[0]()
             self._count_struck()
             if not self._active.is_alive:  # a fault has killed the JVM
                 self._end(self._active)
                 self._succeed()
+                self._begin_life()
+
+    def _begin_life(self) -> None:
+        self._rows_of_life = self._written + self._chance.randint(*self._plan.rows_of_life)
+        self._end_of_life_s = time.monotonic() + self._plan.longest_life_s
+
+    def _is_old(self) -> bool:
+        return self._written >= self._rows_of_life or time.monotonic() > self._end_of_life_s
+
+    def _wait_for_progress(self) -> None:
+        """Or for as long as progress needs, where the last fault does not let it come by itself."""
+        before = self._written
+        deadline_s = time.monotonic() + self._plan.patience_s
+        time.sleep(self._chance.uniform(*self._plan.pause_s))
+        self._feed()
+        while self._written == before and time.monotonic() < deadline_s and self._active.is_alive:
+            time.sleep(0.1)
+            self._feed()
 
     def _feed(self) -> None:
-        """Some more input, where not too much of it waits."""
+        """See how much is written, and add some input where not too much of it waits."""
         with suppress(DBAPIError), self._engine.connect() as connection:
-            written = connection.scalar(sa.text("SELECT count(*) FROM target")) or 0
-            if self._files - written / ROWS_PER_FILE < MOST_FILES_WAITING:
+            self._written = connection.scalar(sa.text("SELECT count(*) FROM target")) or 0
+            if self._files - self._written / ROWS_PER_FILE < MOST_FILES_WAITING:
                 for _ in range(4):
                     self._add_file()
 
@@ -200,10 +228,15 @@ class Chaos:
         return [f"{file}-{row}" for row in range(ROWS_PER_FILE)]
 
     def _arm(self) -> None:
-        action = self._chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-        fault = Fault(self._chance.choice(list(PausePoint)), action)
-        if self._faults.armed() < 3:
-            self._faults.arm(fault)
+        """At any point, for whoever comes first."""
+        self._arm_one(self._chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0])
+
+    def _arm_deadly(self) -> None:
+        self._arm_one(self._chance.choice([Action.KILL_JVM, Action.ORPHAN]))
+
+    def _arm_one(self, action: Action) -> None:
+        if self._faults.armed() < MOST_ARMED:
+            self._faults.arm(Fault(self._chance.choice(list(PausePoint)), action))
 
     def _count_struck(self) -> None:
         self.tally.faults.update(fault.action for fault in self._faults.struck())
@@ -290,8 +323,7 @@ class Chaos:
             return sorted(connection.scalars(sa.text(sql)))
 
 
-_WEIGHTS = {Action.RAISE: 8, Action.KILL_WORKER: 8, Action.STALL: 4, Action.KILL_JVM: 1, Action.ORPHAN: 1}
-"""A JVM takes long to start, and nothing is tried meanwhile."""
+_WEIGHTS = {Action.RAISE: 2, Action.KILL_WORKER: 2, Action.STALL: 1}
 
 
 def _assert_same(where: str, written: Sequence[str], found: Sequence[str]) -> None:
