@@ -15,7 +15,7 @@ from examples.flights_spark.kill_plan import Kill, Life, Moment
 from examples.flights_spark.store_watch import StoreWatch
 from examples.flights_spark.tally import Tally
 
-_LONGEST_LIFE_S: Final = 180.0
+_LONGEST_LIFE_S: Final = 300.0
 _LOG_TAIL_LINES: Final = 40
 _GLANCE_S: Final = 0.05
 _STARE_S: Final = 0.0005
