@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from spark_sink.errors import SinkOptionError
 from spark_sink.reading.kafka_settings import needs_kafka_python
@@ -21,6 +22,22 @@ from spark_sink.reading.rows import Chunk
 
 class OffsetOutOfRangeError(Exception):
     """The broker has no such offset any more. A client raises it; what it means is for the source to say."""
+
+
+_Answer = TypeVar("_Answer")
+_PAUSE_S: Final = 0.2
+
+
+def persistently(ask: Callable[[], _Answer], may_pass: Callable[[Exception], bool], timeout_s: float) -> _Answer:
+    """Ask again while an error may pass by itself, as when a broker is started again. Raises the last one."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return ask()
+        except Exception as error:
+            if not may_pass(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_S)
 
 
 class Cluster(Protocol):

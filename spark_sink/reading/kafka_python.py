@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, Final, TypeVar
 
 from spark_sink.errors import SourceReadError
-from spark_sink.reading.clients import OffsetOutOfRangeError
+from spark_sink.reading.clients import OffsetOutOfRangeError, persistently
 from spark_sink.reading.kafka_settings import (
     READ_UNCOMMITTED,
     WAIT_AT_THE_END_MS,
@@ -38,7 +38,8 @@ class KafkaPythonCluster:
         )
 
     def partitions(self, topics: Collection[str] | None) -> Mapping[str, Collection[int]]:
-        described = _asked("its topics", lambda: self._admin.describe_topics(None if topics is None else list(topics)))
+        wanted = None if topics is None else list(topics)
+        described = self._ask("its topics", lambda: self._admin.describe_topics(wanted))
         found = {}
         for topic in described:
             code = topic["error_code"]
@@ -66,10 +67,13 @@ class KafkaPythonCluster:
         if not partitions:
             return {}
         asked = {self._kafka.TopicPartition(*each): timestamp for each in partitions}
-        answers = _asked(
+        answers = self._ask(
             "offsets", lambda: self._admin.list_partition_offsets(asked, level, timeout_ms=self._timeout_ms)
         )
         return {Partition(*each): answer.offset for each, answer in answers.items()}
+
+    def _ask(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
+        return _asked(what, lambda: persistently(ask, _may_pass, self._timeout_ms / 1000))
 
     def close(self) -> None:
         self._admin.close()
@@ -151,6 +155,11 @@ def _asked(what: str, ask: Callable[[], _Answer]) -> _Answer:
         return ask()
     except import_module("kafka.errors").KafkaError as error:
         raise _refused(what, error) from error
+
+
+def _may_pass(error: Exception) -> bool:
+    unknown = import_module("kafka.errors").UnknownTopicOrPartitionError
+    return bool(getattr(error, "retriable", False)) and not isinstance(error, unknown)
 
 
 def _refused(what: str, error: Exception) -> SourceReadError:

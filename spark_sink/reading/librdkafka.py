@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from spark_sink.errors import SourceReadError
-from spark_sink.reading.clients import OffsetOutOfRangeError
+from spark_sink.errors import SinkOptionError, SourceReadError
+from spark_sink.reading.clients import OffsetOutOfRangeError, persistently
 from spark_sink.reading.kafka_settings import READ_COMMITTED, WAIT_AT_THE_END_MS, api_timeout_ms, for_librdkafka
 from spark_sink.reading.offsets import OffsetRange, Offsets, Partition
 from spark_sink.reading.rows import NO_TIMESTAMP_TYPE, Chunk
@@ -24,6 +24,7 @@ _ONLY_OF_CONSUMERS: Final = (
     *("isolation.level", "fetch.max.bytes", "fetch.min.bytes", "fetch.wait.max.ms", "max.partition.fetch.bytes"),
     *("check.crcs", "client.rack", "group.id"),
 )
+_Answer = TypeVar("_Answer")
 _MOST_MESSAGES: Final = 1_000
 _WAIT_S: Final = 0.25
 
@@ -33,6 +34,7 @@ _TRANSIENT: Final = frozenset(
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._TIMED_OUT,
         KafkaError._RESOLVE,
+        KafkaError._NOENT,  # no leaders found, which is so while a broker starts
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_LEADER_EPOCH,
@@ -48,6 +50,10 @@ _TRANSIENT: Final = frozenset(
 )
 """What librdkafka tells of and cures by itself."""
 
+_FOR_A_PERSON: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
+_LONGEST_CALL_S: Final = 5.0
+"""So often it is looked whether a call waits for what only a person can mend."""
+
 
 class ConfluentCluster:
     """The driver's side. See `Cluster`."""
@@ -56,27 +62,33 @@ class ConfluentCluster:
         wanted = for_librdkafka(settings)
         self._committed = wanted["isolation.level"] == READ_COMMITTED
         self._timeout_s = api_timeout_ms(settings) / 1000
-        self._admin = AdminClient({k: v for k, v in wanted.items() if k not in _ONLY_OF_CONSUMERS}, logger=_log)
+        self._call_timeout_s = min(self._timeout_s, _LONGEST_CALL_S)
+        self._complaint: KafkaError | None = None
+        self._config = {name: value for name, value in wanted.items() if name not in _ONLY_OF_CONSUMERS}
+        self._connect()
         self._spec: Any = import_module("confluent_kafka.admin").OffsetSpec
+
+    def _connect(self) -> None:
+        self._admin: Any = _made(AdminClient, self._config | {"error_cb": self._complain})
 
     def partitions(self, topics: Collection[str] | None) -> Mapping[str, Collection[int]]:
         if topics is None:
             return self._all_topics()
-        wanted = confluent_kafka.TopicCollection(list(topics))
-        found = {}  # by a call that does not create what it asks about, as list_topics(topic) does
-        for topic, description in self._admin.describe_topics(wanted, request_timeout=self._timeout_s).items():
+        return self._ask("its topics", lambda: self._described(confluent_kafka.TopicCollection(list(topics))))
+
+    def _described(self, topics: Any) -> Mapping[str, Collection[int]]:
+        """By a call that does not create what it asks about, as list_topics(topic) does."""
+        found = {}
+        for topic, description in self._admin.describe_topics(topics, request_timeout=self._call_timeout_s).items():
             try:
                 found[topic] = sorted(each.id for each in description.result().partitions)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise _refused(f"the topic {topic}", error) from error
+                    raise
         return found
 
     def _all_topics(self) -> Mapping[str, Collection[int]]:
-        try:
-            found = self._admin.list_topics(timeout=self._timeout_s).topics
-        except KafkaException as error:
-            raise _refused("its topics", error) from error
+        found = self._ask("its topics", lambda: self._admin.list_topics(timeout=self._call_timeout_s)).topics
         return {
             name: sorted(each.partitions)
             for name, each in found.items()
@@ -100,16 +112,35 @@ class ConfluentCluster:
         if not partitions:
             return {}
         levels = confluent_kafka.IsolationLevel
+        level = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
         asked = {confluent_kafka.TopicPartition(*each): spec for each in partitions}
+
+        def ask() -> dict[Partition, int]:
+            answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._call_timeout_s)
+            found = {Partition(each.topic, each.partition): answer.result().offset for each, answer in answers.items()}
+            if OFFSET_INVALID in found.values():  # where the connection broke; it is not called an error
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+            return found
+
+        return self._ask("offsets", ask)
+
+    def _ask(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
         try:
-            answers = self._admin.list_offsets(
-                asked,
-                isolation_level=levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED,
-                request_timeout=self._timeout_s,
-            )
-            return {Partition(each.topic, each.partition): answer.result().offset for each, answer in answers.items()}
+            return persistently(ask, self._starts_over, self._timeout_s)
         except KafkaException as error:
-            raise _refused("offsets", error) from error
+            raise _refused(what, KafkaException(self._complaint or error.args[0])) from error
+
+    def _starts_over(self, error: Exception) -> bool:
+        """Whether it may pass. Then a new client asks, as this one does not forget leaders that are others now."""
+        if self._complaint or not isinstance(error, KafkaException) or error.args[0].code() not in _TRANSIENT:
+            return False
+        self._connect()
+        return True
+
+    def _complain(self, error: KafkaError) -> None:
+        """Called from librdkafka's thread. Calls themselves end with a timeout, whatever the reason."""
+        if error.code() in _FOR_A_PERSON:
+            self._complaint = error
 
     def close(self) -> None:
         del self._admin
@@ -121,7 +152,8 @@ class ConfluentRecords:
     def __init__(self, settings: Mapping[str, str], group_prefix: str) -> None:
         self._known: set[str] = set()
         self._timeout_s = api_timeout_ms(settings) / 1000
-        self._consumer = Consumer(
+        self._consumer: Any = _made(
+            Consumer,
             {
                 "group.id": group_prefix,  # a name that librdkafka insists on
                 "fetch.wait.max.ms": WAIT_AT_THE_END_MS,
@@ -131,7 +163,6 @@ class ConfluentRecords:
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,
             },
-            logger=_log,
         )
 
     def read(self, wanted: OffsetRange, *, headers: bool, patience_ms: int) -> Iterator[Chunk]:
@@ -206,6 +237,13 @@ def _raise_unless_transient(error: Any, wanted: OffsetRange) -> None:
         raise OffsetOutOfRangeError(error.str())
     if error.fatal() or error.code() not in _TRANSIENT:
         raise _refused(f"records of {wanted.partition}", KafkaException(error))
+
+
+def _made(client: Any, config: Mapping[str, Any]) -> Any:
+    try:
+        return client(dict(config), logger=_log)
+    except KafkaException as error:
+        raise SinkOptionError(f"librdkafka does not take the options kafka.*: {error.args[0].str()}") from error
 
 
 def _refused(what: str, error: KafkaException) -> SourceReadError:

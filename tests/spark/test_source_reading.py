@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -54,9 +55,13 @@ class Reads:
     def options(self, topic: str, **more: str) -> SourceOptions:
         return parse({**self._given, "subscribe": topic, **{k.replace("__", "."): v for k, v in more.items()}})
 
+    def schema(self, topic: str, **more: str) -> pa.Schema:
+        return to_arrow_schema(
+            DualWriteKafkaSource({**self._given, "subscribe": topic, **more}).schema(), timezone="UTC"
+        )
+
     def batches(self, topic: str, start: int, end: int, partition: int = 0, **more: str) -> list[pa.RecordBatch]:
-        source = DualWriteKafkaSource({**self._given, "subscribe": topic, **more})
-        schema = to_arrow_schema(source.schema(), timezone="UTC")
+        schema = self.schema(topic, **more)
         wanted = OffsetRange(Partition(topic, partition), start, end)
         batches = list(read_range(self.options(topic, **more), wanted, schema))
         assert all(each.schema.equals(schema) for each in batches)
@@ -246,6 +251,23 @@ def test_a_broker_that_is_not_there(library: str) -> None:
         cluster.partitions(["t"])
 
 
+def test_a_broker_that_comes_back(emulator: Emulator, topics: Topics, read: Reads) -> None:
+    topic = topics.create()
+    topics.write(topic, *(f"{number}" for number in range(30_000)))
+    cluster = read.cluster(topic)
+    assert cluster.partitions([topic])
+    reading = read_range(read.options(topic), OffsetRange(Partition(topic, 0), 0, 30_000), read.schema(topic))
+    rows = next(reading).num_rows
+    emulator.crash_node(0)
+    coming_back = threading.Timer(0.5, emulator.start_node, (0,))
+    coming_back.start()
+    assert cluster.ends([Partition(topic, 0)]) == {Partition(topic, 0): 30_000}
+    assert cluster.partitions([topic])
+    assert rows + sum(each.num_rows for each in reading) == 30_000
+    coming_back.join()
+    cluster.close()
+
+
 def test_consumers_are_kept_for_the_next_range_of_this_process(topics: Topics, read: Reads) -> None:
     topic = topics.create(partitions=2)
     topics.write(topic, *"abc")
@@ -287,10 +309,7 @@ def test_one_task_after_the_other_on_other_partitions_of_a_stopped_read(topics: 
     topics.write(topic, *(f"{number}" for number in range(25_000)))
     topics.write(topic, "a", partition=1)
     options = read.options(topic)
-    schema = to_arrow_schema(
-        DualWriteKafkaSource({"kafka.bootstrap.servers": "h:1", "subscribe": topic}).schema(), timezone="UTC"
-    )
-    reading = read_range(options, OffsetRange(Partition(topic, 0), 0, 25_000), schema)
+    reading = read_range(options, OffsetRange(Partition(topic, 0), 0, 25_000), read.schema(topic))
     next(reading)
     reading.close()  # type: ignore[attr-defined]
     assert read.rows(topic, 0, 1, partition=1) == [(0, "a")]
