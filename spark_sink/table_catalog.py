@@ -160,7 +160,7 @@ _MYSQL_COLUMNS: Final = sa.text(
            character_set_name AS charset, collation_name AS collation,
            is_nullable = 'YES' AS nullable, column_default IS NOT NULL AS has_default, LOWER(extra) AS extra
       FROM information_schema.columns
-     WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :table
+     WHERE table_schema = :schema AND table_name = :table
      ORDER BY ordinal_position
     """
 )
@@ -182,7 +182,7 @@ _ROUNDS_OR_CUTS: Final = re.compile(r"(float|double)\(|bit\((?!1\))")
 
 
 def _mysql(conn: sa.Connection, table: TableName) -> list[TableColumn]:
-    rows = conn.execute(_MYSQL_COLUMNS, {"schema": table.schema, "table": table.name})
+    rows = conn.execute(_MYSQL_COLUMNS, _mysql_names(conn, table))
     return [
         TableColumn(
             name=row.name,
@@ -197,6 +197,11 @@ def _mysql(conn: sa.Connection, table: TableName) -> list[TableColumn]:
         )
         for row in rows
     ]
+
+
+def _mysql_names(conn: sa.Connection, table: TableName) -> dict[str, str | None]:
+    """Plain values: of any other expression the server would compare every table of every database with it."""
+    return {"schema": table.schema or conn.dialect.default_schema_name, "table": table.name}
 
 
 def _mysql_type(base: str, type_sql: str, scale: int | None) -> ColumnType:
@@ -291,7 +296,7 @@ def unique_keys(conn: sa.Connection, table: TableName) -> list[frozenset[str]]:
 _MYSQL_TRANSACTIONS: Final = sa.text(
     """
     SELECT e.engine FROM information_schema.tables t JOIN information_schema.engines e ON e.engine = t.engine
-     WHERE t.table_schema = COALESCE(:schema, DATABASE()) AND t.table_name = :table AND e.transactions <> 'YES'
+     WHERE t.table_schema = :schema AND t.table_name = :table AND e.transactions <> 'YES'
     """
 )
 
@@ -300,5 +305,5 @@ def engine_without_transactions(conn: sa.Connection, table: TableName) -> str | 
     """MySQL's storage engine of this table, where it has no transactions."""
     if conn.dialect.name not in ("mysql", "mariadb"):
         return None
-    found: str | None = conn.scalar(_MYSQL_TRANSACTIONS, {"schema": table.schema, "table": table.name})
+    found: str | None = conn.scalar(_MYSQL_TRANSACTIONS, _mysql_names(conn, table))
     return found
