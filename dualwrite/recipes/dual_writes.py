@@ -19,8 +19,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -178,6 +178,32 @@ async def _roll_back_database(write: DualWrite) -> None:
     write._outcome = Outcome.ROLLED_BACK
 
 
+class _Use:
+    """The use of a transactional id, for as long as a `with` lasts; each dual write is one."""
+
+    __slots__ = ("_acquire", "_writes")
+
+    def __init__(self, writes: DualWrites, acquire: Callable[[], None]) -> None:
+        self._writes = writes
+        self._acquire = acquire
+
+    def __enter__(self) -> None:
+        self._acquire()
+        self._writes._user = threading.get_ident()
+        try:
+            self._writes._assert_usable()
+        except BaseException:
+            self._end()
+            raise
+
+    def __exit__(self, *raised: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._writes._user = None
+        self._writes._in_use.release()
+
+
 class DualWrites:
     """Carries out dual writes under one transactional id, one at a time.
 
@@ -227,30 +253,30 @@ class DualWrites:
         """The dual write that the database committed and whose Kafka commit is not confirmed yet; else empty."""
         return self._in_doubt
 
-    @contextmanager
-    def exclusively(self) -> Iterator[None]:
+    def exclusively(self) -> AbstractContextManager[None]:
         """For whoever uses the id now. Raises IllegalStateError where somebody does, FencedError where it is lost."""
+        return _Use(self, self._acquire_at_once)
+
+    def _acquire_at_once(self) -> None:
         if not self._in_use.acquire(blocking=False):
             raise IllegalStateError(
                 f"transactional id {self.transactional_id!r} already carries a dual write; "
                 "Kafka allows one open transaction per id: finish it first, or use another writer. "
                 "For a part that may fail by itself, tx.savepoint() begins a block inside a block"
             )
-        with self._while_in_use():
-            yield
 
-    @contextmanager
-    def in_turn(self) -> Iterator[None]:
+    def in_turn(self) -> AbstractContextManager[None]:
         """`exclusively`, for one of several threads, which waits for the others as long as for the row's lock.
 
         Raises IllegalStateError where that is too long, or where the thread itself is the user it would wait for.
         """
+        return _Use(self, self._acquire_in_turn)
+
+    def _acquire_in_turn(self) -> None:
         timeout_s = -1 if self._lock_timeout_ms is None else self._lock_timeout_ms / 1000
         is_mine = self._user == threading.get_ident()
         if is_mine or not self._in_use.acquire(timeout=timeout_s):
             raise self.not_its_turn("thread", is_mine=is_mine)
-        with self._while_in_use():
-            yield
 
     def not_its_turn(self, who: str, *, is_mine: bool) -> IllegalStateError:
         """For a thread or task that waited too long, or that would wait for itself."""
@@ -259,16 +285,6 @@ class DualWrites:
             + (f"of this very {who}" if is_mine else f"and was not free within {self._lock_timeout_ms} ms")
             + "; nothing was written: one DualWriter carries one dual write at a time, a DualWriterPool several"
         )
-
-    @contextmanager
-    def _while_in_use(self) -> Iterator[None]:
-        self._user = threading.get_ident()
-        try:
-            self._assert_usable()
-            yield
-        finally:
-            self._user = None
-            self._in_use.release()
 
     def _assert_usable(self) -> None:
         if self._slot.state is SlotState.CLOSED:

@@ -80,7 +80,8 @@ async def begun(
             yield tx
         finally:
             records.close()
-            await in_a_task(database.close())
+            if not database.close_at_once():
+                await in_a_task(database.close())
     except BaseException as error:
         tx.tell(error)
         raise

@@ -38,6 +38,9 @@ class Connections(Protocol):
     async def release(self, connection: AnyConnection) -> None:
         """It is idle, or closed."""
 
+    def keep(self, connection: AnyConnection) -> bool:
+        """`release` an idle one, where nothing has to be waited for. False: nothing is done."""
+
     async def close(self) -> None:
         """Close what is kept here."""
 
@@ -63,10 +66,14 @@ class KeptConnections:
         return connection
 
     async def release(self, connection: AnyConnection) -> None:
-        if len(self._kept) < self._most and is_idle(connection):
-            self._kept.append(connection)
-        else:
+        if not is_idle(connection) or not self.keep(connection):
             await settled(connection.close())
+
+    def keep(self, connection: AnyConnection) -> bool:
+        is_wanted = len(self._kept) < self._most
+        if is_wanted:
+            self._kept.append(connection)
+        return is_wanted
 
     async def close(self) -> None:
         while (kept := self._take()) is not None:
@@ -98,6 +105,9 @@ class PooledConnections:
     async def release(self, connection: AnyConnection) -> None:
         await settled(self._pool.putconn(connection))
 
+    def keep(self, connection: AnyConnection) -> bool:
+        return False
+
     async def close(self) -> None:
         """The pool is the caller's."""
 
@@ -118,6 +128,9 @@ class MadeConnections:
 
     async def release(self, connection: AnyConnection) -> None:
         await settled(connection.close())
+
+    def keep(self, connection: AnyConnection) -> bool:
+        return False
 
     async def close(self) -> None:
         """Nothing is kept."""

@@ -107,22 +107,24 @@ class Place(Protocol):
 
 
 class PsycopgTransaction:
-    """`DatabaseTransaction` on a connection; `release` is who takes it afterwards, None where it is the caller's."""
+    """`DatabaseTransaction` on a connection `of` somebody who takes it back, None where it is the caller's."""
 
     def __init__(
         self,
         connection: AnyConnection,
         records: RecordBuffer,
-        release: Callable[[AnyConnection], Awaitable[None]] | None,
+        of: Connections | None,
         must_be_in: Place | None = None,
     ) -> None:
         assert_can_begin(connection)
         self.connection = connection
         self._must_be_in = must_be_in
         self._watch = Watch(connection, records)
-        self._release = release
+        self._of = of
         self._mark = secrets.token_hex(8)
         self._process_id = os.getpid()
+        self._is_awaited = isinstance(connection, psycopg.AsyncConnection)
+        self._cursor: Any = None
         self._has_written = False  # together with the lock
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
@@ -245,8 +247,15 @@ class PsycopgTransaction:
             return
         if not is_idle(self.connection):
             self._drop()  # it was not rolled back, or not to the end
-        if self._release is not None:
-            await self._release(self.connection)
+        if self._of is not None:
+            await self._of.release(self.connection)
+
+    def close_at_once(self) -> bool:
+        """`close`, where nothing has to be waited for. False: nothing is done."""
+        if self._belongs_to_the_parent or not is_idle(self.connection):
+            return False
+        self._watch.stop()
+        return self._of is None or self._of.keep(self.connection)
 
     def let_go(self) -> None:
         """The connection is the caller's again, in whatever state it is."""
@@ -279,10 +288,13 @@ class PsycopgTransaction:
     ) -> Any:
         """With a plain cursor, whatever the connection's own factories are."""
         self._assert_ours()
-        connection: Any = self.connection
-        cursor_class = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
-        cursor: Any = cursor_class(connection, row_factory=tuple_row)
-        return await settled(cursor.execute(_pyformat(sql) if parameters else sql, parameters, prepare=prepare))
+        if self._cursor is None:
+            cursor_class: Any = psycopg.AsyncCursor if self._is_awaited else psycopg.Cursor
+            self._cursor = cursor_class(self.connection, row_factory=tuple_row)
+        executed = self._cursor.execute(_pyformat(sql) if parameters else sql, parameters, prepare=prepare)
+        if self._is_awaited:
+            await executed
+        return self._cursor
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """What a SELECT gives; parameters are written `:name`."""
@@ -427,7 +439,7 @@ class PsycopgDatabase:
             try:
                 await before(connection)
                 place = None if connections is self._connections else self
-                transaction = PsycopgTransaction(connection, records, connections.release, place)
+                transaction = PsycopgTransaction(connection, records, connections, place)
             except BaseException:
                 await self._uninterrupted(connections.release(connection))
                 raise

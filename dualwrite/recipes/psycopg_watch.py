@@ -26,17 +26,21 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 _WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
 _REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
 
-_TransactionStatus = pq.TransactionStatus
+# As numbers, which is what libpq gives: to make a member of an Enum of them costs ten times as much.
+_IDLE: Final = int(pq.TransactionStatus.IDLE)
+_ACTIVE: Final = int(pq.TransactionStatus.ACTIVE)
+_INERROR: Final = int(pq.TransactionStatus.INERROR)
+_UNKNOWN: Final = int(pq.TransactionStatus.UNKNOWN)
 
 
 def is_idle(connection: AnyConnection) -> bool:
     """Whether it is open and in no transaction; psycopg knows without asking the server."""
-    return connection.info.transaction_status == _TransactionStatus.IDLE
+    return connection.pgconn.transaction_status == _IDLE
 
 
 def is_busy(connection: AnyConnection) -> bool:
     """Whether a statement, a COPY, a stream or a notifies() is under way: a call would wait for it, maybe for ever."""
-    return connection.info.transaction_status == _TransactionStatus.ACTIVE or connection.lock.locked()
+    return connection.pgconn.transaction_status == _ACTIVE or connection.lock.locked()
 
 
 def assert_can_begin(connection: AnyConnection) -> None:
@@ -50,8 +54,7 @@ def assert_can_begin(connection: AnyConnection) -> None:
         raise IllegalStateError(_TWO_PHASE)
     if connection._num_transactions:
         raise IllegalStateError(_NESTED)
-    status = connection.info.transaction_status
-    if status == _TransactionStatus.INERROR or is_busy(connection):
+    if connection.pgconn.transaction_status == _INERROR or is_busy(connection):
         raise IllegalStateError(_NOT_READY)
     if not isinstance(connection.cursor_factory, type):
         raise IllegalStateError(_NO_CURSOR_CLASS)
@@ -100,12 +103,12 @@ class Watch:
             raise TransactionDoomedError(_doomed(failure)) from failure
         if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             raise IllegalStateError(_PIPELINE_OPEN)
-        status = self._connection.info.transaction_status
-        if status == _TransactionStatus.INERROR:
+        status = self._connection.pgconn.transaction_status
+        if status == _INERROR:
             raise TransactionDoomedError(_doomed(self._statement_failure)) from self._statement_failure
-        if status == _TransactionStatus.UNKNOWN:
+        if status == _UNKNOWN:
             raise TransactionEndedInsideError(_CLOSED)
-        if status == _TransactionStatus.IDLE:
+        if status == _IDLE:
             raise TransactionEndedInsideError(_ENDED)
         if self._nested or is_busy(self._connection):
             raise IllegalStateError(_UNFINISHED)

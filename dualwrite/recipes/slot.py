@@ -17,6 +17,8 @@ from dualwrite.errors import IllegalStateError
 class SlotState(StrEnum):
     """What is known about the transactional id."""
 
+    __hash__ = str.__hash__  # that of an Enum is written in Python, and takes longer than the step that it looks up
+
     NEW = "new"
     """No producer of this process has the id, or the one that had it was given up: take over before use."""
     READY = "ready"

@@ -157,7 +157,8 @@ class OpenTelemetry(Telemetry):
 
     def moved(self, state: SlotState) -> None:
         if state is SlotState.OPEN:
-            self._span = self._to.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
+            span = self._to.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
+            self._span = span if span.is_recording() else None
         if state in _RUNNING:
             return
         if state is SlotState.FENCED:
