@@ -8,7 +8,8 @@ knowing cannot write: the row is not where it left it, or Kafka refuses its gene
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
@@ -16,8 +17,12 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import AbortableError, PartitionTakenOverError
 from dualwrite.recipes.consumer_side import ConsumerSide
-from dualwrite.recipes.sqlalchemy import DualTransaction
+from dualwrite.recipes.dual_writes import DualWrite
+from dualwrite.recipes.sqlalchemy_transaction import Carry, here
 from dualwrite.recipes.state_table import exact_text
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 MAX_NAME_LENGTH: Final = 255
 """Of a group or a topic, in characters. Kafka's topics have 249 at the most."""
@@ -67,21 +72,23 @@ _LOST_MEMBERSHIP: Final = frozenset(
 class OffsetPlace(Protocol):
     """Where consumed offsets are kept, for one consumer."""
 
-    def start(self, consumer: ConsumerSide, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def start(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
         """Where to go on with newly assigned partitions; without those that the group's own offsets rule."""
 
     def is_behind(self, partition: TopicPartition, offset: int) -> bool:
         """Whether the record was consumed before."""
 
-    def move(
-        self, tx: DualTransaction, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
+    async def move(
+        self, tx: DualWrite, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
     ) -> None:
         """Make the offsets a part of the dual write. Raises PartitionTakenOverError."""
 
     def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         """The dual write is committed."""
 
-    def where_to_go_on(
+    async def where_to_go_on(
         self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         """After a dual write that failed, or of which nobody knows: what is true of the partitions now."""
@@ -107,33 +114,37 @@ class OffsetsInDatabase:
     its records are written. It needs no word from the group coordinator, which may be late.
     """
 
-    def __init__(self, engine: sa.Engine, *, create_table: bool = True) -> None:
-        self._engine = engine
+    def __init__(self, engine: sa.Engine | AsyncEngine, *, create_table: bool = True) -> None:
+        self._engine, self._carry = _blocking_face(engine)
         self._create_table = create_table
         self._expected: dict[TopicPartition, int | None] = {}
 
-    def start(self, consumer: ConsumerSide, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        if self._create_table:
-            create_offset_table(self._engine)
-            self._create_table = False
-        stored = self._stored(consumer)
+    async def start(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        stored = await self._carry(lambda: self._stored(consumer.group_id))
         self._expected.update({partition: stored.get(partition) for partition in partitions})
         return {partition: stored[partition] for partition in partitions if partition in stored}
 
-    def _stored(self, consumer: ConsumerSide) -> dict[TopicPartition, int]:
+    def _stored(self, group: str) -> dict[TopicPartition, int]:
+        if self._create_table:
+            create_offset_table(self._engine)
+            self._create_table = False
         with self._engine.connect() as connection:
-            rows = connection.execute(_SELECT, {"group": consumer.group_id}).all()
+            rows = connection.execute(_SELECT, {"group": group}).all()
         return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
 
     def is_behind(self, partition: TopicPartition, offset: int) -> bool:
         expected = self._expected.get(partition)
         return expected is not None and offset < expected
 
-    def move(
-        self, tx: DualTransaction, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
+    async def move(
+        self, tx: DualWrite, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
     ) -> None:
+        connection = _connection_of(tx)
         for partition in sorted(next_offsets):  # in one order everywhere, so that consumers do not lock each other out
-            self._move_one(tx.connection, membership.group_id, partition, next_offsets[partition])
+            move_one = partial(self._move_one, connection, membership.group_id, partition, next_offsets[partition])
+            await self._carry(move_one)
 
     def _move_one(self, connection: sa.Connection, group: str, partition: TopicPartition, next_offset: int) -> None:
         expected = self._expected.get(partition)
@@ -150,13 +161,29 @@ class OffsetsInDatabase:
     def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         self._expected.update(next_offsets)
 
-    def where_to_go_on(
+    async def where_to_go_on(
         self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        return self.start(consumer, partitions)
+        return await self.start(consumer, partitions)
 
     def lost_membership(self, error: BaseException) -> bool:
         return isinstance(error, PartitionTakenOverError)
+
+
+def _blocking_face(engine: sa.Engine | AsyncEngine) -> tuple[sa.Engine, Carry]:
+    """The engine that statements are sent to, and how that is carried out."""
+    if not isinstance(engine, sa.Engine):
+        from dualwrite.recipes.sqlalchemy_async import in_a_greenlet  # it needs a greenlet, which threads do not
+
+        return engine.sync_engine, in_a_greenlet
+    return engine, here
+
+
+def _connection_of(tx: Any) -> sa.Connection:
+    """Of a dual write for threads or for tasks."""
+    found = getattr(tx.connection, "sync_connection", tx.connection)
+    assert isinstance(found, sa.Connection), "a dual write on SQLAlchemy has one"
+    return found
 
 
 def _taken_over(group: str, partition: TopicPartition, expected: int | None) -> PartitionTakenOverError:
@@ -174,14 +201,16 @@ class OffsetsInTransaction:
     doubt keeps the next consumer of the partition waiting until it is completed: it asks for stable offsets only.
     """
 
-    def start(self, consumer: ConsumerSide, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def start(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
         return {}
 
     def is_behind(self, partition: TopicPartition, offset: int) -> bool:
         return False
 
-    def move(
-        self, tx: DualTransaction, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
+    async def move(
+        self, tx: DualWrite, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
     ) -> None:
         if membership.generation_id < 0:  # offsets without a generation are taken from anybody
             raise PartitionTakenOverError(
@@ -193,10 +222,10 @@ class OffsetsInTransaction:
     def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         """Kafka knows."""
 
-    def where_to_go_on(
+    async def where_to_go_on(
         self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        return consumer.committed(partitions)
+        return await consumer.committed(partitions)
 
     def lost_membership(self, error: BaseException) -> bool:
         refused = isinstance(error, AbortableError) and error.error_code in _LOST_MEMBERSHIP

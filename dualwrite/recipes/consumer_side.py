@@ -1,12 +1,15 @@
 """A consumer of kafka-python or confluent-kafka, as consume-transform-dual-write needs it.
 
-Both are told where to go on when partitions are assigned, before any record of them is given out: what was fetched
+The methods are coroutines so that the steps are written once (`consume_steps.py`); with these two, which block, they
+never suspend. aiokafka's is in `consumer_side_aiokafka.py`.
+
+All are told where to go on when partitions are assigned, before any record of them is given out: what was fetched
 from where the group's own offsets point must not be written again, or left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
@@ -14,8 +17,9 @@ from typing import Any, NamedTuple, Protocol
 from dualwrite.client.group_metadata import group_of
 from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import ConfigError
+from dualwrite.recipes import blocking
 
-Start = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]]
+Start = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, int]]]
 """Asked with newly assigned partitions: where to go on; those it leaves out follow the group's offsets."""
 
 
@@ -48,16 +52,16 @@ class Batch(NamedTuple):
 
 
 class ConsumerSide(Protocol):
-    """One consumer, used by one thread. Raises what its library raises."""
+    """One consumer, used by one thread or task. Raises what its library raises."""
 
-    def subscribe(self, topics: Collection[str], start: Start) -> None: ...
+    async def subscribe(self, topics: Collection[str], start: Start) -> None: ...
 
-    def poll(self, timeout_ms: int, max_records: int) -> Batch:
+    async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         """What is there, waiting `timeout_ms` for the first; in order within each partition."""
 
     def assignment(self) -> set[TopicPartition]: ...
 
-    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's offsets in Kafka; without those it has none for."""
 
     def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -100,7 +104,7 @@ class KafkaPythonSide:
         self._structs = import_module("kafka.structs")
         self._unplaced: set[TopicPartition] = set()
 
-    def subscribe(self, topics: Collection[str], start: Start) -> None:
+    async def subscribe(self, topics: Collection[str], start: Start) -> None:
         base: Any = import_module("kafka").ConsumerRebalanceListener
         unplaced = self._unplaced
 
@@ -116,11 +120,11 @@ class KafkaPythonSide:
             self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe(list(topics), listener=Listener())
 
-    def poll(self, timeout_ms: int, max_records: int) -> Batch:
+    async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         found = self._consumer.poll(timeout_ms, max_records=max_records)
         membership = self._membership()
         try:
-            replaced = self._place()
+            replaced = await self._place()
         except BaseException:
             self.go_on_at({TopicPartition(*each): records[0].offset for each, records in found.items()})
             raise
@@ -132,11 +136,11 @@ class KafkaPythonSide:
         ]
         return Batch(records, membership)
 
-    def _place(self) -> Collection[TopicPartition]:
+    async def _place(self) -> Collection[TopicPartition]:
         """Set what was assigned to its positions. Stays to be done where this raises."""
         if not self._unplaced:
             return ()
-        positions = self._start(frozenset(self._unplaced))
+        positions = await self._start(frozenset(self._unplaced))
         self.go_on_at(positions)
         self._unplaced.clear()
         return positions.keys()
@@ -144,7 +148,7 @@ class KafkaPythonSide:
     def assignment(self) -> set[TopicPartition]:
         return {TopicPartition(*each) for each in self._consumer.assignment()}
 
-    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         found = {each: self._consumer.committed(self._structs.TopicPartition(*each)) for each in partitions}
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
@@ -187,10 +191,10 @@ class ConfluentSide:
         self._is_cooperative = False
         self._unplaced: list[Any] = []
 
-    def subscribe(self, topics: Collection[str], start: Start) -> None:
+    async def subscribe(self, topics: Collection[str], start: Start) -> None:
         def assigned(consumer: Any, partitions: list[Any]) -> None:
             self._unplaced = partitions
-            self._place()
+            blocking.run(self._place())
 
         def revoked(consumer: Any, partitions: list[Any]) -> None:
             self._unplaced = []
@@ -198,11 +202,11 @@ class ConfluentSide:
         self._start = start
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked)
 
-    def _place(self) -> None:
+    async def _place(self) -> None:
         """Assign what the group gave, at its positions. Stays to be done where this raises."""
         partitions = self._unplaced
         try:
-            positions = self._start([TopicPartition(each.topic, each.partition) for each in partitions])
+            positions = await self._start([TopicPartition(each.topic, each.partition) for each in partitions])
         except BaseException:
             self._assign([])  # else they would be assigned by themselves, wherever the group's own offsets are
             raise
@@ -221,9 +225,9 @@ class ConfluentSide:
             self._is_cooperative = True
             self._consumer.incremental_assign(partitions)
 
-    def poll(self, timeout_ms: int, max_records: int) -> Batch:
+    async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         if self._unplaced:
-            self._place()
+            await self._place()
         # consume() waits until it has all that it may have, so it is asked for more only once there is something
         first = self._consumer.poll(timeout_ms / 1000)
         # before more is taken, because that may carry out a rebalance, after which the first is another consumer's
@@ -257,7 +261,7 @@ class ConfluentSide:
     def assignment(self) -> set[TopicPartition]:
         return {TopicPartition(each.topic, each.partition) for each in self._consumer.assignment()}
 
-    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         asked = [self._library.TopicPartition(*each) for each in partitions]
         found = self._consumer.committed(asked, self._TIMEOUT_S)
         return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}

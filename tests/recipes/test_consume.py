@@ -15,8 +15,10 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import AbortableError, ConfigError, PartitionTakenOverError
 from dualwrite.producer import ConsumerGroupMetadata, Producer, TopicPartition
+from dualwrite.recipes import blocking
 from dualwrite.recipes.consume import ConsumedRecord, ConsumeTransformWrite, OffsetsInDatabase, OffsetsInTransaction
 from dualwrite.recipes.consumed_offsets import OffsetPlace
+from dualwrite.recipes.consumer_side import side_of
 from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
 from tests.support.conditions import until
 from tests.support.consumers import LIBRARIES, Consumers, confluent_kafka
@@ -205,11 +207,11 @@ def test_a_consumer_that_lost_its_partitions_writes_nothing(site: Site) -> None:
     successor = site.pipeline()
 
     def lose() -> None:
-        side: Any = zombie._consumer
+        side: Any = zombie._steps._consumer
         side._consumer.unsubscribe()
         until(lambda: not side._consumer.poll(0) and not side._consumer.assignment())
         carry(successor, 2)
-        zombie._subscribed = False  # it wakes up, finds out, and joins again
+        zombie._steps._subscribed = False  # it wakes up, finds out, and joins again
 
     zombie = site.pipeline(writer=Interrupted(site.writer(), lose))
     done = 0
@@ -237,7 +239,7 @@ def test_a_consumer_that_knows_of_no_membership_writes_nothing() -> None:
     """Its heartbeats in the background have found out; Kafka would take such offsets."""
     tx: Any = None
     with pytest.raises(PartitionTakenOverError, match="no longer a member of group 'movers'"):
-        OffsetsInTransaction().move(tx, GROUP, {TopicPartition("in", 0): 1})
+        blocking.run(OffsetsInTransaction().move(tx, GROUP, {TopicPartition("in", 0): 1}))
 
 
 def test_the_database_is_away_while_partitions_are_assigned(
@@ -251,15 +253,15 @@ def test_the_database_is_away_while_partitions_are_assigned(
     site.fill("d")
     pipeline = site.pipeline()
     broken = [True, True]
-    start = pipeline._offsets.start
+    start = pipeline._steps._offsets.start
 
-    def unlucky(*arguments: Any) -> Any:
+    async def unlucky(*arguments: Any) -> Any:
         if broken:
             broken.pop()
             raise sa.exc.OperationalError("SELECT", {}, Exception("away"))
-        return start(*arguments)
+        return await start(*arguments)
 
-    pipeline._offsets.start = unlucky  # type: ignore[method-assign]
+    pipeline._steps._offsets.start = unlucky  # type: ignore[method-assign]
     while broken:
         with pytest.raises(sa.exc.OperationalError):
             until(lambda: pipeline.step(50) > 0)
@@ -272,22 +274,22 @@ def test_the_row_of_a_partition_fences_by_itself(emulator: Emulator, sqlite: Dat
     """Two that believe to have the partition, and the first row is made by the other."""
     site = Site(emulator, sqlite, confluent_kafka, "database")
     site.fill("a")
-    slow, quick = site.pipeline(), site.pipeline()
-    for pipeline in (slow, quick):
-        pipeline._offsets.start(pipeline._consumer, [])
+    slow, quick = OffsetsInDatabase(sqlite.engine), OffsetsInDatabase(sqlite.engine)
+    consumer = side_of(site.consumer())
+    writer = site.writer()
+    for offsets in (slow, quick):
+        blocking.run(offsets.start(consumer, []))
     partition = TopicPartition("in", 0)
-    with quick._writer.transaction() as tx:
-        quick._offsets.move(tx, GROUP, {partition: 1})
-    with pytest.raises(PartitionTakenOverError, match="stood at no offset"):
-        with slow._writer.transaction() as tx:
-            slow._offsets.move(tx, GROUP, {partition: 1})
-    slow._offsets.start(slow._consumer, [partition])
-    with quick._writer.transaction() as tx:
-        quick._offsets.moved({partition: 1})
-        quick._offsets.move(tx, GROUP, {partition: 5})
-    with pytest.raises(PartitionTakenOverError, match="stood at 1"):
-        with slow._writer.transaction() as tx:
-            slow._offsets.move(tx, GROUP, {partition: 9})
+    with writer.transaction() as tx:
+        blocking.run(quick.move(tx, GROUP, {partition: 1}))
+    with pytest.raises(PartitionTakenOverError, match="stood at no offset"), writer.transaction() as tx:
+        blocking.run(slow.move(tx, GROUP, {partition: 1}))
+    blocking.run(slow.start(consumer, [partition]))
+    with writer.transaction() as tx:
+        quick.moved({partition: 1})
+        blocking.run(quick.move(tx, GROUP, {partition: 5}))
+    with pytest.raises(PartitionTakenOverError, match="stood at 1"), writer.transaction() as tx:
+        blocking.run(slow.move(tx, GROUP, {partition: 9}))
     site.close()
 
 
