@@ -58,7 +58,7 @@ def _draw(panel: Axes, samples: Sequence[Sample], tally: Tally, rows: int) -> No
         label="held back: prepared or still being written",
     )
     end = last(samples)
-    said = f"{end.rows:,} rows in the table,\nend offset {end.end_offset:,}"
-    panel.annotate(said, (end.second, rows), (0, -14), textcoords="offset points", ha="right", va="top")
+    said = f"at the end: {end.rows:,} rows in the table, end offset {end.end_offset:,}"
+    panel.text(0.01, 0.88, said, transform=panel.transAxes, va="top", backgroundcolor="white")
     panel.set_ylabel("offsets, rows")
     panel.grid(alpha=0.25)
