@@ -13,8 +13,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
-from spark_sink.errors import SinkOptionError
-from spark_sink.reading.kafka_settings import needs_kafka_python
+from dualwrite.admin import TransactionAdmin
+from dualwrite.errors import AuthenticationError, ConfigError, KafkaError
+from spark_sink.errors import SinkOptionError, SourceReadError
+from spark_sink.reading.kafka_settings import api_timeout_ms, connection_settings, needs_kafka_python
 from spark_sink.reading.offsets import OffsetRange, Offsets, Partition
 from spark_sink.reading.options import Library, SourceOptions
 from spark_sink.reading.rows import Chunk
@@ -26,6 +28,7 @@ class OffsetOutOfRangeError(Exception):
 
 _Answer = TypeVar("_Answer")
 _PAUSE_S: Final = 0.2
+_LONGEST_LOGIN_MS: Final = 5_000
 
 
 def persistently(ask: Callable[[], _Answer], may_pass: Callable[[Exception], bool], timeout_s: float) -> _Answer:
@@ -89,7 +92,8 @@ def library_of(options: SourceOptions) -> Library:
 
 
 def connect(options: SourceOptions) -> Cluster:
-    """A cluster to ask; not shared."""
+    """A cluster to ask; not shared. Raises SourceReadError, and SinkOptionError for settings that cannot be used."""
+    _log_in(options)
     if library_of(options) is Library.CONFLUENT_KAFKA:
         from spark_sink.reading.librdkafka import ConfluentCluster
 
@@ -97,6 +101,20 @@ def connect(options: SourceOptions) -> Cluster:
     from spark_sink.reading.kafka_python import KafkaPythonCluster
 
     return KafkaPythonCluster(options.kafka)
+
+
+def _log_in(options: SourceOptions) -> None:
+    """Say what a person has to mend: both libraries try a login again and again, and then report a timeout."""
+    timeout_ms = api_timeout_ms(options.kafka)
+    try:
+        with TransactionAdmin(connection_settings(options.kafka)) as admin:
+            admin.describe_cluster(timeout_ms=min(timeout_ms, _LONGEST_LOGIN_MS))
+    except ConfigError as error:
+        raise SinkOptionError(f"the options kafka.* cannot be used: {error}") from error
+    except AuthenticationError as error:
+        raise SourceReadError(f"Kafka does not let the source in: {error}") from error
+    except KafkaError:
+        return  # a broker that is away, or older than that question; the library asks on
 
 
 def _consume(options: SourceOptions) -> Records:

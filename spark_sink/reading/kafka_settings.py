@@ -147,8 +147,13 @@ def _token_provider(token: Callable[[], str]) -> Any:
     return type("TokenProvider", (base,), {"token": lambda self: token()})()
 
 
+def connection_settings(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Those of connections, as `dualwrite.TransactionAdmin` takes them."""
+    return resolved({name: text for name, text in settings.items() if name not in _FETCHING})
+
+
 def _connection(settings: Mapping[str, str]) -> AdminConfig:
-    return AdminConfig.parse(resolved({name: text for name, text in settings.items() if name not in _FETCHING}), {})
+    return AdminConfig.parse(connection_settings(settings), {})
 
 
 def _value(name: str, text: str) -> Any:

@@ -50,10 +50,6 @@ _TRANSIENT: Final = frozenset(
 )
 """What librdkafka tells of and cures by itself."""
 
-_FOR_A_PERSON: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
-_LONGEST_CALL_S: Final = 5.0
-"""So often it is looked whether a call waits for what only a person can mend."""
-
 
 class ConfluentCluster:
     """The driver's side. See `Cluster`."""
@@ -62,14 +58,12 @@ class ConfluentCluster:
         wanted = for_librdkafka(settings)
         self._committed = wanted["isolation.level"] == READ_COMMITTED
         self._timeout_s = api_timeout_ms(settings) / 1000
-        self._call_timeout_s = min(self._timeout_s, _LONGEST_CALL_S)
-        self._complaint: KafkaError | None = None
         self._config = {name: value for name, value in wanted.items() if name not in _ONLY_OF_CONSUMERS}
         self._connect()
         self._spec: Any = import_module("confluent_kafka.admin").OffsetSpec
 
     def _connect(self) -> None:
-        self._admin: Any = _made(AdminClient, self._config | {"error_cb": self._complain})
+        self._admin: Any = _made(AdminClient, self._config)
 
     def partitions(self, topics: Collection[str] | None) -> Mapping[str, Collection[int]]:
         if topics is None:
@@ -79,7 +73,7 @@ class ConfluentCluster:
     def _described(self, topics: Any) -> Mapping[str, Collection[int]]:
         """By a call that does not create what it asks about, as list_topics(topic) does."""
         found = {}
-        for topic, description in self._admin.describe_topics(topics, request_timeout=self._call_timeout_s).items():
+        for topic, description in self._admin.describe_topics(topics, request_timeout=self._timeout_s).items():
             try:
                 found[topic] = sorted(each.id for each in description.result().partitions)
             except KafkaException as error:
@@ -88,7 +82,7 @@ class ConfluentCluster:
         return found
 
     def _all_topics(self) -> Mapping[str, Collection[int]]:
-        found = self._ask("its topics", lambda: self._admin.list_topics(timeout=self._call_timeout_s)).topics
+        found = self._ask("its topics", lambda: self._admin.list_topics(timeout=self._timeout_s)).topics
         return {
             name: sorted(each.partitions)
             for name, each in found.items()
@@ -116,7 +110,7 @@ class ConfluentCluster:
         asked = {confluent_kafka.TopicPartition(*each): spec for each in partitions}
 
         def ask() -> dict[Partition, int]:
-            answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._call_timeout_s)
+            answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._timeout_s)
             found = {Partition(each.topic, each.partition): answer.result().offset for each, answer in answers.items()}
             if OFFSET_INVALID in found.values():  # where the connection broke; it is not called an error
                 raise KafkaException(KafkaError(KafkaError._TRANSPORT))
@@ -128,19 +122,14 @@ class ConfluentCluster:
         try:
             return persistently(ask, self._starts_over, self._timeout_s)
         except KafkaException as error:
-            raise _refused(what, KafkaException(self._complaint or error.args[0])) from error
+            raise _refused(what, error) from error
 
     def _starts_over(self, error: Exception) -> bool:
         """Whether it may pass. Then a new client asks, as this one does not forget leaders that are others now."""
-        if self._complaint or not isinstance(error, KafkaException) or error.args[0].code() not in _TRANSIENT:
+        if not isinstance(error, KafkaException) or error.args[0].code() not in _TRANSIENT:
             return False
         self._connect()
         return True
-
-    def _complain(self, error: KafkaError) -> None:
-        """Called from librdkafka's thread. Calls themselves end with a timeout, whatever the reason."""
-        if error.code() in _FOR_A_PERSON:
-            self._complaint = error
 
     def close(self) -> None:
         del self._admin
