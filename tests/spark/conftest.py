@@ -1,4 +1,4 @@
-"""A Spark session for each module, and what a sink writes to."""
+"""A Spark session for all modules of a process, and what a sink writes to."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from tests.support.spark_session import start_session
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
+    """It stays for the next module of this process: a JVM and Python workers that have started are half the time."""
     session = start_session()
     register(session)
     yield session
-    session.stop()
+    for query in session.streams.active:
+        query.stop()
 
 
 @pytest.fixture(scope="module")
