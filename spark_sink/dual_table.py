@@ -82,16 +82,12 @@ class DualTableWriter:
         """Its name, with its schema where that is not the default one."""
         return str(self._staging)
 
-    def check(self, conn: sa.Connection, schema: pa.Schema) -> None:
-        """Raise SinkOptionError where rows of this schema cannot go into the table. Only reads."""
-        self._checked(conn, schema)
-
     def create(self, engine: sa.Engine, schema: pa.Schema) -> None:
-        """Check, then see to it that the staging table is there and fits; harmless when repeated or done by several.
+        """See to it that the staging table is there and fits; harmless when repeated or done by several.
 
         For PLAN, before its transaction: it has a connection of its own, because DDL commits on MySQL. A staging table
         that does not fit any more is dropped: rows in it belong to attempts that the same PLAN condemns. Raises
-        SinkOptionError.
+        SinkOptionError where rows of this schema cannot go into the table; then nothing was changed.
         """
         reason: DBAPIError | None = None
         for _ in range(_CREATION_TRIES):
@@ -139,14 +135,14 @@ class DualTableWriter:
         return seq - first_seq
 
     def move(self, conn: sa.Connection, winners: Collection[str], *, rows: int) -> None:
-        """Move the winners' rows into the table, in the decision; `rows` is the sum of their `staged_rows`.
+        """Move the winners' rows into the table, in the decision, and discard those of all others, which it condemns.
+
+        `rows` is the sum of the winners' `staged_rows`.
 
         An upsert's key that comes twice is decided by the last row in the order of partitions and rows. Raises
         DualTableError, after which the transaction must be rolled back: where the table refuses the rows, where it was
         altered since they were staged, and where they are not as many as were staged.
         """
-        if rows == 0:
-            return
         staged = self._staged_columns(conn)
         with self._refusals_explained("move the rows into it"), exact_values(conn):
             conn.execute(self._moving(conn, staged, winners))
@@ -157,15 +153,22 @@ class DualTableWriter:
                 "driver of this sink has replaced it. Nothing of the batch is visible; start the query again, once"
             )
         self._assert_unaltered(conn, staged)
-
-    def discard(self, conn: sa.Connection, attempt_ids: Collection[str]) -> None:
-        """Delete what losers have staged."""
-        if attempt_ids and read_columns(conn, self._staging):
-            self._delete(conn, attempt_ids)
+        self.discard_all(conn)
 
     def discard_all(self, conn: sa.Connection) -> None:
-        """Delete whatever is staged: for PLAN, in the transaction in which it has condemned every live attempt."""
-        conn.execute(sa.delete(self._staging.clause()))
+        """Delete whatever is staged: for PLAN, in the transaction in which it has condemned every live attempt.
+
+        By the attempts that can be seen: a DELETE of everything would wait, on MySQL, for rows that a task is about to
+        stage in vain.
+        """
+        staging = self._staging.clause(_ATTEMPT)
+        attempts = conn.scalars(sa.select(staging.c[_ATTEMPT]).distinct()).all()
+        if attempts:
+            self._delete(conn, attempts)
+
+    def _delete(self, conn: sa.Connection, attempt_ids: Collection[str]) -> int:
+        staging = self._staging.clause(_ATTEMPT)
+        return conn.execute(sa.delete(staging).where(staging.c[_ATTEMPT].in_(list(attempt_ids)))).rowcount
 
     # ---- the plan ----------------------------------------------------------------------------------------------
 
@@ -271,10 +274,6 @@ class DualTableWriter:
         if self._options.mode is DualMode.INSERT:
             return moving.insert(winners)
         return moving.upsert(winners, self._key(conn, read_columns(conn, self._target)))
-
-    def _delete(self, conn: sa.Connection, attempt_ids: Collection[str]) -> int:
-        staging = self._staging.clause(_ATTEMPT)
-        return conn.execute(sa.delete(staging).where(staging.c[_ATTEMPT].in_(list(attempt_ids)))).rowcount
 
     def _assert_unaltered(self, conn: sa.Connection, staged: Columns) -> None:
         """The insert has locked the table: it stays as it is now until the decision is committed."""
