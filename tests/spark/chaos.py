@@ -40,7 +40,7 @@ TOPIC = "chaos"
 PARTITIONS = 3
 ROWS_PER_FILE = 20
 MOST_FILES_WAITING = 12
-MOST_ARMED = 3
+MOST_ARMED = 2
 CALM_S = 180.0
 NEVER = {"BatchLostError", "CheckpointMismatchError", "SinkOptionError"}
 """What no fault may lead to."""
@@ -55,11 +55,11 @@ class Plan:
     seed: int
     pause_s: tuple[float, float] = (0.1, 1.0)
     """Between two faults at the least."""
-    patience_s: float = 6.0
+    patience_s: float = 20.0
     """Between two faults at the most, where there is no progress."""
     rows_of_life: tuple[int, int] = (40, 800)
     """What a driver writes before it is killed: a JVM takes long to start, and nothing is tried meanwhile."""
-    longest_life_s: float = 60.0
+    longest_life_s: float = 90.0
     away_s: tuple[float, float] = (0.0, 1.5)
     """For which a server stays dead."""
     asleep_s: tuple[float, float] = (1.0, 6.0)
