@@ -27,6 +27,8 @@ from tests.support.spark_session import start_session
 from tests.support.topics import read_topic
 from tests.test_docs import ROOT, examples
 
+pytestmark = pytest.mark.timeout(300)  # a JVM takes a minute to start where all cores are busy
+
 QUICK_START, FOREACH_BATCH, BATCH_JOB = examples(ROOT / "docs" / "spark.md")[:3]
 
 
