@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -355,35 +356,41 @@ def _encode(rows: Rows, starts: Ints) -> tuple[Any, Ints]:
 
 
 class Planned(NamedTuple):
-    """Rows of one partition in order, and where each of their batches begins."""
+    """Rows in the order of their partitions (None: they are), and where in that order each batch begins, and for which.
 
-    partition: int
+    Encoding many batches at once is what makes it worth while: a call of numpy or Arrow takes as long as many records.
+    """
+
     rows: Rows
+    order: Ints | None
     starts: list[int]
+    partitions: list[int]
 
-    def batches(self, *, transactional: bool) -> Iterator[EncodedBatch]:
-        """Encoded as they are asked for, some megabytes at a time."""
-        ends = [*self.starts[1:], len(self.rows)]
-        sizes = np.cumsum(self.rows.sizes)
+    def batches(self, *, transactional: bool) -> Iterator[tuple[int, EncodedBatch]]:
+        """Each with its partition; encoded as they are asked for, some megabytes at a time."""
+        ends = np.array([*self.starts[1:], len(self.rows)])
+        sizes = np.cumsum(self.rows.sizes if self.order is None else self.rows.sizes[self.order])[ends - 1]
         at = 0
-        while at < len(self.starts):
-            limit = int(sizes[ends[at] - 1]) + _ENCODED_AT_ONCE_BYTES
-            until = max(at + 1, int(np.searchsorted(sizes[np.array(ends) - 1], limit)))
-            yield from self._encoded(self.starts[at:until], ends[until - 1], transactional)
+        while at < len(ends):
+            until = max(at + 1, int(np.searchsorted(sizes, int(sizes[at]) + _ENCODED_AT_ONCE_BYTES)))
+            encoded = self._encoded(self.starts[at:until], int(ends[until - 1]), transactional)
+            yield from zip(self.partitions[at:until], encoded, strict=True)
             at = until
 
     def _encoded(self, starts: list[int], end: int, transactional: bool) -> Iterator[EncodedBatch]:
-        rows = self.rows.slice(starts[0], end)
+        rows = self.rows.slice(starts[0], end) if self.order is None else self.rows.take(self.order[starts[0] : end])
         begin = np.array(starts, np.int64) - starts[0]
         data, offsets = _encode(rows, begin)
         view = memoryview(data) if data is not None else memoryview(b"")
-        for start, stop in zip(begin, [*begin[1:], len(rows)], strict=True):
-            times = rows.timestamps_ms[start:stop]
+        first_ms, most_ms = rows.timestamps_ms[begin].tolist(), np.maximum.reduceat(rows.timestamps_ms, begin).tolist()
+        counts = np.diff(begin, append=len(rows)).tolist()
+        bounds = [*offsets[begin].tolist(), int(offsets[-1])]
+        for place, count in enumerate(counts):
             yield EncodedBatch(
-                view[int(offsets[start]) : int(offsets[stop])],
-                record_count=int(stop - start),
-                first_timestamp_ms=int(times[0]),
-                max_timestamp_ms=int(times.max()),
+                view[bounds[place] : bounds[place + 1]],
+                record_count=count,
+                first_timestamp_ms=first_ms[place],
+                max_timestamp_ms=most_ms[place],
                 transactional=transactional,
             )
 
@@ -409,14 +416,21 @@ def check_sizes(rows: Rows, limits: Limits, batch_overhead: int, first_row: int)
         )
 
 
-def plan(rows: Rows, limits: Limits, batch_overhead: int) -> Iterator[Planned]:
+def plan(rows: Rows, limits: Limits, batch_overhead: int) -> Planned:
     """What goes where, once every row has a partition."""
-    room = limits.batch_size - batch_overhead
-    for partition in np.unique(rows.partitions).tolist():
-        places = np.flatnonzero(rows.partitions == partition)
-        first, end = int(places[0]), int(places[-1]) + 1
-        mine = rows.slice(first, end) if end - first == len(places) else rows.take(places)
-        yield Planned(partition, mine, batch_starts(mine.sizes, room))
+    order, partitions, sizes = None, rows.partitions, rows.sizes
+    if (partitions[1:] < partitions[:-1]).any():
+        few = int(partitions.max()) < 2**15  # those are sorted in a few passes
+        order = np.argsort(partitions.astype(np.int16) if few else partitions, kind="stable")
+        partitions, sizes = partitions[order], sizes[order]
+    starts: list[int] = []
+    partition_of_start: list[int] = []
+    bounds = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(rows)]
+    for first, end in pairwise(bounds):
+        begin = batch_starts(sizes[first:end], limits.batch_size - batch_overhead)
+        starts += [first + start for start in begin]
+        partition_of_start += [int(partitions[first])] * len(begin)
+    return Planned(rows, order, starts, partition_of_start)
 
 
 # ---- partitions -------------------------------------------------------------------------------------------------

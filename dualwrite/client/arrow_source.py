@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,12 +49,11 @@ class ArrowSource:
         placed = [self._with_partitions(rows, partitions) for rows in self._chunks]
         self._chunks.clear()
         for rows in placed:
-            for planned in plan(rows, self._limits, HEADER_BYTES):
-                yield from self._steps(planned)
+            yield from self._steps(plan(rows, self._limits, HEADER_BYTES))
 
     def _steps(self, planned: Planned) -> Iterator[Callable[[], Operation | None]]:
-        for encoded in planned.batches(transactional=self._engine.config.transactional_id is not None):
-            yield lambda encoded=encoded: self._accept(planned.partition, encoded)  # type: ignore[misc]
+        for partition, encoded in planned.batches(transactional=self._engine.config.transactional_id is not None):
+            yield partial(self._accept, partition, encoded)
 
     def _accept(self, partition: int, encoded: EncodedBatch) -> Operation | None:
         batch = self._engine.accept_encoded(self._bulk.topic, partition, encoded)

@@ -43,8 +43,7 @@ def from_columns(given_table: pa.Table, limits: Limits) -> list[bytes]:
     return [
         bytes(stamp_and_build(batch, 7, 3, 11, transactional=True))
         for rows in rows_of(given_table, NOW_MS)
-        for planned in plan(rows, limits, HEADER_BYTES)
-        for batch in planned.batches(transactional=True)
+        for _, batch in plan(rows, limits, HEADER_BYTES).batches(transactional=True)
     ]
 
 
@@ -99,15 +98,27 @@ def test_a_huge_value_and_many_rows() -> None:
     assert from_columns(table(many), Limits(2**30, 2**30)) == [from_builder(many)]
 
 
-def test_partitions_keep_their_order() -> None:
-    given_table = pa.table({"value": [b"a", b"b", b"c", b"d"], "partition": [1, 0, 1, 0], "timestamp_ms": [1, 2, 3, 4]})
-    (rows,) = rows_of(given_table, NOW_MS)
-    planned = {p.partition: list(p.batches(transactional=True)) for p in plan(rows, Limits(1000, 1000), HEADER_BYTES)}
-    values = {
-        partition: [record.value for batch in batches for record in DefaultRecordBatch(bytes(batch.build()))]
-        for partition, batches in planned.items()
-    }
-    assert values == {0: [b"b", b"d"], 1: [b"a", b"c"]}
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 2, 40_000]), contents), min_size=1, max_size=60), st.integers(100, 9000)
+)
+@settings(max_examples=100, deadline=None)
+def test_partitions_keep_their_order(rows: list[tuple[int, bytes | None]], batch_size: int) -> None:
+    given_table = pa.table(
+        {
+            "value": pa.array([value for _, value in rows], pa.binary()),
+            "partition": [partition for partition, _ in rows],
+            "timestamp_ms": list(range(len(rows))),
+        }
+    )
+    (columns,) = rows_of(given_table, NOW_MS)
+    found: dict[int, list[tuple[int, bytes | None]]] = {}
+    for partition, batch in plan(columns, Limits(batch_size, 10**6), HEADER_BYTES).batches(transactional=True):
+        read: Any = DefaultRecordBatch(bytes(batch.build()))
+        found.setdefault(partition, []).extend((record.timestamp, record.value) for record in read)
+    expected: dict[int, list[tuple[int, bytes | None]]] = {}
+    for time_ms, (partition, value) in enumerate(rows):
+        expected.setdefault(partition, []).append((time_ms, value))
+    assert found == expected
 
 
 def test_a_null_may_cover_bytes() -> None:
