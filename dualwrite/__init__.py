@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from dualwrite.async_producer import AsyncProducer as AsyncProducer
     from dualwrite.recipes.consume import ConsumeTransformWrite as ConsumeTransformWrite
+    from dualwrite.recipes.consume_async import AsyncConsumeTransformWrite as AsyncConsumeTransformWrite
     from dualwrite.recipes.consumed_offsets import (
         OffsetsInDatabase as OffsetsInDatabase,
         OffsetsInTransaction as OffsetsInTransaction,
@@ -92,6 +93,7 @@ _MODULES: Final = {
     "TransactionAdmin": "dualwrite.admin",
     "AsyncProducer": "dualwrite.async_producer",
     "ConsumeTransformWrite": "dualwrite.recipes.consume",
+    "AsyncConsumeTransformWrite": "dualwrite.recipes.consume_async",
     "OffsetsInDatabase": "dualwrite.recipes.consumed_offsets",
     "OffsetsInTransaction": "dualwrite.recipes.consumed_offsets",
     "DualWriterPool": "dualwrite.recipes.pool",

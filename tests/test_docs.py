@@ -140,6 +140,21 @@ def test_the_psycopg_page_shows_both_writers_and_a_pool(
     database.close()
 
 
+def test_the_page_of_consuming_shows_a_pipeline_in_a_loop(run: Run, emulator: Emulator, tmp_path: Path) -> None:
+    (code,) = (code for code in examples(ROOT / "docs" / "consume.md") if "asyncio.run(main())" in code)
+    database = tmp_path / "shop.db"
+    with sa.create_engine(f"sqlite:///{database}").begin() as connection:
+        connection.execute(sa.text("CREATE TABLE invoices (item TEXT)"))
+    emulator.create_topic("orders")
+    with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:
+        for item in ("lamp", "shade", "last"):
+            producer.send("orders", item, key="k")
+    run(code.replace("postgresql+asyncpg://localhost/shop", f"sqlite+aiosqlite:///{database}"))
+    with sa.create_engine(f"sqlite:///{database}").connect() as connection:
+        assert connection.scalars(sa.text("SELECT item FROM invoices")).all() == ["lamp", "shade", "last"]
+    assert [value for _, value in read_topic(emulator.bootstrap_servers, "invoices")] == ["lamp", "shade", "last"]
+
+
 def test_the_emulator_page_shows_faults_and_pause_points(run: Run) -> None:
     def client(broker: Emulator) -> None:
         def transact() -> None:

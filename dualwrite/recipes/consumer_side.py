@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from dualwrite.client.group_metadata import group_of
 from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
@@ -21,6 +21,13 @@ from dualwrite.recipes import blocking
 
 Start = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, int]]]
 """Asked with newly assigned partitions: where to go on; those it leaves out follow the group's offsets."""
+
+AUTO_COMMIT: Final = "the consumer commits offsets by itself; nothing was read: set enable_auto_commit=False"
+READ_UNCOMMITTED: Final = (
+    "the consumer reads what may still be aborted, and offsets that are not decided; nothing was read: "
+    "set isolation_level='read_committed'"
+)
+DESERIALIZERS: Final = "deserialize in the handler, where what is malformed can be set aside; nothing was read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,8 @@ def side_of(consumer: Any) -> ConsumerSide:
     if hasattr(consumer, "consumer_group_metadata"):
         return ConfluentSide(consumer)
     raise ConfigError(
-        f"consumer takes a kafka.KafkaConsumer or a confluent_kafka.Consumer, not {consumer!r}; nothing was read"
+        f"consumer takes a kafka.KafkaConsumer or a confluent_kafka.Consumer, not {consumer!r}; nothing was read "
+        "(an aiokafka.AIOKafkaConsumer is for AsyncConsumeTransformWrite)"
     )
 
 
@@ -92,14 +100,11 @@ class KafkaPythonSide:
 
     def __init__(self, consumer: Any) -> None:
         if consumer.config["enable_auto_commit"]:
-            raise ConfigError("the consumer commits offsets by itself; nothing was read: set enable_auto_commit=False")
+            raise ConfigError(AUTO_COMMIT)
         if consumer.config["isolation_level"] != "read_committed":
-            raise ConfigError(
-                "the consumer reads what may still be aborted, and offsets that are not decided; nothing was read: "
-                "set isolation_level='read_committed'"
-            )
+            raise ConfigError(READ_UNCOMMITTED)
         if consumer.config["key_deserializer"] or consumer.config["value_deserializer"]:
-            raise ConfigError("deserialize in the handler, where what is malformed can be set aside; nothing was read")
+            raise ConfigError(DESERIALIZERS)
         self._consumer = consumer
         self._structs = import_module("kafka.structs")
         self._unplaced: set[TopicPartition] = set()

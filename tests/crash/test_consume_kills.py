@@ -43,7 +43,7 @@ class Workers:
 
     def __init__(self, task: Task) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([work.__module__, "confluent_kafka", "kafka", "psycopg"])
+        self._context.set_forkserver_preload([work.__module__, "confluent_kafka", "kafka", "aiokafka", "psycopg"])
         self._end, self._told_to_end = self._context.Pipe()
         self.tasks = [task._replace(transactional_id=f"carrier-{number}") for number in range(2)]
         self._running = [self._start(each) for each in self.tasks]
@@ -89,7 +89,7 @@ def places_by_partition(records: Sequence[tuple[str, str]]) -> dict[str, list[in
 
 
 @pytest.mark.parametrize("place", ["database", "transaction"])
-@pytest.mark.parametrize("library", ["kafka-python", "confluent-kafka"])
+@pytest.mark.parametrize("library", ["kafka-python", "confluent-kafka", "aiokafka"])
 def test_every_record_is_carried_once(emulator: Emulator, postgres_server: object, library: str, place: str) -> None:
     database = PostgresDatabase(postgres_server)  # type: ignore[arg-type]
     engine = sa.create_engine(database.url)

@@ -45,6 +45,21 @@ def cooperative(bootstrap_servers: str, group: str, session_timeout_ms: int = 10
     return confluent_kafka(bootstrap_servers, group, session_timeout_ms, "cooperative-sticky")
 
 
+def aiokafka_consumer(bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000) -> Any:
+    """To be started in a loop."""
+    library: Any = import_module("aiokafka")
+    return library.AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        session_timeout_ms=session_timeout_ms,
+        heartbeat_interval_ms=session_timeout_ms // 4,
+        metadata_max_age_ms=500,
+    )
+
+
 LIBRARIES: dict[str, Consumers] = {
     "kafka-python": kafka_python,
     "confluent-kafka": confluent_kafka,

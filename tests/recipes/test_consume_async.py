@@ -1,0 +1,273 @@
+"""`AsyncConsumeTransformWrite` with aiokafka; what `test_consume.py` says of the other libraries, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.errors import AbortableError, ConfigError
+from dualwrite.producer import Producer
+from dualwrite.recipes.consume_async import (
+    AsyncConsumeTransformWrite,
+    ConsumedRecord,
+    OffsetsInDatabase,
+    OffsetsInTransaction,
+)
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter
+from tests.crash.scenario import AtPoint
+from tests.support.awaited_databases import awaited_through_faults
+from tests.support.consumers import aiokafka_consumer
+from tests.support.databases import SqliteDatabase, event_bodies, events, unique
+from tests.support.topics import read_topic
+
+PARTITIONS = 2
+DEADLINE_S = 30
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    config = BrokerConfig(
+        offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1, group_initial_rebalance_delay_ms=0
+    )
+    with Emulator(config=config, topics={"in": PARTITIONS, "out": 1}) as running:
+        yield running
+
+
+class Site:
+    """One input topic, one table, one output topic, and who carries from the one to the others."""
+
+    def __init__(self, emulator: Emulator, database: SqliteDatabase, place: str) -> None:
+        self.emulator = emulator
+        self.database = database
+        self.place = place
+        self.engine: AsyncEngine = awaited_through_faults(database, "aiosqlite")
+        self._number = 0
+
+    def run(self, use: Callable[[], Awaitable[None]]) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(DEADLINE_S):
+                await use()
+            await self.engine.dispose()
+
+        asyncio.run(limited())
+
+    def writer(self, transactional_id: str = "", **settings: Any) -> AsyncDualWriter:
+        return AsyncDualWriter(
+            self.engine,
+            bootstrap_servers=self.emulator.bootstrap_servers,
+            transactional_id=transactional_id or unique("mover"),
+            **settings,
+        )
+
+    @asynccontextmanager
+    async def pipeline(
+        self, handle: Any = None, writer: Any = None, **options: Any
+    ) -> AsyncIterator[AsyncConsumeTransformWrite]:
+        offsets = OffsetsInDatabase(self.engine) if self.place == "database" else OffsetsInTransaction()
+        async with (
+            writer or self.writer() as used,
+            aiokafka_consumer(self.emulator.bootstrap_servers, "movers") as read,
+        ):
+            yield AsyncConsumeTransformWrite(used, read, ["in"], handle or self.copy, offsets=offsets, **options)
+
+    async def copy(self, tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
+        assert record.value is not None
+        await self.insert(tx, record.value.decode())
+        tx.send("out", record.value)
+
+    async def insert(self, tx: AsyncDualTransaction, body: str) -> None:
+        """No constraint keeps a second row of the same record out."""
+        self._number += 1
+        await tx.connection.execute(sa.insert(events), {"id": self._number, "event_key": "k", "body": body})
+
+    def fill(self, *values: str) -> None:
+        with Producer(bootstrap_servers=self.emulator.bootstrap_servers) as producer:
+            for number, value in enumerate(values):
+                producer.send("in", value, partition=number % PARTITIONS)
+            producer.flush()
+
+    def assert_carried(self, *values: str) -> None:
+        assert sorted(event_bodies(self.database)) == sorted(values)
+        assert sorted(value for _, value in read_topic(self.emulator.bootstrap_servers, "out")) == sorted(values)
+
+
+@pytest.fixture(params=["database", "transaction"])
+def site(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[Site]:
+    database = SqliteDatabase(tmp_path)
+    yield Site(emulator, database, request.param)
+    database.close()
+
+
+async def carry(pipeline: AsyncConsumeTransformWrite, count: int) -> None:
+    """Step until so many records were taken over."""
+    done = 0
+    while done < count:
+        done += await pipeline.step(50)
+    assert done == count
+
+
+def test_a_pipeline_and_its_successor_go_on_where_the_writes_are(site: Site) -> None:
+    async def use() -> None:
+        async with site.pipeline(max_records=2) as first:
+            await carry(first, 3)
+        await asyncio.to_thread(site.fill, "d", "e")
+        async with site.pipeline() as second:
+            await carry(second, 2)
+
+    site.fill("a", "b", "c")
+    site.run(use)
+    site.assert_carried("a", "b", "c", "d", "e")
+
+
+def test_what_raised_or_was_refused_by_kafka_is_read_again(site: Site) -> None:
+    failures = ["its batch", "alone"]
+
+    async def handle(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
+        await site.copy(tx, record)
+        if record.value == b"c" and failures:
+            raise RuntimeError(f"failed in {failures.pop(0)}")
+
+    async def use() -> None:
+        async with site.pipeline(handle) as pipeline:
+            with pytest.raises(RuntimeError, match="failed in alone"):
+                await carry(pipeline, 3)
+            site.emulator.faults.add(Fault(api="Produce", topic="out", action=Error("INVALID_RECORD")))
+            with pytest.raises(AbortableError):
+                await carry(pipeline, 1)
+            while len(event_bodies(site.database)) < 3:
+                await pipeline.step(50)
+
+    site.fill("a", "b", "c")
+    site.run(use)
+    site.assert_carried("a", "b", "c")
+
+
+def test_a_poison_record_is_set_aside_by_a_dual_write_of_its_own(site: Site) -> None:
+    async def handle(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
+        await site.copy(tx, record)
+        if record.value == b"bad":
+            raise ValueError("cannot be read")
+
+    async def set_aside(tx: AsyncDualTransaction, record: ConsumedRecord, error: Exception) -> None:
+        assert (record.value, str(error)) == (b"bad", "cannot be read")
+        await site.insert(tx, "set aside")
+        tx.send("out", "set aside")
+
+    async def use() -> None:
+        async with site.pipeline(handle, poison=set_aside) as pipeline:
+            await carry(pipeline, 4)
+
+    site.fill("a", "bad", "c", "d")
+    site.run(use)
+    site.assert_carried("a", "set aside", "c", "d")
+
+
+class Interrupted:
+    """A writer before whose first block something happens, as while its task sleeps between reading and writing."""
+
+    def __init__(self, writer: AsyncDualWriter, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        self._writer = writer
+        self._meanwhile: Callable[[], Awaitable[None]] | None = meanwhile
+
+    async def __aenter__(self) -> Interrupted:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._writer.close()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncDualTransaction]:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        async with self._writer.transaction() as tx:
+            yield tx
+
+
+def test_a_consumer_that_lost_its_partitions_writes_nothing(site: Site) -> None:
+    async def use() -> None:
+        async def lose() -> None:
+            zombie._steps._consumer._consumer.unsubscribe()  # type: ignore[attr-defined]
+            await carry(successor, 2)
+            zombie._steps._subscribed = False  # it wakes up, finds out, and joins again
+
+        async with (
+            site.pipeline() as successor,
+            site.pipeline(writer=Interrupted(site.writer(), lose)) as zombie,
+        ):
+            done = 0
+            while len(event_bodies(site.database)) < 2:
+                done += await zombie.step(50)
+            assert done == 0
+            await asyncio.to_thread(site.fill, "c", "d")
+            while len(event_bodies(site.database)) < 4:
+                await zombie.step(50)
+                await successor.step(50)
+
+    site.fill("a", "b")
+    site.run(use)
+    site.assert_carried("a", "b", "c", "d")
+
+
+def test_a_successor_waits_for_what_is_in_doubt_or_goes_on_at_the_rows(site: Site) -> None:
+    """As after a crash between the two commits. aiokafka by itself would read the records again."""
+
+    async def use() -> None:
+        first = site.writer("one", pause=AtPoint(PausePoint.AFTER_DATABASE_COMMIT, away))
+        async with site.pipeline(writer=first) as pipeline:
+            with pytest.raises(CrashError):
+                await carry(pipeline, 2)
+        await asyncio.to_thread(site.fill, "c", "d")
+        async with site.pipeline() as successor:
+            for _ in range(4):
+                if site.place == "transaction":
+                    assert await successor.step(50) == 0
+            async with site.writer("one") as recovering:
+                await recovering.recover()
+            await carry(successor, 2)
+
+    def away() -> None:
+        raise CrashError
+
+    site.fill("a", "b")
+    site.run(use)
+    site.assert_carried("a", "b", "c", "d")
+
+
+class CrashError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"enable_auto_commit": True}, "commits offsets by itself"),
+        ({"isolation_level": "read_uncommitted"}, "may still be aborted"),
+        ({"value_deserializer": bytes.decode}, "deserialize in the handler"),
+        ({"group_id": None}, "has no group"),
+    ],
+    ids=["auto commit", "isolation", "deserializer", "group"],
+)
+def test_consumers_that_would_break_the_promise_are_refused(setting: dict[str, Any], said: str) -> None:
+    from aiokafka import AIOKafkaConsumer
+
+    async def run() -> None:
+        safe = {"enable_auto_commit": False, "isolation_level": "read_committed", "group_id": "g"}
+        consumer = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:1", **{**safe, **setting})
+        writer: Any = None
+        with pytest.raises(ConfigError, match=said):
+            AsyncConsumeTransformWrite(writer, consumer, ["in"], writer, offsets=OffsetsInTransaction())
+        with pytest.raises(ConfigError, match=r"takes an aiokafka\.AIOKafkaConsumer"):
+            AsyncConsumeTransformWrite(writer, object(), ["in"], writer, offsets=OffsetsInTransaction())
+
+    asyncio.run(run())
