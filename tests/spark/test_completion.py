@@ -324,7 +324,7 @@ def test_a_broker_starts_again_between_take_over_and_completion(world: KafkaWorl
 @pytest.mark.parametrize("when", ["before", "in between"])
 def test_a_broker_that_is_away_fails_in_bounded_time(newest: KafkaWorld, when: str) -> None:
     """Far more claims than at once: the time is that of all, not of each."""
-    claims = prepared(newest, 12)
+    claims = prepared(newest, 40)
     side = newest.side(kafka__max__block__ms=500, commit__parallelism=1)
     if when == "before":
         newest.emulator.crash_node(0)
@@ -335,11 +335,11 @@ def test_a_broker_that_is_away_fails_in_bounded_time(newest: KafkaWorld, when: s
 
     began_s = time.monotonic()
     ended = side.end(claims, crash)
-    assert time.monotonic() - began_s < 5, "one after the other would take 6 s"
-    assert endings(claims, ended) == [FAILED] * 12
+    assert time.monotonic() - began_s < 12, "one after the other would take 20 s"
+    assert endings(claims, ended) == [FAILED] * 40
     assert all(isinstance(each.error, KafkaTimeoutError) for each in ended.values())
     newest.emulator.start_node(0)
-    assert endings(claims, newest.side().end(claims, everything)) == [COMMITTED] * 12
+    assert endings(claims, newest.side().end(claims, everything)) == [COMMITTED] * 40
 
 
 def test_one_failure_does_not_stop_the_others(world: KafkaWorld) -> None:
