@@ -1,8 +1,11 @@
 """`python -m benchmarks.dual_write`: dual writes beside what they consist of and what they replace, with ratios.
 
 One Postgres and one broker emulator serve the whole run. Each round has every way do its work, one after the other and
-in a process of its own, so that a ratio is that of two neighbours. A read_committed consumer notes when each record
-can be read.
+in processes of its own (one, or `--processes`), so that a ratio is that of two neighbours. A read_committed consumer
+notes when each record can be read.
+
+Each dual write is compared with the ways of its own style: the same library, threads or a loop. What a driver without
+an ORM saves, it saves the outbox too; so those of psycopg are also compared with SQLAlchemy's, and both are printed.
 """
 
 from __future__ import annotations
@@ -24,7 +27,18 @@ from rich.table import Table
 
 from benchmarks import broker_peers
 from benchmarks.clients import Done
-from benchmarks.dual_write_ways import DATABASE, DUAL, KAFKA, OUTBOX, SEQUENCE, WAYS, Written, create_tables
+from benchmarks.dual_write_ways import (
+    DATABASE,
+    DUAL,
+    KAFKA,
+    OUTBOX,
+    RECIPES,
+    SEQUENCE,
+    WAYS,
+    Recipe,
+    Written,
+)
+from benchmarks.dual_write_work import create_tables
 from benchmarks.producer import duration_of, new_topic, rounds_of, show_progress
 from dualwrite.testing.postgres import PostgresServer
 
@@ -58,14 +72,19 @@ Rounds = Mapping[str, Sequence[Measured]]
 # ---- what has to be reached -------------------------------------------------------------------------------------
 
 
-def verdict_sum(rounds: Rounds) -> str:
+_PLAIN = RECIPES[0]
+
+
+def verdict_sum(rounds: Rounds, recipe: Recipe = _PLAIN) -> str:
     """A dual write beside what its two commits take where each is done alone, over and over."""
     ratio = statistics.median(
         dual.done.p50_ms / (database.done.p50_ms + kafka.done.p50_ms)
-        for dual, database, kafka in zip(rounds[DUAL], rounds[DATABASE], rounds[KAFKA], strict=True)
+        for dual, database, kafka in zip(
+            rounds[recipe.dual], rounds[recipe.database], rounds[recipe.kafka], strict=True
+        )
     )
-    wanted = f"p50 of a dual write at most {MAX_SEQUENCE_RATIO:g} x (database alone + Kafka transaction alone)"
-    return f"{'reached' if ratio <= MAX_SEQUENCE_RATIO else 'MISSED'}: {ratio:.2f} x  {wanted}"
+    wanted = f"p50 of a dual write at most {MAX_SEQUENCE_RATIO:g} x ({recipe.database} + {recipe.kafka})"
+    return f"{'reached' if ratio <= MAX_SEQUENCE_RATIO else 'MISSED'}: {ratio:.2f} x  {wanted}  [{recipe.dual}]"
 
 
 def verdict_sequence(rounds: Rounds) -> str:
@@ -77,40 +96,56 @@ def verdict_sequence(rounds: Rounds) -> str:
     return f"{'reached' if ratio <= MAX_SEQUENCE_RATIO else 'MISSED'}: {ratio:.2f} x  {wanted}"
 
 
-def verdict_rate(workers: int, rounds: Rounds) -> str:
+def verdict_rate(workers: int, rounds: Rounds, recipe: Recipe = _PLAIN) -> str:
     """The rate of commits beside the outbox's."""
     ratio = statistics.median(
         dual.done.transactions_per_s / outbox.done.transactions_per_s
-        for dual, outbox in zip(rounds[DUAL], rounds[OUTBOX], strict=True)
+        for dual, outbox in zip(rounds[recipe.dual], rounds[recipe.outbox], strict=True)
     )
     wanted = f"{workers} workers: dual writes per second at least {MIN_OUTBOX_RATIO:g} x the outbox's"
-    return f"{'reached' if ratio >= MIN_OUTBOX_RATIO else 'MISSED'}: {ratio:.2f} x  {wanted}"
+    return f"{'reached' if ratio >= MIN_OUTBOX_RATIO else 'MISSED'}: {ratio:.2f} x  {wanted}{_compared(recipe)}"
 
 
-def verdict_readable(workers: int, rounds: Rounds) -> str:
+def verdict_readable(workers: int, rounds: Rounds, recipe: Recipe = _PLAIN) -> str:
     """How long a committed record cannot be read yet, beside the outbox's."""
-    dual, outbox = (statistics.median(each.readable_p50_ms for each in rounds[way]) for way in (DUAL, OUTBOX))
+    dual, outbox = (
+        statistics.median(each.readable_p50_ms for each in rounds[way]) for way in (recipe.dual, recipe.outbox)
+    )
     wanted = f"{workers} workers: from commit until readable, below the outbox's {outbox:.2f} ms"
-    return f"{'reached' if dual < outbox else 'MISSED'}: {dual:.2f} ms  {wanted}"
+    return f"{'reached' if dual < outbox else 'MISSED'}: {dual:.2f} ms  {wanted}{_compared(recipe)}"
+
+
+def _compared(recipe: Recipe) -> str:
+    return f"  [{recipe.dual} | {recipe.outbox}]"
+
+
+def comparisons() -> Iterator[Recipe]:
+    """Each dual write with its own style, then those of psycopg with SQLAlchemy's."""
+    yield from RECIPES
+    for recipe in RECIPES:
+        if recipe.outbox != OUTBOX:
+            yield Recipe(recipe.dual, DATABASE, KAFKA, OUTBOX)
 
 
 def verdicts(results: Mapping[int, Rounds]) -> Iterator[str]:
     """Of every bar that was measured."""
     for workers, rounds in results.items():
-        if workers == 1 and all(rounds.get(way) for way in (DUAL, DATABASE, KAFKA)):
-            yield verdict_sum(rounds)
         if workers == 1 and all(rounds.get(way) for way in (DUAL, SEQUENCE)):
             yield verdict_sequence(rounds)
-        if workers > 1 and all(rounds.get(way) for way in (DUAL, OUTBOX)):
-            yield verdict_rate(workers, rounds)
-            yield verdict_readable(workers, rounds)
+        for recipe in comparisons():
+            if workers == 1 and all(rounds.get(way) for way in (recipe.dual, recipe.database, recipe.kafka)):
+                yield verdict_sum(rounds, recipe)
+            if workers > 1 and all(rounds.get(way) for way in (recipe.dual, recipe.outbox)):
+                yield verdict_rate(workers, rounds, recipe)
+                yield verdict_readable(workers, rounds, recipe)
 
 
 def table(workers: int, rounds: Rounds) -> Table:
-    """A line per way: medians of the rounds."""
+    """A line per way: medians of the rounds. The CPU time is that of the writing processes, for each row."""
     made = Table(title=f"{workers} worker{'s' if workers > 1 else ''}, a row and a record of 100 bytes each")
     made.add_column("way")
-    for column in ("per second", "min", "max", "p50 ms", "p99 ms", "readable p50 ms", "readable p99 ms"):
+    columns = ("per second", "min", "max", "p50 ms", "p99 ms", "CPU us", "readable p50 ms", "readable p99 ms")
+    for column in columns:
         made.add_column(column, justify="right")
     for way, measured in rounds.items():
         rates = [each.done.transactions_per_s for each in measured]
@@ -123,6 +158,7 @@ def table(workers: int, rounds: Rounds) -> Table:
             *(f"{value:,.0f}" for value in (statistics.median(rates), min(rates), max(rates))),
             f"{statistics.median(each.done.p50_ms for each in measured):.2f}",
             f"{statistics.median(each.done.p99_ms for each in measured):.2f}",
+            f"{statistics.median(each.done.cpu_s_per_million for each in measured):,.0f}",
             *readable,
         )
     return made
@@ -187,8 +223,10 @@ def relay(database_url: str, bootstrap_servers: str, topic: str) -> Iterator[Non
         process.wait(10)
 
 
-def measure(way: str, workers: int, database_url: sa.URL, bootstrap_servers: str, duration_s: float) -> Measured:
-    """Have workers go one way in a process of their own. `SystemExit` with what it wrote when it fails."""
+def measure(
+    way: str, workers: int, database_url: sa.URL, bootstrap_servers: str, duration_s: float, processes: int = 1
+) -> Measured:
+    """Have workers go one way in processes of their own. `SystemExit` with what they wrote when they fail."""
     url = database_url.render_as_string(hide_password=False)
     libpq_url = database_url.set(drivername="postgresql").render_as_string(hide_password=False)
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
@@ -196,8 +234,8 @@ def measure(way: str, workers: int, database_url: sa.URL, bootstrap_servers: str
     with new_topic(bootstrap_servers) as topic:
         reader = Reader(bootstrap_servers, topic)
         try:
-            with relay(libpq_url, bootstrap_servers, topic) if way == OUTBOX else nullcontext():
-                written = run_way(way, workers, url, bootstrap_servers, topic, duration_s)
+            with relay(libpq_url, bootstrap_servers, topic) if way.endswith(OUTBOX) else nullcontext():
+                written = run_way(way, workers, url, bootstrap_servers, topic, duration_s, processes)
                 reader.wait_for(set(written.committed_s))
         finally:
             reader.close()
@@ -205,21 +243,46 @@ def measure(way: str, workers: int, database_url: sa.URL, bootstrap_servers: str
 
 
 def run_way(
-    way: str, workers: int, database_url: str, bootstrap_servers: str, topic: str, duration_s: float
+    way: str,
+    workers: int,
+    database_url: str,
+    bootstrap_servers: str,
+    topic: str,
+    duration_s: float,
+    processes: int,
 ) -> Written:
     options = {
         "database-url": database_url,
         "bootstrap-servers": bootstrap_servers,
         "topic": topic,
-        "workers": workers,
+        "workers": max(1, workers // processes),
         "duration-s": duration_s,
     }
     flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "benchmarks.dual_write_ways", way, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{way}, {workers} workers: exit status {done.returncode}\n{done.stderr}")
-    return Written.of_json(done.stdout)
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(min(processes, workers))
+    ]
+    outputs = [process.communicate() for process in started]
+    for process, (_, complaint) in zip(started, outputs, strict=True):
+        if process.returncode != 0:
+            raise SystemExit(f"{way}, {workers} workers: exit status {process.returncode}\n{complaint}")
+    return together([Written.of_json(output) for output, _ in outputs])
+
+
+def together(written: Sequence[Written]) -> Written:
+    """What several processes did at the same time; their centiles are averages of those of each."""
+    dones = [each.done for each in written]
+    return Written(
+        Done(
+            sum(done.transactions_per_s for done in dones),
+            sum(done.records_per_s for done in dones),
+            *(statistics.mean(getattr(done, name) for done in dones) for name in ("p50_ms", "p99_ms")),
+            statistics.mean(done.cpu_s_per_million for done in dones),
+        ),
+        {key: at_s for each in written for key, at_s in each.committed_s.items()},
+    )
 
 
 def readable_ms(written: Written, seen_s: Mapping[str, float]) -> list[float]:
@@ -243,9 +306,13 @@ def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace)
         for _ in range(chosen.rounds):
             for number in workers:
                 for way in ways:
-                    measured = measure(way, number, postgres.url, broker.bootstrap_servers, chosen.duration_s)
+                    measured = measure(
+                        way, number, postgres.url, broker.bootstrap_servers, chosen.duration_s, chosen.processes
+                    )
                     results[number][way].append(measured)
                     progressed(f"{number} workers, {way}: {measured.done.transactions_per_s:,.0f}/s")
+    if chosen.processes > 1:
+        console.print(f"{chosen.processes} processes share the workers, of every way alike")
     for number, rounds in results.items():
         console.print(table(number, rounds))
     for line in verdicts(results):
@@ -269,6 +336,9 @@ def options() -> argparse.ArgumentParser:
         "--duration-s", type=duration_of, default=2.0, metavar="SECONDS", help="of a measurement (default: %(default)s)"
     )
     parser.add_argument("--workers", type=int, choices=WORKERS, action="append", help="only these; may be repeated")
+    parser.add_argument(
+        "--processes", type=rounds_of, default=1, metavar="N", help="that share the workers (default: %(default)s)"
+    )
     parser.add_argument("--way", choices=WAYS, action="append", help="only this one; may be repeated")
     return parser
 

@@ -1,7 +1,8 @@
 """One row and one record by each way: `python -m benchmarks.dual_write_ways WAY ...` prints one JSON object.
 
-Runs in a process of its own: its workers are threads that share an engine, as they would in a service. All ways send
-the same INSERT through a Session.
+Runs in a process of its own: its workers are threads, or tasks of one loop, as they would be in a service. There are
+three styles of application: SQLAlchemy's Session in threads, psycopg in threads, and psycopg in a loop. Within a style
+all ways send the same INSERT.
 """
 
 from __future__ import annotations
@@ -9,20 +10,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import count
 
-import sqlalchemy as sa
+import uvloop
 from sqlalchemy.orm import Session
 
-from benchmarks.clients import Done, Job, Transact, measure_threads
-from dualwrite import Producer
-from dualwrite.recipes.pause_points import PausePoint
+from benchmarks import psycopg_ways
+from benchmarks.clients import Done, Job, Transact, measure_tasks, measure_threads
+from benchmarks.dual_write_work import INSERT, INSERT_OUTBOX, Work
+from benchmarks.psycopg_ways import AsyncWay, Way
+from dualwrite import DualWriterPool, Producer
 from dualwrite.recipes.sqlalchemy import DualWriter
-from dualwrite.recipes.state_table import create_state_table
 
 DATABASE = "database alone"
 KAFKA = "Kafka transaction alone"
@@ -30,42 +30,30 @@ SEQUENCE = "database, then Kafka transaction"
 NAIVE = "naive: commit, then produce"
 OUTBOX = "outbox with relay"
 DUAL = "dual write"
-
-metadata = sa.MetaData()
-rows = sa.Table(
-    "bench_rows",
-    metadata,
-    sa.Column("id", sa.BigInteger, primary_key=True),
-    sa.Column("key", sa.String(40), nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-)
-outbox = sa.Table(
-    "bench_outbox",
-    metadata,
-    sa.Column("id", sa.BigInteger, primary_key=True),
-    sa.Column("key", sa.String(40), nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-)
-_INSERT = sa.insert(rows).inline()
-_INSERT_OUTBOX = sa.insert(outbox).inline()
+POOL = "dual write, pool"
+DECIDED = "dual write, pool, confirm=database"
 
 
-class Work:
-    """What the workers share, and when the database committed the write of each key."""
+@dataclass(frozen=True)
+class Recipe:
+    """A dual write, and what it is compared with: the other ways of the same style."""
 
-    def __init__(self, job: Job, engine: sa.Engine) -> None:
-        self.job = job
-        self.engine = engine
-        self.body = b"x" * job.record_bytes
-        self.committed_s: dict[str, float] = {}
+    dual: str
+    database: str
+    kafka: str
+    outbox: str
 
-    def keys(self, worker: str) -> Callable[[], str]:
-        """Names the next write of `worker`."""
-        numbers = count()
-        return lambda: f"{worker}/{next(numbers)}"
 
-    def committed(self, key: str) -> None:
-        self.committed_s[key] = time.perf_counter()
+def _styled(style: str) -> list[Recipe]:
+    kafka = KAFKA if style == "psycopg" else f"{style}: {KAFKA}"
+    return [Recipe(f"{style}: {dual}", f"{style}: {DATABASE}", kafka, f"{style}: {OUTBOX}") for dual in (POOL, DECIDED)]
+
+
+RECIPES = [
+    *(Recipe(dual, DATABASE, KAFKA, OUTBOX) for dual in (DUAL, POOL, DECIDED)),
+    *_styled("psycopg"),
+    *_styled("asyncio"),
+]
 
 
 @contextmanager
@@ -74,7 +62,7 @@ def database_alone(work: Work, worker: str) -> Iterator[Transact]:
 
     def transact() -> None:
         with Session(work.engine) as session, session.begin():
-            session.execute(_INSERT, {"key": key_of_next(), "body": work.body})
+            session.execute(INSERT, {"key": key_of_next(), "body": work.body})
 
     yield transact
 
@@ -103,7 +91,7 @@ def in_sequence(work: Work, worker: str) -> Iterator[Transact]:
         def transact() -> None:
             key = key_of_next()
             with Session(work.engine) as session, session.begin():
-                session.execute(_INSERT, {"key": key, "body": work.body})
+                session.execute(INSERT, {"key": key, "body": work.body})
             work.committed(key)
             producer.begin_transaction()
             producer.send(work.job.topic, work.body, key)
@@ -121,7 +109,7 @@ def naive(work: Work, worker: str) -> Iterator[Transact]:
         def transact() -> None:
             key = key_of_next()
             with Session(work.engine) as session, session.begin():
-                session.execute(_INSERT, {"key": key, "body": work.body})
+                session.execute(INSERT, {"key": key, "body": work.body})
             work.committed(key)
             producer.send(work.job.topic, work.body, key).result()
 
@@ -136,8 +124,8 @@ def with_outbox(work: Work, worker: str) -> Iterator[Transact]:
     def transact() -> None:
         key = key_of_next()
         with Session(work.engine) as session, session.begin():
-            session.execute(_INSERT, {"key": key, "body": work.body})
-            session.execute(_INSERT_OUTBOX, {"key": key, "body": work.body})
+            session.execute(INSERT, {"key": key, "body": work.body})
+            session.execute(INSERT_OUTBOX, {"key": key, "body": work.body})
         work.committed(key)
 
     yield transact
@@ -147,34 +135,59 @@ def with_outbox(work: Work, worker: str) -> Iterator[Transact]:
 def dual_write(work: Work, worker: str) -> Iterator[Transact]:
     """A DualWriter for each worker."""
     key_of_next = work.keys(worker)
-    current = ""
-
-    def pause(point: PausePoint) -> None:
-        if point is PausePoint.AFTER_DATABASE_COMMIT:
-            work.committed(current)
-
     servers = work.job.bootstrap_servers
-    with DualWriter(work.engine, bootstrap_servers=servers, transactional_id=worker, pause=pause) as writer:
+    with DualWriter(work.engine, bootstrap_servers=servers, transactional_id=worker, pause=work.pause) as writer:
 
         def transact() -> None:
-            nonlocal current
-            current = key_of_next()
+            key = key_of_next()
             with writer.transaction() as tx:
-                tx.session.execute(_INSERT, {"key": current, "body": work.body})
-                tx.send(work.job.topic, work.body, current)
+                tx.session.execute(INSERT, {"key": key, "body": work.body})
+                tx.send(work.job.topic, work.body, key)
 
         yield transact
 
 
-Way = Callable[[Work, str], AbstractContextManager[Transact]]
-WAYS: dict[str, Way] = {
+def pooled(confirm: str) -> Way:
+    """A DualWriterPool for all."""
+
+    @contextmanager
+    def way(work: Work, worker: str) -> Iterator[Transact]:
+        key_of_next = work.keys(worker)
+        pool = work.the_pool(DualWriterPool, work.engine, confirm)
+
+        def transact() -> None:
+            key = key_of_next()
+            with pool.transaction() as tx:
+                tx.session.execute(INSERT, {"key": key, "body": work.body})
+                tx.send(work.job.topic, work.body, key)
+
+        yield transact
+
+    return way
+
+
+BY_THREADS: dict[str, Way] = {
     DATABASE: database_alone,
     KAFKA: kafka_alone,
     SEQUENCE: in_sequence,
     NAIVE: naive,
     OUTBOX: with_outbox,
     DUAL: dual_write,
+    POOL: pooled("kafka"),
+    DECIDED: pooled("database"),
+    f"psycopg: {DATABASE}": psycopg_ways.database_alone,
+    f"psycopg: {OUTBOX}": psycopg_ways.with_outbox,
+    f"psycopg: {POOL}": psycopg_ways.dual_write("kafka"),
+    f"psycopg: {DECIDED}": psycopg_ways.dual_write("database"),
 }
+BY_TASKS: dict[str, AsyncWay] = {
+    f"asyncio: {DATABASE}": psycopg_ways.awaited_database_alone,
+    f"asyncio: {KAFKA}": psycopg_ways.awaited_kafka_alone,
+    f"asyncio: {OUTBOX}": psycopg_ways.awaited_outbox,
+    f"asyncio: {POOL}": psycopg_ways.awaited_dual_write("kafka"),
+    f"asyncio: {DECIDED}": psycopg_ways.awaited_dual_write("database"),
+}
+WAYS = [*BY_THREADS, *BY_TASKS]
 
 
 @dataclass(frozen=True)
@@ -190,18 +203,23 @@ class Written:
         return cls(Done(**fields["done"]), fields["committed_s"])
 
 
-def create_tables(engine: sa.Engine) -> None:
-    """Empty ones, for a run."""
-    metadata.drop_all(engine)
-    metadata.create_all(engine)
-    create_state_table(engine)
-
-
 def write(way: str, job: Job, database_url: str) -> Written:
     """Have `job.producers` workers go this way, in this process."""
-    work = Work(job, sa.create_engine(database_url, pool_size=job.producers))
-    done = measure_threads(lambda _, worker: WAYS[way](work, worker), job)
+    work = Work(job, database_url)
+    if way in BY_TASKS:
+        done = uvloop.run(_in_a_loop(BY_TASKS[way], work))
+    else:
+        done = measure_threads(lambda _, worker: BY_THREADS[way](work, worker), job)
+        if work.pool is not None:
+            work.pool.close()
     return Written(done, work.committed_s)
+
+
+async def _in_a_loop(way: AsyncWay, work: Work) -> Done:
+    done = await measure_tasks(lambda _, worker: way(work, worker), work.job)
+    if work.pool is not None:
+        await work.pool.close()
+    return done
 
 
 def main() -> None:

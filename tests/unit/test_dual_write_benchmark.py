@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.clients import Done
-from benchmarks.dual_write import Measured, options, run, verdict_rate, verdict_readable, verdict_sequence, verdict_sum
-from benchmarks.dual_write_ways import DATABASE, DUAL, KAFKA, OUTBOX, SEQUENCE
+from benchmarks.dual_write import (
+    Measured,
+    options,
+    run,
+    together,
+    verdict_rate,
+    verdict_readable,
+    verdict_sequence,
+    verdict_sum,
+    verdicts,
+)
+from benchmarks.dual_write_ways import DATABASE, DUAL, KAFKA, OUTBOX, SEQUENCE, Written
 
 
 def measured(rate: float = 1.0, p50_ms: float = 1.0, readable_ms: float = 1.0) -> Measured:
@@ -43,3 +53,31 @@ def test_one_round_of_the_outbox_and_of_dual_writes(capsys: pytest.CaptureFixtur
     assert f"1 of 2: 8 workers, {OUTBOX}: " in output
     assert "8 workers: dual writes per second at least 0.8 x the outbox's" in output
     assert "8 workers: from commit until readable, below the outbox's" in output
+
+
+def test_a_dual_write_is_compared_with_the_outbox_of_its_own_style_and_with_sqlalchemys() -> None:
+    rounds = {
+        "psycopg: dual write, pool": [measured(8)],
+        "psycopg: outbox with relay": [measured(20)],
+        OUTBOX: [measured(10)],
+    }
+    said = [line for line in verdicts({8: rounds}) if "per second" in line]
+    assert [line.partition("x ")[0] for line in said] == ["MISSED: 0.40 ", "reached: 0.80 "]
+    assert [line.partition("  [")[2] for line in said] == [
+        "psycopg: dual write, pool | psycopg: outbox with relay]",
+        f"psycopg: dual write, pool | {OUTBOX}]",
+    ]
+
+
+def test_processes_share_the_workers_and_their_rates_add_up() -> None:
+    each = Written(Done(10.0, 10.0, 2.0, 4.0, 1.0), {"a/0": 1.0})
+    both = together([each, Written(Done(20.0, 20.0, 4.0, 6.0, 3.0), {"b/0": 2.0})])
+    assert both == Written(Done(30.0, 30.0, 3.0, 5.0, 2.0), {"a/0": 1.0, "b/0": 2.0})
+
+
+@pytest.mark.parametrize("way", ["psycopg: dual write, pool, confirm=database", "asyncio: dual write, pool"])
+def test_the_pools_in_several_processes(capsys: pytest.CaptureFixture[str], way: str) -> None:
+    options_given = ["--rounds", "1", "--duration-s", "0.1", "--way", way, "--processes", "2"]
+    chosen = options().parse_args(options_given)
+    run(chosen.way, [8], chosen)
+    assert f"8 workers, {way}: " in capsys.readouterr().out

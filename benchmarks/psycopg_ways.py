@@ -1,0 +1,124 @@
+"""The ways of `benchmarks.dual_write` with psycopg and nothing above it: by threads, and by tasks of one loop.
+
+Each worker has a connection, or for dual writes its share of a pool's; all are in autocommit mode, as is usual with
+psycopg's `connection.transaction()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+
+import psycopg
+
+from benchmarks.clients import Transact, TransactAsync
+from benchmarks.dual_write_work import PSYCOPG_INSERT, PSYCOPG_INSERT_OUTBOX, Work
+from dualwrite import AsyncProducer, AsyncPsycopgDualWriterPool, PsycopgDualWriterPool
+
+Way = Callable[[Work, str], AbstractContextManager[Transact]]
+AsyncWay = Callable[[Work, str], AbstractAsyncContextManager[TransactAsync]]
+
+
+@contextmanager
+def database_alone(work: Work, worker: str) -> Iterator[Transact]:
+    key_of_next = work.keys(worker)
+    with psycopg.connect(work.conninfo, autocommit=True) as connection:
+
+        def transact() -> None:
+            with connection.transaction():
+                connection.execute(PSYCOPG_INSERT, (key_of_next(), work.body))
+
+        yield transact
+
+
+@contextmanager
+def with_outbox(work: Work, worker: str) -> Iterator[Transact]:
+    key_of_next = work.keys(worker)
+    with psycopg.connect(work.conninfo, autocommit=True) as connection:
+
+        def transact() -> None:
+            key = key_of_next()
+            with connection.transaction():
+                connection.execute(PSYCOPG_INSERT, (key, work.body))
+                connection.execute(PSYCOPG_INSERT_OUTBOX, (key, work.body))
+            work.committed(key)
+
+        yield transact
+
+
+def dual_write(confirm: str) -> Way:
+    @contextmanager
+    def way(work: Work, worker: str) -> Iterator[Transact]:
+        key_of_next = work.keys(worker)
+        pool = work.the_pool(PsycopgDualWriterPool, work.conninfo, confirm)
+
+        def transact() -> None:
+            key = key_of_next()
+            with pool.transaction() as tx:
+                tx.connection.execute(PSYCOPG_INSERT, (key, work.body))
+                tx.send(work.job.topic, work.body, key)
+
+        yield transact
+
+    return way
+
+
+# ---- in one loop ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def awaited_database_alone(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
+    key_of_next = work.keys(worker)
+    async with await psycopg.AsyncConnection.connect(work.conninfo, autocommit=True) as connection:
+
+        async def transact() -> None:
+            async with connection.transaction():
+                await connection.execute(PSYCOPG_INSERT, (key_of_next(), work.body))
+
+        yield transact
+
+
+@asynccontextmanager
+async def awaited_kafka_alone(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
+    key_of_next = work.keys(worker)
+    async with AsyncProducer(bootstrap_servers=work.job.bootstrap_servers, transactional_id=worker) as producer:
+        await producer.init_transactions()
+
+        async def transact() -> None:
+            await producer.begin_transaction()
+            await producer.send(work.job.topic, work.body, key_of_next())
+            await producer.commit_transaction()
+
+        yield transact
+
+
+@asynccontextmanager
+async def awaited_outbox(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
+    key_of_next = work.keys(worker)
+    async with await psycopg.AsyncConnection.connect(work.conninfo, autocommit=True) as connection:
+
+        async def transact() -> None:
+            key = key_of_next()
+            async with connection.transaction():
+                await connection.execute(PSYCOPG_INSERT, (key, work.body))
+                await connection.execute(PSYCOPG_INSERT_OUTBOX, (key, work.body))
+            work.committed(key)
+
+        yield transact
+
+
+def awaited_dual_write(confirm: str) -> AsyncWay:
+    @asynccontextmanager
+    async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
+        key_of_next = work.keys(worker)
+        pool = work.the_pool(AsyncPsycopgDualWriterPool, work.conninfo, confirm)
+
+        async def transact() -> None:
+            key = key_of_next()
+            async with pool.transaction() as tx:
+                await tx.connection.execute(PSYCOPG_INSERT, (key, work.body))
+                tx.send(work.job.topic, work.body, key)
+
+        yield transact
+
+    return way
