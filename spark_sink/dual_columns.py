@@ -11,7 +11,7 @@ from spark_sink.dual_types import why_not
 from spark_sink.errors import SinkOptionError
 from spark_sink.options import DualTable
 from spark_sink.record_encoder import KAFKA_COLUMNS
-from spark_sink.table_catalog import Columns, TableColumn
+from spark_sink.table_catalog import Columns, TableColumn, UniqueKey
 
 OWN_COLUMNS: Final = ("dw_attempt_id", "dw_partition_id", "dw_seq")
 """What a staging table has besides the table's columns."""
@@ -102,9 +102,9 @@ def check_key(options: DualTable, key: Collection[str], targets: Collection[str]
             )
 
 
-def check_unique(options: DualTable, key: Collection[str], keys: Collection[frozenset[str]]) -> None:
+def check_unique(options: DualTable, key: Collection[str], keys: Collection[UniqueKey]) -> None:
     """Raise SinkOptionError unless the table keeps the key unique."""
-    if frozenset(key) not in keys:
+    if frozenset(key) not in {each.columns for each in keys}:
         raise refused(
             f"dual.mode=upsert goes by ({', '.join(key)}), and {options.table} has no unique key of just these "
             "columns; create one, or name one in dual.key"
@@ -112,10 +112,10 @@ def check_unique(options: DualTable, key: Collection[str], keys: Collection[froz
 
 
 def check_only_key(
-    options: DualTable, key: Collection[str], keys: Collection[frozenset[str]], targets: Collection[str], table: Columns
+    options: DualTable, key: Collection[str], keys: Collection[UniqueKey], targets: Collection[str], table: Columns
 ) -> None:
     """Raise SinkOptionError where another unique key could make MySQL update a row that the key does not name."""
-    for other in keys:
+    for other in (each.columns for each in keys):
         if not other >= frozenset(key) and not any(_differs(table[name]) for name in other - set(targets)):
             raise refused(
                 f"{options.table} has another unique key ({', '.join(sorted(other))}) besides ({', '.join(key)}), and "
@@ -128,11 +128,12 @@ def _differs(left_out: TableColumn) -> bool:
     return left_out.numbered or (left_out.nullable and not left_out.filled)
 
 
-def key_of(options: DualTable, primary_key: Collection[str], table: Columns) -> tuple[str, ...]:
+def key_of(options: DualTable, keys: Collection[UniqueKey], table: Columns) -> tuple[str, ...]:
     """The columns that an upsert goes by. Raises SinkOptionError where there are none."""
-    if options.key is None and not primary_key:
-        raise refused(f"dual.mode=upsert needs a key, and {options.table} has no primary key; name one in dual.key")
-    names = list(table)
-    where = f"the table {options.table}"
-    wanted = options.key or tuple(primary_key)
-    return tuple(names[_index(names, name, where, "dual.key")] for name in wanted)
+    if options.key is not None:
+        names = list(table)
+        return tuple(names[_index(names, name, f"the table {options.table}", "dual.key")] for name in options.key)
+    for key in keys:
+        if key.is_primary:
+            return tuple(sorted(key.columns))
+    raise refused(f"dual.mode=upsert needs a key, and {options.table} has no primary key; name one in dual.key")

@@ -42,7 +42,6 @@ from spark_sink.table_catalog import (
     TableName,
     engine_without_transactions,
     parse_table_name,
-    primary_key,
     quoted_name,
     read_columns,
     unique_keys,
@@ -125,7 +124,7 @@ class DualTableWriter:
         hold.
         """
         staged = self._staged_columns(conn)
-        key = self._key_that_may_be_null(conn)
+        key = self._key_that_may_be_null(conn, staged)
         seq = first_seq
         with self._refusals_explained("stage the rows"), exact_values(conn):
             for batch in filter(len, rows):
@@ -193,16 +192,16 @@ class DualTableWriter:
         return {name: table[name] for name in targets}
 
     def _check_key(self, conn: sa.Connection, table: Columns, targets: Collection[str]) -> None:
-        key = self._key(conn, table)
         keys = unique_keys(conn, self._target)
+        key = key_of(self._options, keys, table)
         check_key(self._options, key, targets)
         check_unique(self._options, key, keys)
         if conn.dialect.name in ("mysql", "mariadb"):
             check_only_key(self._options, key, keys, targets, table)
 
-    def _key(self, conn: sa.Connection, table: Columns) -> tuple[str, ...]:
-        own = () if self._options.key is not None else primary_key(conn, self._target)
-        return key_of(self._options, own, table)
+    def _key(self, conn: sa.Connection, staged: Columns) -> tuple[str, ...]:
+        keys = () if self._options.key is not None else unique_keys(conn, self._target)
+        return key_of(self._options, keys, staged)
 
     def _create_again(self, conn: sa.Connection, wanted: Columns, *, exists: bool) -> None:
         if exists:
@@ -230,11 +229,13 @@ class DualTableWriter:
         columns = read_columns(conn, self._staging)
         return {name: column for name, column in columns.items() if name not in OWN_COLUMNS}
 
-    def _key_that_may_be_null(self, conn: sa.Connection) -> tuple[str, ...]:
+    def _key_that_may_be_null(self, conn: sa.Connection, staged: Columns) -> tuple[str, ...]:
         """A primary key may be NULL in SQLite only."""
-        if self._options.key is None and self._options.mode is DualMode.UPSERT and conn.dialect.name == "sqlite":
-            return primary_key(conn, self._target)
-        return self._options.key or ()
+        if self._options.mode is DualMode.INSERT or not staged:
+            return ()
+        if self._options.key is None and conn.dialect.name != "sqlite":
+            return ()
+        return self._key(conn, staged)
 
     def _picked(
         self, batch: pa.RecordBatch, staged: Columns, key: Collection[str]
@@ -260,10 +261,9 @@ class DualTableWriter:
 
     def _assert_key_is_there(self, batch: pa.RecordBatch, targets: Mapping[str, int], key: Collection[str]) -> None:
         for name in key:
-            target, index = next(each for each in targets.items() if each[0].lower() == name.lower())
-            if batch.column(index).null_count:
+            if batch.column(targets[name]).null_count:
                 raise DualTableError(
-                    f"a row for {self._options.table} has no {target}, which the upsert goes by: NULL is the same as "
+                    f"a row for {self._options.table} has no {name}, which the upsert goes by: NULL is the same as "
                     "nothing, so the row would be inserted anew each time; filter such rows"
                 )
 
@@ -273,7 +273,7 @@ class DualTableWriter:
         moving = Moving(conn.dialect, self._target, self._staging, list(staged), OWN_COLUMNS)
         if self._options.mode is DualMode.INSERT:
             return moving.insert(winners)
-        return moving.upsert(winners, self._key(conn, read_columns(conn, self._target)))
+        return moving.upsert(winners, self._key(conn, staged))
 
     def _assert_unaltered(self, conn: sa.Connection, staged: Columns) -> None:
         """The insert has locked the table: it stays as it is now until the decision is committed."""

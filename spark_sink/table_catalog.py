@@ -1,7 +1,7 @@
 """What a database says about the columns and keys of a table, in one short statement each.
 
-SQLAlchemy's reflection would do, and is used for keys; for columns it takes several statements and ten times as long,
-and it is asked for two tables at every batch.
+SQLAlchemy's reflection would do, and is used for the keys of MySQL and SQLite; otherwise it takes several statements
+and ten times as long, and every batch asks.
 """
 
 from __future__ import annotations
@@ -274,23 +274,48 @@ _READERS: Final[Mapping[str, Callable[[sa.Connection, TableName], list[TableColu
 # ---- keys -------------------------------------------------------------------------------------------------------
 
 
-def primary_key(conn: sa.Connection, table: TableName) -> tuple[str, ...]:
-    """Its columns; empty where there is none."""
-    return tuple(sa.inspect(conn).get_pk_constraint(table.name, schema=table.schema)["constrained_columns"])
+@dataclass(frozen=True)
+class UniqueKey:
+    """Columns whose values no two rows have in common."""
+
+    columns: frozenset[str]
+    is_primary: bool
 
 
-def unique_keys(conn: sa.Connection, table: TableName) -> list[frozenset[str]]:
-    """The columns of every unique key that holds for all rows, the primary key among them."""
+def unique_keys(conn: sa.Connection, table: TableName) -> list[UniqueKey]:
+    """Those that hold for all rows, and at once."""
+    return _postgres_keys(conn, table) if conn.dialect.name == "postgresql" else _reflected_keys(conn, table)
+
+
+_POSTGRES_KEYS: Final = sa.text(
+    """
+    SELECT i.indisprimary AS is_primary,
+           ARRAY(SELECT CAST(a.attname AS text)
+                   FROM unnest(CAST(i.indkey AS int2[])) WITH ORDINALITY AS k (number, place)
+                   JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+                  WHERE k.place <= i.indnkeyatts) AS names
+      FROM pg_index i
+     WHERE i.indrelid = to_regclass(:table) AND i.indisunique AND i.indisvalid AND i.indimmediate
+       AND i.indpred IS NULL AND i.indexprs IS NULL
+    """
+)
+
+
+def _postgres_keys(conn: sa.Connection, table: TableName) -> list[UniqueKey]:
+    rows = conn.execute(_POSTGRES_KEYS, {"table": table.quoted(conn.dialect)})
+    return [UniqueKey(frozenset(row.names), row.is_primary) for row in rows]
+
+
+def _reflected_keys(conn: sa.Connection, table: TableName) -> list[UniqueKey]:
     inspector = sa.inspect(conn)
-    keys = [frozenset(primary_key(conn, table))]
-    keys += [
-        frozenset(each["column_names"]) for each in inspector.get_unique_constraints(table.name, schema=table.schema)
-    ]
+    primary = frozenset(inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"])
+    constraints = inspector.get_unique_constraints(table.name, schema=table.schema)
+    others = [frozenset(each["column_names"]) for each in constraints]
     for index in inspector.get_indexes(table.name, schema=table.schema):
         partial = any(name.endswith("_where") for name in index.get("dialect_options", {}))
         if index["unique"] and not partial and None not in index["column_names"]:
-            keys.append(frozenset(name for name in index["column_names"] if name is not None))
-    return [key for key in keys if key]
+            others.append(frozenset(name for name in index["column_names"] if name is not None))
+    return [UniqueKey(primary, True)] * bool(primary) + [UniqueKey(key, False) for key in others]
 
 
 _MYSQL_TRANSACTIONS: Final = sa.text(
