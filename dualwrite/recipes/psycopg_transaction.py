@@ -22,7 +22,7 @@ from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SELECT_LOCKE
 from dualwrite.recipes.psycopg_connections import Connections, settled
 from dualwrite.recipes.psycopg_watch import AnyConnection, Watch, assert_can_begin, is_busy, is_idle
 from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.state_row import not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.state_row import not_as_locked, owner_of, state_in, stayed_locked
 from dualwrite.recipes.uninterrupted import Uninterrupted
 
 _log = logging.getLogger(__name__)
@@ -126,6 +126,7 @@ class PsycopgTransaction:
         self._is_awaited = isinstance(connection, psycopg.AsyncConnection)
         self._cursor: Any = None
         self._has_written = False  # together with the lock
+        self._transactional_id: str | None = None
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
 
@@ -163,6 +164,7 @@ class PsycopgTransaction:
         """A connection holds nothing back."""
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        self._transactional_id = transactional_id
         if self._must_be_in is not None:
             await self._must_be_in.assert_holds(self)
         steps = lock_row(transactional_id, timeout_ms)
@@ -194,6 +196,7 @@ class PsycopgTransaction:
         raise not_as_locked(transactional_id, previous, past="psycopg")
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
+        self._transactional_id = transactional_id
         values = {"id": transactional_id, "previous": str(previous), "new": str(new), "mark": self._mark}
         if self._must_be_in is None:
             written = await self._execute(_LOCK_AND_WRITE, values)
@@ -234,7 +237,11 @@ class PsycopgTransaction:
         try:
             await settled(self.connection.rollback())
         except psycopg.Error:
-            _log.warning("rolling back the database failed; dropping its connection", exc_info=True)
+            _log.warning(
+                "%s: rolling back the database failed; dropping its connection",
+                owner_of(self._transactional_id),
+                exc_info=True,
+            )
             self._drop()
         except BaseException:
             self._drop()

@@ -49,6 +49,7 @@ class SqlAlchemyTransaction:
         await self._carry(self._work.flush)
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        self._work.transactional_id = transactional_id
         return await self._carry(
             lambda: self._store.lock(self._work.connection, transactional_id, timeout_ms=timeout_ms)
         )

@@ -14,6 +14,11 @@ MAX_TRANSACTIONAL_ID_LENGTH: Final = 255
 """In characters; Kafka itself allows more, but some databases have no longer primary keys."""
 
 
+def owner_of(transactional_id: str | None) -> str:
+    """Whose database transaction it is, as log lines begin; None before it has asked for a row."""
+    return "a dual write before its lock" if transactional_id is None else f"transactional id {transactional_id}"
+
+
 def state_in(transactional_id: str, text: str | None) -> PreparedTxnState:
     """What a locked row says. Raises StateRowError for None, which stands for no row."""
     if text is None:

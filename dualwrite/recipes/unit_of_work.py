@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.record_buffer import RecordBuffer
+from dualwrite.recipes.state_row import owner_of
 from dualwrite.recipes.transaction_control import (
     commits_in_mysql,
     ends_transaction,
@@ -62,6 +63,9 @@ class _SessionBinding:
         self._session.commit()
 
     def rollback(self) -> None:
+        if self._owned and self._root is not None and self._root.connection.get_transaction() is not self._root:
+            self._session.close()  # somebody ended it on the Connection; the Session would end it once more
+            return
         self._session.rollback()
         if self._root is not None and self._root.is_active:
             self._root.rollback()  # a Session that joined its Connection's transaction leaves that one open
@@ -268,6 +272,8 @@ class UnitOfWork:
         self._records = records
         self.write: DualWrite | None = None
         """What `send(session, ...)` in the same transaction adds to."""
+        self.transactional_id: str | None = None
+        """Whose row it has asked for; for the log."""
         self._process_id = os.getpid()
         self._committing = False
         self._failure: BaseException | None = None
@@ -344,7 +350,7 @@ class UnitOfWork:
         try:
             self._binding.rollback()
         except Exception:
-            _log.warning("rolling back the database failed; dropping its connection", exc_info=True)
+            self._warn("rolling back the database failed; dropping its connection")
             self._invalidate()
 
     def close(self) -> None:
@@ -359,7 +365,7 @@ class UnitOfWork:
         try:
             self._binding.close()
         except Exception:
-            _log.warning("closing the session failed; dropping its connection", exc_info=True)
+            self._warn("closing the session failed; dropping its connection")
             self._invalidate()
 
     @property
@@ -371,7 +377,11 @@ class UnitOfWork:
         try:
             self.connection.invalidate()
         except Exception:
-            _log.warning("the database connection was already unusable", exc_info=True)
+            self._warn("the database connection was already unusable")
+
+    def _warn(self, what: str) -> None:
+        """Of the error that is handled now."""
+        _log.warning("%s: %s", owner_of(self.transactional_id), what, exc_info=True)
 
     def doom(self, error: BaseException) -> None:
         """From now on this dual write, or the savepoint that it is in, can only be rolled back, even if `error` is

@@ -23,7 +23,8 @@ from dualwrite.recipes import blocking, telemetry
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.pooled_writes import Block
 from dualwrite.recipes.slot import SlotState
-from tests.crash.scenario import AtPoint, Predecessor, Scenario
+from tests.crash.psycopg_scenario import PsycopgScenario
+from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
 from tests.recipes.pools import make_pool, write, written
 from tests.support.conditions import until
 
@@ -159,6 +160,24 @@ def test_how_long_something_is_in_doubt(heard: Heard, scenario: Scenario, caplog
     told = [record.getMessage() for record in caplog.records if record.name.startswith("dualwrite.recipes")]
     assert len(told) == 2
     assert all(scenario.transactional_id in line and pair in line for line in told)
+
+
+@pytest.mark.parametrize("kind", [Scenario, PsycopgScenario])
+def test_a_connection_that_is_dropped_is_told_of_with_the_transactional_id(
+    scenario: Scenario, kind: type[Scenario], caplog: pytest.LogCaptureFixture
+) -> None:
+    if scenario.database.engine.dialect.name == "sqlite":
+        pytest.skip("has no connection that a server could lose")
+    scenario = kind(scenario.database, scenario.emulator)
+
+    def fail_and_cut() -> None:
+        scenario.database.cut()
+        raise InjectedError
+
+    with scenario.writer(AtPoint(PausePoint.AFTER_LOCK, fail_and_cut)) as writer:
+        assert isinstance(scenario.write(writer, 1).error, InjectedError)
+    (told,) = (line for line in caplog.messages if "dropping its connection" in line)
+    assert told.startswith(f"transactional id {scenario.transactional_id}: rolling back the database failed")
 
 
 def test_a_commit_without_an_outcome_is_in_doubt_too(heard: Heard, scenario: Scenario) -> None:
