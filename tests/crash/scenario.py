@@ -177,7 +177,7 @@ class AtPoint:
     """A pause hook that acts once, the first time its point is reached while it is armed."""
 
     def __init__(self, point: PausePoint, act: Callable[[], None], *, armed: bool = True) -> None:
-        self._point = point
+        self.point = point
         self._act = act
         self._armed = armed
         self.struck = False
@@ -186,7 +186,7 @@ class AtPoint:
         self._armed = True
 
     def __call__(self, point: PausePoint) -> None:
-        if self._armed and point is self._point:
+        if self._armed and point is self.point:
             self._armed = False
             self.struck = True
             self._act()

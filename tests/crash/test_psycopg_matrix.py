@@ -11,6 +11,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
 from dualwrite.testing.postgres import PostgresServer
+from tests.crash.awaited import AwaitedWriter
 from tests.crash.matrix import (
     FaultKind,
     Survivor,
@@ -113,27 +114,47 @@ def test_a_kill_at_a_point_of_the_awaited_one(awaited: AwaitedPsycopgScenario, p
     check_a_kill_at_a_point(awaited, point, Predecessor.COMMITTED, "--psycopg", "awaited")
 
 
-@pytest.mark.parametrize("point", PausePoint)
+# After the last one nothing is awaited any more, so that a cancellation is the caller's affair.
+_CANCELLED = [point for point in PausePoint if point is not PausePoint.AFTER_KAFKA_COMMIT]
+
+
+@pytest.mark.parametrize("point", _CANCELLED)
 def test_a_cancellation_at_a_point(awaited: AwaitedPsycopgScenario, point: PausePoint) -> None:
     """It strikes at the first await after the point; who asks for the outcome then is told what the row says."""
     awaited.leave_behind(Predecessor.COMMITTED)
-
-    def cancel() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-
-    hook = AtPoint(point, cancel)
+    hook = AtPoint(point, _cancel)
     with awaited.writer(hook) as writer:
-        seen = awaited.write(writer, 1)
-        assert hook.struck
-        assert isinstance(seen.error, asyncio.CancelledError)
-        assert seen.error.__notes__
-        if writer.state is SlotState.UNRESOLVED:
-            assert point in POINTS_BEFORE_COMMIT_REQUEST
-            if writer.resolve().outcome == "committed":
-                awaited.expected += event_texts("1")
-        else:
-            assert (seen.outcome == "committed") is (point in POINTS_AFTER_THE_DECISION)
-        assert awaited.write(writer, 2).error is None
-        awaited.assert_both_sides_agree()
+        _check_a_cancellation(awaited, writer, hook, may_be_unresolved=point in POINTS_BEFORE_COMMIT_REQUEST)
+
+
+@pytest.mark.parametrize("point", [point for point in _OF_A_READY_WRITER if point in _CANCELLED])
+def test_a_cancellation_at_a_point_of_a_ready_writer(awaited: AwaitedPsycopgScenario, point: PausePoint) -> None:
+    hook = AtPoint(point, _cancel, armed=False)
+    with awaited.writer(hook) as writer:
+        assert awaited.write(writer, 0).error is None
+        hook.arm()
+        at_commit = (PausePoint.AFTER_PREPARE, PausePoint.BEFORE_DATABASE_COMMIT)
+        _check_a_cancellation(awaited, writer, hook, may_be_unresolved=point in at_commit)
+
+
+def _cancel() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+def _check_a_cancellation(
+    awaited: AwaitedPsycopgScenario, writer: AwaitedWriter, hook: AtPoint, *, may_be_unresolved: bool
+) -> None:
+    seen = awaited.write(writer, 1)
+    assert hook.struck
+    assert isinstance(seen.error, asyncio.CancelledError)
+    assert seen.error.__notes__
+    if writer.state is SlotState.UNRESOLVED:
+        assert may_be_unresolved
+        if writer.resolve().outcome == "committed":
+            awaited.expected += event_texts("1")
+    else:
+        assert (seen.outcome == "committed") is (hook.point in POINTS_AFTER_THE_DECISION)
+    assert awaited.write(writer, 2).error is None
+    awaited.assert_both_sides_agree()
