@@ -16,6 +16,7 @@ class DriverProcess:
     """Runs a module of the tests; what it starts is in the same session of the system, and is known by that."""
 
     def __init__(self, module: str, *arguments: str, log: Path) -> None:
+        self._jvm: int | None = None
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
@@ -31,6 +32,7 @@ class DriverProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.strip() == b"ready":
+                (self._jvm,) = (pid for pid in self._family() if _command(pid) == "java")
                 return
         raise AssertionError("the driver has ended before it was ready")
 
@@ -42,15 +44,12 @@ class DriverProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its JVM and its own process are there."""
-        return self._process.poll() is None and bool(self.jvm())
+        """Whether its own process and, once it was ready, its JVM are there."""
+        return self._process.poll() is None and (self._jvm is None or _session(self._jvm) is not None)
 
     def wait(self, timeout_s: float) -> int:
         """Its exit status."""
         return self._process.wait(timeout_s)
-
-    def jvm(self) -> list[int]:
-        return [pid for pid in self._family() if _command(pid) == "java"]
 
     def workers(self) -> list[int]:
         """Python processes that the JVM has started."""

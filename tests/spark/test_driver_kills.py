@@ -26,7 +26,6 @@ _DEADLINE_S = 90.0
 _KILLS = [
     (Fault(At.AFTER_SEND, Action.ORPHAN, Process.TASK), False),
     (Fault(At.AFTER_PREPARED, Action.KILL_JVM, Process.TASK), False),
-    (Fault(At.AFTER_DECISION, Action.KILL_JVM, Process.COMMITTER), True),
     (Fault(At.AMONG_COMPLETIONS, Action.ORPHAN, Process.COMMITTER), True),
     (Fault(At.AFTER_FINISH, Action.KILL_JVM, Process.COMMITTER), True),
 ]
@@ -84,7 +83,7 @@ class Supervisor:
         driver.wait_until_ready()
         driver.go()
         self._standby = self._new_driver()
-        until(lambda: not driver.jvm(), _DEADLINE_S)
+        until(lambda: not driver.is_alive, _DEADLINE_S)
         driver.kill()
 
     def run_to_the_end(self) -> None:
