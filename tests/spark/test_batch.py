@@ -61,21 +61,9 @@ def test_a_job_that_fails_leaves_nothing_and_may_be_run_again(spark: SparkSessio
 
 
 @pytest.mark.parametrize(
-    ("mode", "more", "sentence"),
-    [
-        ("overwrite", {}, "a topic cannot be overwritten"),
-        ("ignore", {}, "cannot be written in the"),
-        ("append", {"path": "/data"}, r"save\(\) take no path"),
-    ],
+    ("mode", "sentence"), [("overwrite", "a topic cannot be overwritten"), ("ignore", "cannot be written in the")]
 )
-def test_what_cannot_be_is_refused(
-    spark: SparkSession, sqlite_world: SinkWorld, mode: str, more: dict[str, str], sentence: str
-) -> None:
+def test_other_modes_are_refused(spark: SparkSession, sqlite_world: SinkWorld, mode: str, sentence: str) -> None:
     with pytest.raises(AnalysisException, match=sentence):
-        write(sqlite_world, numbers(spark, 1), mode, **more)
+        write(sqlite_world, numbers(spark, 1), mode)
     assert sqlite_world.tables() == []
-
-
-def test_it_cannot_be_read_from(spark: SparkSession, sqlite_world: SinkWorld) -> None:
-    with pytest.raises(AnalysisException, match="to read Kafka, use dualwrite-kafka-source"):
-        spark.read.format("dualwrite-kafka").options(**sqlite_world.options).load()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkAttributeError, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.functions import udf
@@ -107,3 +107,22 @@ def test_options_are_checked_before_the_query_starts(sqlite_world: SinkWorld) ->
         dualwrite_batch({**sqlite_world.options, "topik": "a"})
     with pytest.raises(SinkOptionError, match="jobId is for batch jobs"):
         dualwrite_batch({**sqlite_world.options, "jobId": "a"})
+
+
+class DataFrameOfConnect:
+    """What matters of one: its session has no SparkContext."""
+
+    @property
+    def sparkSession(self) -> DataFrameOfConnect:  # noqa: N802 - Spark's
+        return self
+
+    @property
+    def sparkContext(self) -> None:  # noqa: N802 - Spark's
+        raise PySparkAttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED]")
+
+
+def test_through_connect_the_query_must_be_told(sqlite_world: SinkWorld) -> None:
+    write: Any = dualwrite_batch(sqlite_world.options)
+    with pytest.raises(SinkOptionError, match="the query's checkpointLocation as an option, or a query_id"):
+        write(DataFrameOfConnect(), 0)
+    assert sqlite_world.tables() == []
