@@ -5,6 +5,7 @@ So what happens between that and COMMIT must leave the row as it was, unless COM
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -12,7 +13,14 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
-from dualwrite.errors import AbortableError, FencedError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import (
+    AbortableError,
+    FencedError,
+    OutcomeUnknown,
+    RowLockTimeoutError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
 from dualwrite.recipes.pause_points import PausePoint
@@ -20,10 +28,11 @@ from dualwrite.recipes.psycopg import PsycopgDualWriter
 from dualwrite.recipes.slot import SlotState
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
-from tests.crash.scenario import POINTS_AFTER_LOCK_AND_WRITE, AtPoint
+from tests.crash.scenario import POINTS_AFTER_LOCK_AND_WRITE, AtPoint, Seen
 from tests.support.databases import PostgresDatabase
 
 MESSAGE_TOO_LARGE = 10
+DEADLINE_S = 30
 
 
 @pytest.fixture
@@ -165,4 +174,68 @@ def test_a_row_that_is_locked_is_waited_for(scenario: PsycopgScenario, connectio
             writer._writes._lock_timeout_ms = 50
             assert scenario.write(writer, 1).error is not None
         assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+# -- two living processes with one id --
+
+
+class Sleeper:
+    """A ready writer in a thread that sleeps at a point of dual write 1 until it is woken."""
+
+    def __init__(self, scenario: PsycopgScenario, point: PausePoint) -> None:
+        self._asleep = threading.Event()
+        self._wake = threading.Event()
+        hook = AtPoint(point, self._sleep, armed=False)
+        self.writer = ready(scenario, hook)
+        hook.arm()
+        self.seen: Seen | None = None
+        self._thread = threading.Thread(target=self._run, args=(scenario,), daemon=True)
+        self._thread.start()
+        assert self._asleep.wait(DEADLINE_S)
+
+    def _sleep(self) -> None:
+        self._asleep.set()
+        assert self._wake.wait(DEADLINE_S)
+
+    def _run(self, scenario: PsycopgScenario) -> None:
+        self.seen = scenario.write(self.writer, 1)
+
+    def wake(self) -> Seen:
+        self._wake.set()
+        self._thread.join(DEADLINE_S)
+        assert self.seen is not None
+        return self.seen
+
+
+@pytest.mark.parametrize("point", POINTS_AFTER_LOCK_AND_WRITE)
+def test_nobody_decides_while_a_ready_writer_holds_the_row(scenario: PsycopgScenario, point: PausePoint) -> None:
+    older = Sleeper(scenario, point)
+    with scenario.writer(lock_timeout_ms=50) as newer:
+        with pytest.raises(RowLockTimeoutError):
+            newer.recover()
+        assert older.wake().error is None
+        newer.recover()
+        assert scenario.write(newer, 2).error is None
+    older.writer.close()
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("point", POINTS_AFTER_LOCK_AND_WRITE)
+def test_a_ready_zombie_whose_database_transaction_is_gone_changes_nothing(
+    scenario: PsycopgScenario, point: PausePoint
+) -> None:
+    older = Sleeper(scenario, point)
+    scenario.database.cut()
+    with scenario.writer() as newer:
+        newer.recover()
+        assert scenario.write(newer, 2).error is None
+        seen = older.wake()
+        assert scenario.write(newer, 3).error is None
+    if point in (PausePoint.AFTER_PREPARE, PausePoint.BEFORE_DATABASE_COMMIT):
+        # It had sent all it had to send, and the row that could tell it what became of that has been replaced.
+        assert isinstance(seen.error, OutcomeUnknown)
+    else:
+        assert seen.took_effect is False
+    older.writer.close()
     scenario.assert_both_sides_agree()
