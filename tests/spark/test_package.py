@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import spark_sink
+from spark_sink import errors
 
 HEAVY = ("pyspark", "pyarrow", "sqlalchemy", "kafka")
 
@@ -22,6 +23,11 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(spark_sink, name).__name__.lower().endswith(name.lower())
     assert name in dir(spark_sink)
+
+
+@pytest.mark.parametrize("name", [name for name in vars(errors) if name.endswith("Error") and name != "DualWriteError"])
+def test_every_error_can_be_caught_by_its_public_name(name: str) -> None:
+    assert getattr(spark_sink, name) is getattr(errors, name)
 
 
 def test_other_names_are_not() -> None:
