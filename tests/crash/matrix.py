@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -12,6 +9,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import DropReply, Fault
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
+from tests.crash.killed import run_until_killed_at
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
     POINTS_BEFORE_COMMIT_REQUEST,
@@ -136,23 +134,7 @@ def check_a_kill_at_a_point(scenario: Scenario, point: PausePoint, predecessor: 
         scenario.expected += event_texts("0")
     else:
         scenario.leave_behind(predecessor)
-    killed = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.crash.worker"),
-            *("--database-url", scenario.database.url.render_as_string(hide_password=False)),
-            *("--bootstrap-servers", scenario.emulator.bootstrap_servers),
-            *("--transactional-id", scenario.transactional_id),
-            *("--topic", scenario.topic),
-            *("--point", point),
-            *options,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    run_until_killed_at(point, scenario, *options)
     if point in POINTS_AFTER_THE_DECISION:
         scenario.expected += event_texts("1")
     with scenario.writer() as writer:

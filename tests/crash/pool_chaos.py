@@ -11,7 +11,6 @@ truth, no transaction may be open, no lease held, no slot stuck. Exit status 1 w
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import random
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from dualwrite.recipes.leases import transactional_id_of
 from dualwrite.recipes.sqlalchemy import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.chaos_servers import DEADLINE_S, KillableEmulator, KillablePostgres
+from tests.crash.killed import processes
 from tests.crash.pool_worker import COMMITTED, MISTAKE, ROLLED_BACK, Job, bodies_of, events, work
 from tests.support.conditions import until
 from tests.support.topics import read_topic
@@ -80,8 +80,7 @@ class Chaos:
         self._chance = random.Random(plan.seed)
         self._postgres = postgres
         self._emulator = emulator
-        self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(["tests.crash.pool_worker", "psycopg", "dualwrite.client.engine"])
+        self._processes = processes()
         self._workers: dict[int, tuple[BaseProcess, Connection]] = {}
         self._lives = 0
         self.tally = Tally()

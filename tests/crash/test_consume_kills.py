@@ -5,7 +5,6 @@ Afterwards each input record is in the table and in the output topic exactly onc
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.producer import Producer
 from tests.crash.consuming_worker import Task, carried, work
+from tests.crash.killed import processes
 from tests.crash.scenario import make_writer
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
@@ -42,8 +42,7 @@ class Workers:
     """Two of them, each started again when it was killed; forked from a process that has loaded everything."""
 
     def __init__(self, task: Task) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([work.__module__, "confluent_kafka", "kafka", "aiokafka", "psycopg"])
+        self._context = processes()
         self._end, self._told_to_end = self._context.Pipe()
         self.tasks = [task._replace(transactional_id=f"carrier-{number}") for number in range(2)]
         self._running = [self._start(each) for each in self.tasks]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +12,9 @@ from dualwrite.broker_emulator.faults import DropReply, Fault
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
 from dualwrite.testing.zookeeper import ZooKeeperServer
+from tests.crash import key_value_worker
 from tests.crash.key_value_scenario import KeyValueScenario, Writer
+from tests.crash.killed import run_until_killed
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
     POINTS_OF_A_TAKE_OVER,
@@ -122,18 +121,11 @@ def test_a_kill_at_a_point(
     scenario.leave_behind(predecessor)
     kind = "zookeeper" if isinstance(store, ZooKeeperStore) else "rocksdb"
     store.let_go()
-    killed = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.crash.key_value_worker", kind, store.address),
-            *(emulator.bootstrap_servers, scenario.transactional_id, scenario.topic, point),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    run_until_killed(
+        key_value_worker.main,
+        *(kind, store.address, emulator.bootstrap_servers, scenario.transactional_id, scenario.topic, point),
     )
     store.take_back()
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
     if point in POINTS_AFTER_THE_DECISION:
         scenario.expected += event_texts("1")
     if isinstance(store, ZooKeeperStore) and store.direct.exists(

@@ -1,4 +1,4 @@
-"""A process that does dual writes 1, 2, ... and kills itself at a pause point: `python -m tests.crash.worker ...`."""
+"""What a process does that does dual writes 1, 2, ... and kills itself at a pause point; see `killed.py`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.crash.scenario import AtPoint, Seen, make_writer, write_events
 from tests.support.awaited_databases import awaited_engine
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(options: list[str]) -> None:
+    parser = argparse.ArgumentParser(exit_on_error=False)
     for name in ("--database-url", "--bootstrap-servers", "--transactional-id", "--topic", "--point"):
         parser.add_argument(name, required=True)
     parser.add_argument("--awaited", metavar="DRIVER", help="with AsyncDualWriter and this driver")
     parser.add_argument("--psycopg", choices=["blocking", "awaited"], help="with a writer that has no SQLAlchemy")
     parser.add_argument("--sessions", type=Way, metavar="WAY", help="with sessions that are committed in this way")
     parser.add_argument("--ready", action="store_true", help="not before it has written 0 (with --psycopg blocking)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(options)
     point = PausePoint(arguments.point)
     kill = AtPoint(point, lambda: os.kill(os.getpid(), signal.SIGKILL), armed=not arguments.ready)
     if arguments.psycopg == "blocking":
@@ -71,7 +71,3 @@ async def _write_awaited_psycopg(arguments: argparse.Namespace, pause: AtPoint) 
     url = sa.make_url(arguments.database_url)
     writer = make_awaited_psycopg_writer(url, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
     return await write_awaited_psycopg_events(writer, arguments.topic, number=1)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from typing import Any
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
-from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.recovery import RecoveryService
 from tests.crash.scenario import Scenario
 
@@ -18,25 +14,6 @@ def service(scenario: Scenario, **settings: Any) -> RecoveryService:
     """One that looks at the id of the scenario and lets nothing wait for its age."""
     settings = {"transactional_ids": [scenario.transactional_id], "min_age_ms": 0, "timeout_ms": 20_000} | settings
     return RecoveryService(scenario.database.engine, bootstrap_servers=scenario.emulator.bootstrap_servers, **settings)
-
-
-def killed_worker(scenario: Scenario, point: PausePoint) -> None:
-    """A process of its own does a dual write and is killed at that point."""
-    killed = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.crash.worker"),
-            *("--database-url", scenario.database.url.render_as_string(hide_password=False)),
-            *("--bootstrap-servers", scenario.emulator.bootstrap_servers),
-            *("--transactional-id", scenario.transactional_id),
-            *("--topic", scenario.topic),
-            *("--point", point),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
 
 
 def left_open(emulator: Emulator, transactional_id: str, topic: str, *, two_phase_commit: bool = True) -> None:
