@@ -20,9 +20,9 @@ from tests.spark.faults import Action, Fault, Process
 from tests.support.conditions import until
 from tests.support.topics import read_topic
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(420)
 
-_DEADLINE_S = 90.0
+_DEADLINE_S = 150.0
 _KILLS = [
     (Fault(At.AFTER_SEND, Action.ORPHAN, Process.TASK), False),
     (Fault(At.AFTER_PREPARED, Action.KILL_JVM, Process.TASK), False),
