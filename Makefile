@@ -30,6 +30,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.dual_write $(DUAL_WRITE_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.broker $(BROKER_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.broker_scale $(SCALE_BENCH_ARGS)
+	$(BIN)/python -m benchmarks.spark_sink $(SPARK_BENCH_ARGS)
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

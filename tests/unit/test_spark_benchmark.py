@@ -1,0 +1,43 @@
+"""`python -m benchmarks.spark_sink`: its verdicts, and its table."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from benchmarks.spark_sink import LARGE, SMALL, options, table, verdicts
+from benchmarks.spark_ways import FOREACH, NOOP, SPARKS_OWN, THIS
+
+
+@pytest.mark.parametrize(("own_ms", "said"), [(500, "reached: 0.50 x"), (480, "MISSED: 0.48 x")])
+def test_large_batches_go_by_sparks_own_sink(own_ms: float, said: str) -> None:
+    (line,) = verdicts({LARGE: {THIS: [1000, 900, 2000], SPARKS_OWN: [own_ms, 9000, 10], NOOP: [1, 1, 1]}})
+    assert line.startswith(said)
+
+
+@pytest.mark.parametrize(("this_ms", "said"), [(350, "reached: 150 ms"), (351, "MISSED: 151 ms")])
+def test_small_batches_go_by_the_noop_sink(this_ms: float, said: str) -> None:
+    (line,) = verdicts({SMALL: {NOOP: [200, 200, 200], THIS: [this_ms, 200, 900]}})
+    assert line.startswith(said)
+
+
+def test_what_was_not_measured_has_no_verdict() -> None:
+    assert list(verdicts({LARGE: {THIS: [1], SPARKS_OWN: []}, SMALL: {THIS: [1]}})) == []
+
+
+def test_a_line_for_each_sink() -> None:
+    output = io.StringIO()
+    rounds = {NOOP: [100.0], THIS: [400.0], SPARKS_OWN: [500.0], FOREACH: []}
+    Console(file=output, width=140).print(table(LARGE, rounds, "emulator"))
+    lines = output.getvalue().splitlines()
+    assert [line for line in lines if SPARKS_OWN in line and "400,000" in line and "1.25 x" in line]
+    assert not [line for line in lines if FOREACH in line]
+
+
+def test_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert options().parse_args(["--rows", "10", "--kafka", "--way", THIS]).rows == 10
+    with pytest.raises(SystemExit):
+        options().parse_args(["--rows", "11"])
+    assert "invalid choice: 11" in capsys.readouterr().err
