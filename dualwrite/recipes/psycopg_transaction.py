@@ -123,7 +123,6 @@ class PsycopgTransaction:
         self._of = of
         self._mark = secrets.token_hex(8)
         self._process_id = os.getpid()
-        self._is_awaited = isinstance(connection, psycopg.AsyncConnection)
         self._cursor: Any = None
         self._has_written = False  # together with the lock
         self._transactional_id: str | None = None
@@ -296,12 +295,10 @@ class PsycopgTransaction:
         """With a plain cursor, whatever the connection's own factories are."""
         self._assert_ours()
         if self._cursor is None:
-            cursor_class: Any = psycopg.AsyncCursor if self._is_awaited else psycopg.Cursor
-            self._cursor = cursor_class(self.connection, row_factory=tuple_row)
-        executed = self._cursor.execute(_pyformat(sql) if parameters else sql, parameters, prepare=prepare)
-        if self._is_awaited:
-            await executed
-        return self._cursor
+            connection: Any = self.connection
+            cursor_class = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
+            self._cursor = cursor_class(connection, row_factory=tuple_row)
+        return await settled(self._cursor.execute(_pyformat(sql) if parameters else sql, parameters, prepare=prepare))
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """What a SELECT gives; parameters are written `:name`."""
