@@ -76,7 +76,7 @@ STEPS = ("plan", "write", "commit", "abort", "finish")
 
 
 def test_steps_in_every_order(store: CommitStore) -> None:
-    for order in itertools.product(STEPS, repeat=4):
+    for order in (*itertools.product(STEPS, repeat=3), *itertools.permutations(STEPS)):
         world = World(store)
         caller = Caller(world)
         for step in order:

@@ -50,6 +50,6 @@ def test_a_crash_at_any_pause_point(store: CommitStore, killed: Killed) -> None:
 def test_a_second_crash_while_the_first_is_put_right(sqlite_store: CommitStore, killed: Killed) -> None:
     points = set()
     for number in range(1, run(sqlite_store, killed).count + 1):
-        for later in SECOND[number % 7 :: 7]:
+        for later in SECOND[number % 9 :: 9]:
             points.update(run(sqlite_store, killed, number, number + later).struck)
     assert points == set(PausePoint) - ({PausePoint.AFTER_CONDEMNATION} if killed is Killed.APPLICATION else set())

@@ -199,7 +199,7 @@ class Histories(RuleBasedStateMachine):
         self.world.assert_exactly_once([value for batch in BATCHES for value in batch])
 
 
-@pytest.mark.parametrize(("name", "examples"), [("sqlite", 50), ("postgres", 15)])
+@pytest.mark.parametrize(("name", "examples"), [("sqlite", 30), ("postgres", 10)])
 def test_random_histories(
     name: str, examples: int, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

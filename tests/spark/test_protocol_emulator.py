@@ -1,0 +1,146 @@
+"""The protocol with everything real but Spark: producers on the emulator, two databases, and the dual table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from spark_sink.attempt_states import LIVE
+from spark_sink.commit_store import CommitStore
+from spark_sink.errors import AttemptCondemnedError
+from spark_sink.handoff import Plan, TaskResult
+from spark_sink.options import parse
+from spark_sink.pause_points import PausePoint
+from spark_sink.producer_side import ProducerSide
+from spark_sink.protocol import Sink
+from spark_sink.store_rows import BatchStatus
+from tests.spark.kafka_world import TIERS, Tier
+from tests.spark.sink_model import QUERY, Crash, Stalling, task
+from tests.spark.store_engines import engine_on
+from tests.support.databases import unique
+from tests.support.topics import read_topic
+
+SCHEMA = pa.schema([("value", pa.string()), ("amount", pa.int64())])
+VALUES = [f"v{number}" for number in range(6)]
+TABLE = "orders_written"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Emulator]:
+    with Emulator(config=TIERS[Tier.KEEP_PREPARED]) as emulator:
+        yield emulator
+
+
+@pytest.fixture(scope="module", params=["postgres", "mariadb"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sa.Engine]:
+    with engine_on(request.param, request, tmp_path_factory.mktemp("store")) as engine:
+        yield engine
+
+
+class Real:
+    """A sink of its own on shared servers."""
+
+    def __init__(self, broker: Emulator, engine: sa.Engine) -> None:
+        self._broker = broker
+        self.topic = unique("orders")
+        self.table = unique(TABLE).replace("-", "_")
+        self.store = CommitStore(engine)
+        broker.create_topic(self.topic, 2)
+        columns = (sa.Column("value", sa.String(50), primary_key=True), sa.Column("amount", sa.BigInteger))
+        self._target = sa.Table(self.table, sa.MetaData(), *columns)
+        self._target.metadata.create_all(engine)
+        self._sinks: list[Sink] = []
+        given: dict[str, Any] = {
+            "sinkId": unique("sink").replace("-", "_"),
+            "topic": self.topic,
+            "commitStore.urlEnv": "NOWHERE",
+            "kafka.bootstrap.servers": broker.bootstrap_servers,
+            "kafka.linger.ms": "0",
+            "dual.table": self.table,
+            "dual.columns": "value,amount",
+        }
+        self.options = parse(given)
+
+    def sink(self, pause: Callable[[PausePoint], None] | None = None) -> Sink:
+        made = Sink(self.options, self.store, ProducerSide(self.options, pause=pause), pause=pause)
+        self._sinks.append(made)
+        return made
+
+    def run(self, pause: Callable[[PausePoint], None] | None = None, partitions: int = 2) -> None:
+        """Batch 0, in a process of its own."""
+        sink = self.sink(pause)
+        plan = sink.plan(SCHEMA, query_id=QUERY)
+        results = [self.write(sink, plan, number, partitions) for number in range(partitions)]
+        sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest=None)
+
+    def write(self, sink: Sink, plan: Plan, number: int, partitions: int = 2) -> TaskResult:
+        """One of so many partitions of batch 0."""
+        values = VALUES[number::partitions]
+        rows = pa.record_batch([values, list(range(len(values)))], schema=SCHEMA)
+        return sink.write(plan, task(0, number), iter([rows]))
+
+    def assert_exactly_once(self) -> None:
+        assert sorted(value for _, value in read_topic(self._broker.bootstrap_servers, self.topic)) == VALUES
+        with self.store.engine.connect() as connection:
+            assert sorted(connection.scalars(sa.select(self._target.c.value))) == VALUES
+        assert self.store.attempts(self.options.sink_id, LIVE) == []
+        assert {row.status for row in self.store.batches(self.options.sink_id)} == {BatchStatus.DONE}
+        mine = f"{self.options.sink_id}-"
+        states = {each.transactional_id: each.state for each in self._broker.transactions()}
+        assert "Ongoing" not in [state for name, state in states.items() if name.startswith(mine)]
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+@pytest.mark.parametrize("point", PausePoint)
+def test_killed_at_a_pause_point_and_started_again(broker: Emulator, engine: sa.Engine, point: PausePoint) -> None:
+    """An object that is not used any more stands for a process that is gone, but for what Python cleans up."""
+    world = Real(broker, engine)
+
+    def pause(at: PausePoint) -> None:
+        if at is point:
+            raise Crash(at)
+
+    try:
+        world.run(pause)
+    except Crash:
+        world.run(partitions=3)
+    world.assert_exactly_once()
+    world.close()
+
+
+@pytest.mark.parametrize(
+    "point", [PausePoint.AFTER_LEASE, PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION, PausePoint.AFTER_INIT]
+)
+def test_a_writer_that_slept_until_its_id_is_decided_for_another(
+    broker: Emulator, engine: sa.Engine, point: PausePoint
+) -> None:
+    world = Real(broker, engine)
+    plan = world.sink().plan(SCHEMA, query_id=QUERY)
+    zombie = Stalling(lambda me: world.write(world.sink(me.reach), plan, 0)).until(point)
+    committer = Stalling(lambda me: world.run(me.reach)).until(PausePoint.AFTER_DECISION)
+    assert isinstance(zombie.go_on().error, AttemptCondemnedError)
+    assert committer.go_on().error is None
+    world.assert_exactly_once()
+    world.close()
+
+
+@pytest.mark.parametrize(
+    "point", [PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION, PausePoint.BEFORE_STATUSES]
+)
+def test_a_finisher_that_slept_until_another_has_finished(
+    broker: Emulator, engine: sa.Engine, point: PausePoint
+) -> None:
+    world = Real(broker, engine)
+    old = Stalling(lambda me: world.run(me.reach)).until(PausePoint.AFTER_DECISION).until(point)
+    world.sink().finish()
+    assert old.go_on().error is None
+    world.assert_exactly_once()
+    world.close()
