@@ -140,7 +140,7 @@ class SinkWorld:
         ]
 
 
-def finish(query: StreamingQuery, timeout_s: int = 60) -> None:
+def finish(query: StreamingQuery, timeout_s: int = 180) -> None:
     """Wait for a query's end. Raises what ended it, and where it does not end."""
     try:
         assert query.awaitTermination(timeout_s), f"the query did not end within {timeout_s} s"

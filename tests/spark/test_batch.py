@@ -9,7 +9,7 @@ from pyspark.sql import functions as sf
 
 from tests.spark.sinks import SinkWorld
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:

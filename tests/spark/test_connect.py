@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.sinks import SinkWorld
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 CLIENT = """
 import sys
@@ -29,7 +29,7 @@ rows = spark.readStream.schema("key string, value string").option("maxFilesPerTr
 
 def run(writer, name):
     query = writer.option("checkpointLocation", f"{checkpoint}/{name}").trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(200)
 
 run(rows.writeStream.format("dualwrite-kafka").options(**options), "format")
 job = spark.createDataFrame([("job",)], "value string")
@@ -51,7 +51,7 @@ def test_the_format_and_foreach_batch(sqlite_world: SinkWorld, tmp_path: Path) -
     world.add_values("c")
     arguments = repr((world.options, str(tmp_path / "input"), str(world.checkpoint)))
     done = subprocess.run(
-        [sys.executable, "-c", CLIENT, arguments], capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-c", CLIENT, arguments], capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr[-9000:]
     assert world.values() == ["a", "a", "b", "b", "c", "c", "job"]

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 from tests.spark.sinks import SinkWorld, finish
 from tests.support.conditions import until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_each_batch_is_written_once_however_often_spark_replays_it(
@@ -100,7 +100,7 @@ def before_the_last(df: DataFrame, last: str, action: Callable[[], None]) -> Dat
 
 def wait_for(file: Path) -> None:
     """In a task. Returns when somebody has made the file."""
-    until(file.exists, 60)
+    until(file.exists, 120)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_task_that_fails_is_tried_again_and_what_it_wrote_is_aborted(
             raise RuntimeError("stumbled")
 
     query = world.writer(before_the_last(world.read(spark), "z", stumble)).start()
-    until(lambda: world.open_transactions() != [], 60)
+    until(lambda: world.open_transactions() != [], 120)
     go.touch()
     finish(query)
     assert stumbled.exists()
@@ -149,7 +149,7 @@ def test_a_batch_that_fails_is_not_seen_and_the_next_start_writes_it(
 
     df = before_the_last(world.read(spark), "z", fail)
     query = world.writer(df).start()
-    until(lambda: world.open_transactions() != [], 60)
+    until(lambda: world.open_transactions() != [], 120)
     go.touch()
     with pytest.raises(StreamingQueryException, match="still broken"):
         finish(query)
@@ -169,7 +169,7 @@ def test_a_query_that_is_stopped_inside_a_batch_goes_on_with_it(
     world, go = long_world, tmp_path / "go"
     df = before_the_last(world.read(spark), "z", lambda: wait_for(go))
     query = world.writer(df).start()
-    until(lambda: world.open_transactions() != [], 60)
+    until(lambda: world.open_transactions() != [], 120)
     query.stop()
     assert query.exception() is None
     assert world.values() == []

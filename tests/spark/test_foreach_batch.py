@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType
 from spark_sink import SinkOptionError, dualwrite_batch
 from tests.spark.sinks import SinkWorld, finish
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 def run(

