@@ -162,7 +162,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(topics: Topics, spark: Sp
 def test_from_source_to_sink_exactly_once(topics: Topics, sqlite_world: SinkWorld, spark: SparkSession) -> None:
     topic = topics.create(partitions=2)
     world = sqlite_world
-    source = reader(spark.readStream, topics, subscribe=topic, maxOffsetsPerTrigger="4").load()
+    source = reader(spark.readStream, topics, subscribe=topic, maxOffsetsPerTrigger="6").load()
     rows = source.selectExpr("key", "value")
     topics.commit(topic, "a", "b", "c")
     topics.abort(topic, "x", partition=1)
