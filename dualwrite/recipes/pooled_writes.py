@@ -220,7 +220,7 @@ class PooledWrites:
 
     async def _slot_for_turn(self) -> PooledSlot:
         try:
-            slot = self._shelf.take_idle()
+            slot = self._shelf.take_idle(rather_new=True)
             if slot is None:
                 slot = await self._lease_one()
                 self._shelf.take_new(slot)

@@ -135,10 +135,15 @@ class SlotShelf:
 
     # ---- slots ----------------------------------------------------------------------------------------------
 
-    def take_idle(self) -> PooledSlot | None:
-        """For whoever has a turn: the slot that was used last, whose connections are warm."""
+    def take_idle(self, *, rather_new: bool = False) -> PooledSlot | None:
+        """For whoever has a turn: the slot that was used last, whose connections are warm.
+
+        `rather_new`: none where it would have to wait for Kafka, and there may be more slots.
+        """
         with self._lock:
-            slot = self._idle.pop() if self._idle else None
+            may_be_more = len(self._idle) + len(self._used) < self.max_writers
+            waits = bool(self._idle) and self._idle[-1].writes.state is SlotState.CONFIRMING
+            slot = self._idle.pop() if self._idle and not (rather_new and waits and may_be_more) else None
             if slot is not None:
                 self._used.add(slot)
             return slot

@@ -233,6 +233,14 @@ def test_a_pool_uses_an_id_again_when_kafka_has_committed(scenario: PsycopgScena
     scenario.assert_both_sides_agree()
 
 
+def test_a_pool_takes_another_id_rather_than_wait_for_kafka(scenario: PsycopgScenario) -> None:
+    with pool_of(scenario, max_writers=2) as pool:
+        for number in range(4):
+            put(pool, scenario, number)
+        assert pool.status.leased_total == 2
+    scenario.assert_both_sides_agree()
+
+
 def test_a_pool_hears_of_commits_under_ids_that_nobody_uses_again(scenario: PsycopgScenario) -> None:
     with pool_of(scenario, lease_ms=300) as pool:
         held = scenario.emulator.faults.add(Fault(api="EndTxn", action=Hold()))
