@@ -24,6 +24,7 @@ def postgres_server() -> Iterator[PostgresServer]:
             raise
         pytest.skip(str(error))
     with server:
+        server.spare_the_disk()
         yield server
 
 
@@ -36,6 +37,7 @@ def mariadb_server() -> Iterator[MariaDbServer]:
             raise
         pytest.skip(str(error))
     with server:
+        server.spare_the_disk()
         yield server
 
 

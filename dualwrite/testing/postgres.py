@@ -70,6 +70,19 @@ class PostgresServer:
             connection.execute(sa.text(f'CREATE DATABASE "{name}"'))
         return self.url.set(database=name)
 
+    def spare_the_disk(self) -> None:
+        """Let a server that was started here force nothing to disk.
+
+        A great difference to the time of small commits, and none to a process that is killed: what it wrote is the
+        operating system's by then.
+        """
+        if self.source == URL_VARIABLE:
+            return
+        engine = sa.create_engine(self.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            connection.execute(sa.text("ALTER SYSTEM SET fsync = off"))
+            connection.execute(sa.text("SELECT pg_reload_conf()"))
+
     def stop(self) -> None:
         """Stop the server and delete its data, if it was started here."""
         self._resources.close()
