@@ -1,0 +1,74 @@
+"""The rules of the store that need no database: statuses, slots, and what is kept."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from spark_sink.attempt_states import CHANGES, LIVE, TERMINAL, AttemptEvent, AttemptStatus, after, before
+from spark_sink.errors import SinkError
+from spark_sink.handoff import TaskOutcome, TaskResult
+from spark_sink.store_rows import BatchRow, BatchStatus
+from spark_sink.store_rules import decision_of, expired, smallest_free_slot
+
+NOW = dt.datetime(2026, 1, 1)
+
+
+def test_each_event_leads_to_one_status_and_each_status_is_reached() -> None:
+    assert {after(event) for event in AttemptEvent} == set(AttemptStatus) - {AttemptStatus.OPEN}
+    assert all(before(event) for event in AttemptEvent)
+    assert TERMINAL == {AttemptStatus.COMMITTED, AttemptStatus.ABORTED, AttemptStatus.LOST}
+    assert LIVE | TERMINAL == set(AttemptStatus)
+
+
+def test_a_final_decision_is_never_turned_round() -> None:
+    committing, aborting = reachable(AttemptStatus.COMMITTING), reachable(AttemptStatus.ABORTING)
+    assert committing == {AttemptStatus.COMMITTED, AttemptStatus.LOST}
+    assert aborting == {AttemptStatus.ABORTED}
+
+
+def reachable(status: AttemptStatus) -> set[AttemptStatus]:
+    direct = {target for (source, _), target in CHANGES.items() if source is status}
+    return direct.union(*map(reachable, direct))
+
+
+@pytest.mark.parametrize(("leased", "slot"), [((), 0), ((0, 1), 2), ((1, 2), 0), ((0, 10, 2), 1)])
+def test_the_smallest_free_slot(leased: tuple[int, ...], slot: int) -> None:
+    assert smallest_free_slot("s-1-", {f"s-1-{number}" for number in leased}) == slot
+
+
+def batch(query_id: str, batch_id: int, generation: int, status: BatchStatus = BatchStatus.DONE) -> BatchRow:
+    return BatchRow("s", query_id, batch_id, status, generation, 1, 1, None, NOW, None, None)
+
+
+def test_what_is_forgotten() -> None:
+    rows = [
+        *(batch("q", number, number) for number in range(5)),
+        batch("older", 7, 0),
+        batch("job:a", 0, 10),
+        batch("job:b", 0, 11),
+        batch("q", -1, -1, BatchStatus.COMMIT),
+        batch("q", -2, -2, BatchStatus.LOST),
+    ]
+    assert sorted((row.query_id, row.batch_id) for row in expired(rows, 3)) == [("q", 0), ("q", 1)]
+    assert sorted((row.query_id, row.batch_id) for row in expired(rows, 0)) == [
+        ("job:a", 0),
+        *(("q", number) for number in range(4)),
+    ]
+
+
+def result(partition: int, outcome: TaskOutcome, generation: int = 3) -> TaskResult:
+    attempt_id = f"a{partition}" if outcome is TaskOutcome.PREPARED else None
+    return TaskResult(outcome, generation, "q", 5, partition, attempt_id, 10 * partition, 0, partition)
+
+
+def test_winners_come_in_the_order_of_their_partitions() -> None:
+    results = [result(2, TaskOutcome.PREPARED), result(0, TaskOutcome.EMPTY), result(1, TaskOutcome.PREPARED)]
+    decision = decision_of("s", "q", 5, results, "aa")
+    assert decision.winners == ("a1", "a2")
+    assert (decision.generation, decision.records, decision.staged_rows, decision.skipped) == (3, 30, 3, False)
+    assert decision_of("s", "q", 5, [], None).generation is None
+    assert decision_of("s", "q", 5, [result(0, TaskOutcome.SKIPPED)], None).skipped
+    with pytest.raises(SinkError, match="two results for one partition"):
+        decision_of("s", "q", 5, [results[0], results[0]], None)
