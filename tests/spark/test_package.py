@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import spark_sink
 from spark_sink import errors
 
+ROOT = Path(__file__).parents[2]
 HEAVY = ("pyspark", "pyarrow", "sqlalchemy", "kafka")
 
 
@@ -28,6 +32,12 @@ def test_every_public_name_is_there(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in vars(errors) if name.endswith("Error") and name != "DualWriteError"])
 def test_every_error_can_be_caught_by_its_public_name(name: str) -> None:
     assert getattr(spark_sink, name) is getattr(errors, name)
+
+
+def test_the_extra_has_what_pyspark_needs_for_arrow() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {re.split(r"[^a-z0-9-]", requirement)[0] for extra in ("spark", "arrow") for requirement in extras[extra]}
+    assert named >= {"pyspark", "pandas", "pyarrow"}, "mapInArrow refuses to run without pandas"
 
 
 def test_other_names_are_not() -> None:
