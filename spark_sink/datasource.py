@@ -138,11 +138,13 @@ class _Writer:
         return TaskMessage(self._sink.write(self._plan, task, rows))
 
     def _commit(self, results: Sequence[TaskResult], query_id: str, batch_id: int, offsets_digest: str | None) -> None:
+        speak_in_worker()  # the committer of a batch job is a process in which nobody has asked for a writer
         summary = self._sink.commit(results, query_id=query_id, batch_id=batch_id, offsets_digest=offsets_digest)
         log_batch(self._options.sink_id, query_id, batch_id, results, summary)
 
     def _abort(self, results: Sequence[TaskResult], query_id: str | None, batch_id: int) -> None:
         """Never raises: Spark would show that error instead of the one that made it abort."""
+        speak_in_worker()
         try:
             self._sink.abort(results, query_id=query_id, batch_id=batch_id)
         except Exception:

@@ -70,6 +70,21 @@ log.info("heard")
     assert done.stderr.count("heard") == lines
 
 
+def test_the_committer_of_a_batch_job_writes_the_line() -> None:
+    code = """
+from types import SimpleNamespace
+from spark_sink.datasource import JobWriter
+from spark_sink.handoff import Plan
+from spark_sink.options import parse
+from spark_sink.protocol import CommitSummary
+options = parse({"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:///f", "topic": "t"})
+sink = SimpleNamespace(commit=lambda *results, **about: CommitSummary(True, 0, 0, 0, 0, 0.0, 0.0))
+JobWriter(options, lambda _: sink, Plan("s", 1), "job:1").commit([])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert "INFO spark_sink: sink s, batch 0 of job:1: attempts=0 " in done.stderr
+
+
 class FakeSink:
     """What can be opened and closed."""
 
