@@ -28,7 +28,7 @@ _engines: dict[tuple[int, str], sa.Engine] = {}
 def engine_for(options: StoreOptions) -> sa.Engine:
     """The engine of this process for the store's database; made once, and never shared with a forked child.
 
-    Raises SinkOptionError where there is no URL, or a database that the store does not know.
+    Raises SinkOptionError where there is no URL, or a database that the store does not know, or no driver for it.
     """
     url = _url(options)
     key = (os.getpid(), url.render_as_string(hide_password=False))
@@ -59,9 +59,15 @@ def _new_engine(url: sa.URL) -> sa.Engine:
         raise SinkOptionError(
             f"the commit store can be in {', '.join(DIALECTS)}, not in {url.get_backend_name()}; nothing was written"
         )
-    if url.get_backend_name() == "sqlite":
-        return sa.create_engine(url, connect_args={"timeout": _SQLITE_BUSY_TIMEOUT_S})
-    return sa.create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+    try:
+        if url.get_backend_name() == "sqlite":
+            return sa.create_engine(url, connect_args={"timeout": _SQLITE_BUSY_TIMEOUT_S})
+        return sa.create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+    except (ImportError, sa.exc.NoSuchModuleError) as error:
+        raise SinkOptionError(
+            f"the driver of {url.drivername}:// cannot be loaded here: {error}; nothing was written. Install it "
+            "wherever the sink runs, on executors too: dualwrite[postgres] has psycopg, dualwrite[mysql] pymysql"
+        ) from error
 
 
 Intact = Callable[[], None]

@@ -145,6 +145,7 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, None, "commitStore.url"),
         ("nonsense", None, "not a URL"),
         ("oracle://x", None, "not in oracle"),
+        ("postgresql+nodriver://x", None, r"driver of postgresql\+nodriver:// cannot be loaded .*nothing was written"),
     ):
         with pytest.raises(SinkOptionError, match=sentence):
             open_store(url, env)
