@@ -18,8 +18,8 @@ NOW = dt.datetime(2026, 1, 1)
 def test_each_event_leads_to_one_status_and_each_status_is_reached() -> None:
     assert {after(event) for event in AttemptEvent} == set(AttemptStatus) - {AttemptStatus.OPEN}
     assert all(before(event) for event in AttemptEvent)
-    assert TERMINAL == {AttemptStatus.COMMITTED, AttemptStatus.ABORTED, AttemptStatus.LOST}
-    assert LIVE | TERMINAL == set(AttemptStatus)
+    assert {AttemptStatus.COMMITTED, AttemptStatus.ABORTED, AttemptStatus.LOST} == TERMINAL
+    assert set(AttemptStatus) == LIVE | TERMINAL
 
 
 def test_a_final_decision_is_never_turned_round() -> None:
