@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections import OrderedDict
 from typing import Any
 
 import pytest
 
-from spark_sink import batch_log
+from spark_sink import batch_log, open_sinks
 from spark_sink.batch_log import MANY_TRANSACTIONS, log_batch
 from spark_sink.handoff import TaskOutcome, TaskResult
 from spark_sink.open_sinks import sink_of
@@ -103,7 +104,9 @@ def open_fake(options: SinkOptions) -> Any:
     return FakeSink(options)
 
 
-def test_a_worker_keeps_the_sinks_it_used_last() -> None:
+def test_a_worker_keeps_the_sinks_it_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_sinks, "_sinks", OrderedDict())
+
     def options(sink_id: str, job: str = "j") -> SinkOptions:
         given = {"sinkId": sink_id, "jobId": job, "kafka.bootstrap.servers": "b:1", "commitStore.url": "sqlite:////s"}
         return parse(given)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_sink import DualWriteKafka, SinkError, SinkOptionError
+from spark_sink import DualWriteKafka, SinkError, SinkOptionError, open_sinks
 from spark_sink.datasource import StreamWriter
 from spark_sink.options import SinkOptions
 
 OPTIONS = {"sinkid": "s", "topic": "t", "kafka.bootstrap.servers": "nowhere:1", "commitstore.url": "sqlite:////s.db"}
 SCHEMA = StructType([StructField("value", StringType())])
+
+
+@pytest.fixture(autouse=True)
+def _no_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_sinks, "_sinks", OrderedDict())
 
 
 class Format(DualWriteKafka):
