@@ -216,26 +216,29 @@ class PooledWrites:
         except BaseException:
             self._shelf.give_back_turn()
             raise
-        return await self._slot_for_turn()
+        # not what dead processes left: that may wait for a row, which may be the lost one, whose lock this block holds
+        return await self._slot_for_turn(recover_dead=False)
 
-    async def _slot_for_turn(self) -> PooledSlot:
+    async def _slot_for_turn(self, *, recover_dead: bool = True) -> PooledSlot:
         try:
             slot = self._shelf.take_idle(rather_new=True)
             if slot is None:
-                slot = await self._lease_one()
+                slot = await self._lease_one(recover_dead=recover_dead)
                 self._shelf.take_new(slot)
         except BaseException:
             self._shelf.give_back_turn()
             raise
         return slot
 
-    async def _lease_one(self) -> PooledSlot:
-        """A slot that is free, else a new one. Those of dead processes become free once they are recovered."""
+    async def _lease_one(self, *, recover_dead: bool) -> PooledSlot:
+        """A slot that is free, else one of a dead process, once it is recovered, else a new one."""
         for _ in range(_MOST_RACES):
             leases = await self._leases.every_lease()
             for lease in leases:
                 if lease.free and await self._leases.claim(lease):
                     return await self._prepared(lease.slot)
+            if recover_dead and await self._keeper.free_one_of_the_dead(leases):
+                continue
             new = _lowest_missing(leases)
             if await self._leases.add(new):
                 return await self._prepared(new)

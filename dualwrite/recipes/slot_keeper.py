@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from typing import Final
 
 from dualwrite.errors import DualWriteError
@@ -276,6 +277,20 @@ class SlotKeeper:
             except Exception as error:
                 errors.append(error)
         return found, errors
+
+    async def free_one_of_the_dead(self, leases: Iterable[Lease]) -> bool:
+        """Recover the lowest slot whose lease has expired, if nobody else does, so that no new one is needed.
+
+        Where that fails it is for the background, and tried again there.
+        """
+        for lease in leases:
+            if lease.expired:
+                try:
+                    return bool(await self._recover_expired(lease))
+                except Exception as error:
+                    self._failed(error)
+                    return False
+        return False
 
     async def _recover_expired(self, lease: Lease) -> list[Resolution]:
         if any(slot.number == lease.slot for slot in self._shelf.all_slots()):
