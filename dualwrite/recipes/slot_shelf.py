@@ -141,7 +141,7 @@ class SlotShelf:
         `rather_new`: none where it would have to wait for Kafka, and there may be more slots.
         """
         with self._lock:
-            may_be_more = len(self._idle) + len(self._used) < self.max_writers
+            may_be_more = len(self._idle) + self._in_use <= self.max_writers  # in use by the caller's turn too
             waits = bool(self._idle) and self._idle[-1].writes.state is SlotState.CONFIRMING
             slot = self._idle.pop() if self._idle and not (rather_new and waits and may_be_more) else None
             if slot is not None:
