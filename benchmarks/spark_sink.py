@@ -32,6 +32,7 @@ from spark_sink import ensure_java, register
 
 MIN_RATIO_TO_SPARKS_OWN = 0.5
 MAX_MS_ABOVE_NOOP = 150.0
+_FILE_WIDTH = 130
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def start_session(jars: Sequence[str]) -> SparkSession:
 
 
 def run(ways: Sequence[str], sizes: Sequence[Size], chosen: argparse.Namespace) -> None:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
     try:
         jars = spark_kafka_jars()
     except ServerUnavailableError as error:
