@@ -47,6 +47,7 @@ MAX_SEQUENCE_RATIO = 1.15
 MIN_OUTBOX_RATIO = 0.8
 _READ_TIMEOUT_S = 30.0
 _WARM_UP_S = 0.3
+_WIDTH = 150
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def verdicts(results: Mapping[int, Rounds]) -> Iterator[str]:
 def table(workers: int, rounds: Rounds) -> Table:
     """A line per way: medians of the rounds. The CPU time is that of the writing processes, for each row."""
     made = Table(title=f"{workers} worker{'s' if workers > 1 else ''}, a row and a record of 100 bytes each")
-    made.add_column("way")
+    made.add_column("way", no_wrap=True)
     columns = ("per second", "min", "max", "p50 ms", "p99 ms", "CPU us", "readable p50 ms", "readable p99 ms")
     for column in columns:
         made.add_column(column, justify="right")
@@ -295,7 +296,7 @@ def readable_ms(written: Written, seen_s: Mapping[str, float]) -> list[float]:
 
 
 def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace) -> None:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     results: dict[int, dict[str, list[Measured]]] = {number: {way: [] for way in ways} for number in workers}
     total = chosen.rounds * len(workers) * len(ways)
     with (
@@ -316,7 +317,7 @@ def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace)
     for number, rounds in results.items():
         console.print(table(number, rounds))
     for line in verdicts(results):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 # ---- options ----------------------------------------------------------------------------------------------------
