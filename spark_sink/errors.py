@@ -33,6 +33,10 @@ class DecisionUnknownError(SinkError):
     """The COMMIT of a decision got no answer, and the database cannot be asked now. The next plan reads what it was."""
 
 
+class StoreUnavailableError(SinkError):
+    """The commit store's database cannot be reached. What was decided stays so, and nothing else becomes visible."""
+
+
 class DualTableError(SinkError):
     """The table does not take the rows of this batch. Nothing of the batch is visible, in the table or in Kafka."""
 

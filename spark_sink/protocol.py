@@ -27,7 +27,8 @@ from spark_sink.options import SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.producer_side import ProducerSide
 from spark_sink.staged_rows import StagedRows
-from spark_sink.store_rows import Decided, Decision, Lease
+from spark_sink.store_rows import Decided, Decision, Lease, Planned
+from spark_sink.store_transactions import unavailable_means
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,30 +110,38 @@ class Sink:
     def plan(self, schema: pa.Schema, *, query_id: str | None) -> Plan:
         """Fence older drivers, end what they left, and give the token for one batch.
 
-        Raises SinkOptionError, CheckpointMismatchError, BatchLostError, and SinkError where Kafka could not be brought
-        to end what was left; then the batch has not begun.
+        Raises SinkOptionError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and SinkError where
+        Kafka could not be brought to end what was left; then the batch has not begun.
         """
+        with unavailable_means("The batch has not begun: start the query again when the database is back"):
+            planned = self._begin_generation(schema, query_id)
+        self._pause(PausePoint.AFTER_GENERATION)
+        self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
+        self._pause(PausePoint.AFTER_PLAN)
+        return Plan(self._sink_id, planned.generation)
+
+    def _begin_generation(self, schema: pa.Schema, query_id: str | None) -> Planned:
         if self._table is not None:
             self._table.create(self._store.engine, schema)
-        planned = self._store.plan(
+        return self._store.plan(
             self._sink_id,
             query_id=query_id,
             on_new_checkpoint=self._options.on_new_checkpoint,
             inside=None if self._table is None else self._table.discard_all,
         )
-        self._pause(PausePoint.AFTER_GENERATION)
-        self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
-        self._pause(PausePoint.AFTER_PLAN)
-        return Plan(self._sink_id, planned.generation)
 
     # ---- WRITE ----------------------------------------------------------------------------------------------
 
     def write(self, plan: Plan, task: TaskIdentity, rows: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write one partition under a transaction of its own, and make it durable that it can be committed.
 
-        Raises SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, DualTableError and Kafka's errors; then
-        this attempt does not become visible, and Spark may try again.
+        Raises SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, DualTableError, StoreUnavailableError
+        and Kafka's errors; then this attempt does not become visible, and Spark may try again.
         """
+        with unavailable_means("This attempt does not become visible, and Spark may try again"):
+            return self._write(plan, task, rows)
+
+    def _write(self, plan: Plan, task: TaskIdentity, rows: Iterator[pa.RecordBatch]) -> TaskResult:
         policy = self._options.on_new_checkpoint
         if self._store.is_decided_for(self._sink_id, plan.generation, task, policy):
             return _without_attempt(TaskOutcome.SKIPPED, plan, task)
@@ -217,14 +226,15 @@ class Sink:
         """Decide the batch, and commit its Kafka transactions.
 
         `sql_fn(connection, batch_id)` runs in the decision's transaction; once more where a deadlock undid that. Raises
-        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, SinkError and what `sql_fn` raises, after which
-        nothing is decided; BatchLostError, and SinkError where Kafka did not answer, after which the decision stands
-        and the next plan goes on; DecisionUnknownError, after which the next plan finds out.
+        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, StoreUnavailableError, SinkError and what
+        `sql_fn` raises, after which nothing is decided; BatchLostError, and SinkError where Kafka did not answer, after
+        which the decision stands and the next plan goes on; DecisionUnknownError, after which the next plan finds out.
         """
         self._pause(PausePoint.COMMIT_START)
         began_s = time.perf_counter()
         decision = rules.decision_of(self._sink_id, query_id, batch_id, results, offsets_digest)
-        decided = self._decide(decision, sql_fn)
+        with unavailable_means("The batch is not decided, and nothing of it is visible: Spark replays it"):
+            decided = self._decide(decision, sql_fn)
         decided_s = time.perf_counter()
         self._pause(PausePoint.AFTER_DECISION)
         tally = self._finisher.finish(decided.claims, tuple(Verdict), required=(Verdict.COMMIT,))

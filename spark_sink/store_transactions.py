@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from dualwrite.recipes.database_conflicts import is_conflict
 from dualwrite.recipes.isolation import locks_whole_database
 from dualwrite.recipes.record_buffer import RecordBuffer
 from dualwrite.recipes.unit_of_work import UnitOfWork, watch
-from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError
+from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError
 from spark_sink.options import StoreOptions
 
 ResultT = TypeVar("ResultT")
@@ -155,6 +156,24 @@ class StoreTransactions:
             return self._tables_exist()
         except DBAPIError:
             return True  # the database is away: its own error says more
+
+
+@contextmanager
+def unavailable_means(consequence: str) -> Iterator[None]:
+    """Whoever cannot reach the database is told what that means, by StoreUnavailableError."""
+    try:
+        yield
+    except DBAPIError as error:
+        if not _is_away(error):
+            raise
+        raise StoreUnavailableError(
+            f"the commit store's database cannot be reached ({error.orig}). {consequence}"
+        ) from error
+
+
+def _is_away(error: DBAPIError) -> bool:
+    """No connection could be made, for which SQLAlchemy has no statement, or it broke."""
+    return error.connection_invalidated or (isinstance(error, OperationalError) and error.statement is None)
 
 
 def _resolved(resolve: Callable[[], ResultT | None], lost: Exception) -> ResultT:

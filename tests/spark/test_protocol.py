@@ -19,6 +19,7 @@ from spark_sink.errors import (
     DecisionUnknownError,
     SinkError,
     SinkFencedError,
+    StoreUnavailableError,
 )
 from spark_sink.handoff import TaskOutcome, TaskResult
 from spark_sink.pause_points import PausePoint
@@ -393,7 +394,7 @@ def test_the_answer_to_the_decision_is_lost(faulty: Database, applied: bool) -> 
         summary = committer.commit(results, 0, [1, 2])
         assert (summary.decided_anew, summary.committed) == (True, 2)
     else:
-        with pytest.raises(sa.exc.DBAPIError):
+        with pytest.raises(StoreUnavailableError):
             committer.commit(results, 0, [1, 2])
         assert world.broker.committed == world.rows == []
         committer.abort(results, 0)
@@ -443,12 +444,33 @@ def test_the_database_is_away_while_kafka_is_told(faulty: Database, point: Pause
     world.assert_exactly_once([1, 2])
 
 
+@pytest.mark.parametrize("step", ["plan", "write", "commit"])
+def test_the_database_is_away(faulty: Database, step: str) -> None:
+    """Whoever reads the error learns what it means for the batch."""
+    world = World(new_store(faulty.engine))
+    plan = world.process().plan()
+    results = prepared_batch(world.process(), 1, 2)
+    steps = {
+        "plan": ("batch has not begun", lambda: world.process().plan()),
+        "write": ("attempt does not become visible", lambda: world.process().write(plan, 0, 0, [1])),
+        "commit": ("batch is not decided", lambda: world.process().commit(results, 0, [1, 2])),
+    }
+    words, call = steps[step]
+    faulty.refuse_new_connections()
+    faulty.cut()
+    with pytest.raises(StoreUnavailableError, match=f"(?s)cannot be reached .*{words}"):
+        call()
+    faulty.come_back()
+    run_batch(world.process(), 0, [1, 2])
+    world.assert_exactly_once([1, 2])
+
+
 def test_the_answer_to_prepared_is_lost(faulty: Database) -> None:
     """Nobody was told of the attempt, so whatever its row says, it is none that Spark can choose."""
     world = World(new_store(faulty.engine))
     plan = world.process().plan()
     lose = reached(PausePoint.BEFORE_PREPARED, lambda: lose_commit(faulty, applied=True))
-    with pytest.raises(sa.exc.DBAPIError):
+    with pytest.raises(StoreUnavailableError):
         world.process(lose).write(plan, 0, 0, [1])  # type: ignore[arg-type]
     result = world.process().write(plan, 0, 0, [1])
     assert world.process().commit([result], 0, [1]).aborted == 1
