@@ -115,6 +115,8 @@ class NetworkProxy:
 
     def close(self) -> None:
         self._refusing = True
+        with suppress(OSError):  # a thread that waits in accept() is not woken by close() alone
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
 

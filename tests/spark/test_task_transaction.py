@@ -57,7 +57,7 @@ def test_what_is_prepared_stays_hidden_and_is_nothing_to_be_warned_of(
         transaction.close()
         transaction.close()
     assert not state.is_empty
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name.partition(".")[0] in ("dualwrite", "spark_sink")]
     assert world.committed() == []
     commit(world, "s-0-0", state)
     assert world.committed() == ["a", "b", "c"]

@@ -8,12 +8,14 @@ import pytest
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.leases import slot_of, transactional_id_of
+from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.slot_shelf import PooledSlot, SlotShelf
 
 
 class FakeWrites:
     def __init__(self, number: int) -> None:
         self.transactional_id = transactional_id_of("p", number)
+        self.state = SlotState.READY
 
 
 def a_slot(number: int) -> PooledSlot:

@@ -51,3 +51,7 @@ class OpenFiles:
         """Close every file."""
         for path in list(self._descriptors):
             self.close(path)
+
+    def __del__(self) -> None:
+        """A log may be dropped as a crash would leave it; a process has only so many descriptors."""
+        self.close_all()
