@@ -124,7 +124,7 @@ class TransactionLog:
             assert read.error == Code.NONE
             for batch in read.batches:
                 yield from zip(batch.keys, batch.values, strict=True)
-                offset = batch.base_offset + len(batch.keys)
+                offset = batch.next_offset
 
 
 @pytest.fixture

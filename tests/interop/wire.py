@@ -162,6 +162,8 @@ class Batch:
     """One record batch as a fetch returns it."""
 
     base_offset: int
+    next_offset: int
+    """Where reading goes on: a compacted batch has fewer records than offsets."""
     identity: Identity
     keys: tuple[bytes | None, ...]
     values: tuple[bytes | None, ...]
@@ -684,6 +686,7 @@ def _batches(records: bytes) -> Iterator[Batch]:
         records_of_it = tuple(batch)
         yield Batch(
             base_offset=batch.base_offset,
+            next_offset=batch.base_offset + batch.last_offset_delta + 1,
             identity=Identity(batch.producer_id, batch.producer_epoch),
             keys=tuple(record.key for record in records_of_it),
             values=tuple(record.value for record in records_of_it),
