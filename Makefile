@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Most tests wait for disks and sockets, so more of them than there are cores run at a time; 0 runs them in one process.
 # Files are not reordered by their number of tests: the long ones have few, and one worker would still be busy with them
 # when the others have nothing left.
-TEST_WORKERS ?= 4
+TEST_WORKERS ?= 5
 READY := $(VENV)/.ready
 
 .PHONY: demo demo-spark test lint bench clean
