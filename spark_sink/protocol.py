@@ -233,7 +233,8 @@ class Sink:
         self._pause(PausePoint.COMMIT_START)
         began_s = time.perf_counter()
         decision = rules.decision_of(self._sink_id, query_id, batch_id, results, offsets_digest)
-        with unavailable_means("The batch is not decided, and nothing of it is visible: Spark replays it"):
+        asked = "" if sql_fn is None else " (or another database, which sql_fn asks, if the error is of that one)"
+        with unavailable_means(f"The batch is not decided, and nothing of it is visible{asked}: Spark replays it"):
             decided = self._decide(decision, sql_fn)
         decided_s = time.perf_counter()
         self._pause(PausePoint.AFTER_DECISION)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -14,8 +13,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from dualwrite.cli.connection import database, database_option, json_option, kafka_access, kafka_options
-from dualwrite.cli.failures import LEFT, UNUSABLE, exit_code, sentence
-from dualwrite.cli.output import duration, print_json, print_json_line, print_table
+from dualwrite.cli.failures import LEFT
+from dualwrite.cli.output import duration, print_json, print_table
+from dualwrite.cli.rounds import in_rounds
 from dualwrite.recipes.recovery import Found, RecoveryReport, RecoveryService
 
 _HEADERS = ("TransactionalId", "Action", "Done", "Row", "TransactionState", "Pair", "Age", "TopicPartitions", "Error")
@@ -146,27 +146,12 @@ def _once(service: RecoveryService, *, apply: bool, as_json: bool) -> int:
 
 
 def _rounds(service: RecoveryService, interval_s: float, *, apply: bool, as_json: bool) -> int:
-    """Until told to stop; the exit code is that of the last round."""
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-    code = 0
+    def run(
+        stopped: threading.Event, heard: Callable[[RecoveryReport], None], failed: Callable[[Exception], None]
+    ) -> None:
+        service.run(interval_s, apply=apply, stopped=stopped, heard=heard, failed=failed)
 
-    def heard(report: RecoveryReport) -> None:
-        nonlocal code
-        code = 0 if report.is_clean else LEFT
-        if as_json:
-            print_json_line(as_document(report))
-        elif report.found or report.unseen:
-            _print(report)
-
-    def failed(error: Exception) -> None:
-        nonlocal code
-        code = max(exit_code(error), UNUSABLE)
-        click.echo(f"dualwrite recover: {sentence(error)}; the next round is in {interval_s:g} s", err=True)
-
-    service.run(interval_s, apply=apply, stopped=stopped, heard=heard, failed=failed)
-    return code
+    return in_rounds("dualwrite recover", run, interval_s, show=_print, document=as_document, as_json=as_json)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ The one module of this package that knows `spark_sink`; it is imported when one 
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +17,10 @@ import sqlalchemy as sa
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_access, kafka_options
-from dualwrite.cli.failures import LEFT, UNUSABLE, exit_code, sentence
+from dualwrite.cli.failures import LEFT
 from dualwrite.cli.init_db import ddl, dialect_of
-from dualwrite.cli.output import duration, print_json, print_json_line, print_table
+from dualwrite.cli.output import duration, print_json, print_table
+from dualwrite.cli.rounds import in_rounds
 from spark_sink.commit_store import CommitStore
 from spark_sink.completion import Completion
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
@@ -185,27 +185,14 @@ def _round(recovery: SinkRecovery, *, apply: bool, as_json: bool) -> int:
 
 
 def _rounds(recovery: SinkRecovery, interval_s: float, *, apply: bool, as_json: bool) -> int:
-    """Until told to stop; the exit code is that of the last round."""
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-    code = 0
+    def run(
+        stopped: threading.Event, heard: Callable[[RecoveryReport], None], failed: Callable[[Exception], None]
+    ) -> None:
+        recovery.run(interval_s, apply=apply, stopped=stopped, heard=heard, failed=failed)
 
-    def heard(report: RecoveryReport) -> None:
-        nonlocal code
-        code = 0 if report.is_clean else LEFT
-        if as_json:
-            print_json_line(_report_document(report))
-        elif report.found or report.unseen:
-            _print_report(report)
-
-    def failed(error: Exception) -> None:
-        nonlocal code
-        code = max(exit_code(error), UNUSABLE)
-        click.echo(f"dualwrite spark recover: {sentence(error)}; the next round is in {interval_s:g} s", err=True)
-
-    recovery.run(interval_s, apply=apply, stopped=stopped, heard=heard, failed=failed)
-    return code
+    return in_rounds(
+        "dualwrite spark recover", run, interval_s, show=_print_report, document=_report_document, as_json=as_json
+    )
 
 
 def _print_report(report: RecoveryReport) -> None:

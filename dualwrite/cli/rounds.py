@@ -1,0 +1,61 @@
+"""Recovery in rounds, until it is told to stop: `dualwrite recover` and `dualwrite spark recover` with `--interval`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import click
+
+from dualwrite.cli.failures import LEFT, UNUSABLE, exit_code, sentence
+from dualwrite.cli.output import print_json_line
+
+
+class Report(Protocol):
+    """What one round met."""
+
+    @property
+    def found(self) -> tuple[Any, ...]: ...
+
+    @property
+    def unseen(self) -> tuple[str, ...]: ...
+
+    @property
+    def is_clean(self) -> bool: ...
+
+
+ReportT = TypeVar("ReportT", bound=Report)
+
+
+def in_rounds(
+    command: str,
+    run: Callable[[threading.Event, Callable[[ReportT], None], Callable[[Exception], None]], object],
+    interval_s: float,
+    *,
+    show: Callable[[ReportT], None],
+    document: Callable[[ReportT], Any],
+    as_json: bool,
+) -> int:
+    """Have `run(stopped, heard, failed)` go on until SIGINT or SIGTERM; the exit code is that of the last round."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    code = 0
+
+    def heard(report: ReportT) -> None:
+        nonlocal code
+        code = 0 if report.is_clean else LEFT
+        if as_json:
+            print_json_line(document(report))
+        elif report.found or report.unseen:
+            show(report)
+
+    def failed(error: Exception) -> None:
+        nonlocal code
+        code = max(exit_code(error), UNUSABLE)
+        click.echo(f"{command}: {sentence(error)}; the next round is in {interval_s:g} s", err=True)
+
+    run(stopped, heard, failed)
+    return code
