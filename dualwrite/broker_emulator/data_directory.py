@@ -1,7 +1,7 @@
 """A data directory: what a cluster keeps over restarts and crashes.
 
 ```
-metadata.journal                     cluster id, features, topics, leader epochs, producer ids handed out
+metadata.journal                     cluster id, features, topics, leader epochs, producer ids handed out, kept values
 <topic>-<partition>/<offset>.log     record batches, as Kafka lays them out (`log/disk_log.py`)
 .lock                                held by the process that uses the directory
 .clean-shutdown                      there while nobody does, if the last one left in order
@@ -15,9 +15,10 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dualwrite.broker_emulator import metadata_journal as journal
 from dualwrite.broker_emulator.config import Fsync
@@ -112,6 +113,12 @@ class DataDirectory:
 
     def features_finalized(self, features: FinalizedFeatures) -> None:
         self._journal.record(journal.features_finalized(features))
+
+    def kept(self, kind: str) -> Mapping[str, Any]:
+        return self._journal.kept.get(kind, {})
+
+    def keep(self, kind: str, key: str, value: Any) -> None:
+        self._journal.record(journal.kept(kind, key, value))
 
     def begin_flush(self) -> None:
         self._flusher.begin_round()

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from dualwrite.broker_emulator.log.durable_file import write_atomically
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.storage import FinalizedFeatures, StoredTopic
+from dualwrite.broker_emulator.storage import FinalizedFeatures, Kept, StoredTopic, keep_in
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _FORMAT = 1
 
 
 class MetadataJournal:
-    """Topics with ids, settings and leader epochs, the cluster's id and features, and the producer ids handed out."""
+    """Topics with ids, settings and leader epochs, the cluster's id and features, producer ids, kept values."""
 
     def __init__(self, path: Path, *, sync: bool) -> None:
         self._path = path
@@ -38,6 +38,7 @@ class MetadataJournal:
         self.next_producer_id: int | None = None
         self.finalized_features = FinalizedFeatures()
         self.topics: dict[str, StoredTopic] = {}
+        self.kept: Kept = {}
 
     def open(self) -> None:
         """Read what is there, and begin the file anew with it. Raises StorageError."""
@@ -81,6 +82,9 @@ class MetadataJournal:
             yield features_finalized(self.finalized_features)
         for topic in self.topics.values():
             yield topic_created(topic)
+        for kind, values in self.kept.items():
+            for key, value in values.items():
+                yield kept(kind, key, value)
 
     def _apply(self, change: dict[str, Any]) -> None:
         match change:
@@ -100,6 +104,8 @@ class MetadataJournal:
                 epochs = list(self.topics[name].leader_epochs)
                 epochs[partition] = leader_epoch
                 self.topics[name] = self.topics[name]._replace(leader_epochs=epochs)
+            case {"kept": kind, "key": key, "value": value}:
+                keep_in(self.kept, kind, key, value)
             case _:
                 raise StorageError(f"{self._path} holds a change that this broker does not know: {change}")
 
@@ -127,6 +133,11 @@ def leader_elected(topic: str, partition: int, leader_epoch: int) -> dict[str, A
 def producer_ids_allocated(next_producer_id: int) -> dict[str, Any]:
     """Every producer id below was handed out."""
     return {"next_producer_id": next_producer_id}
+
+
+def kept(kind: str, key: str, value: Any) -> dict[str, Any]:
+    """A value of `kind` is another one; None: there is none any more."""
+    return {"kept": kind, "key": key, "value": value}
 
 
 def features_finalized(features: FinalizedFeatures) -> dict[str, Any]:

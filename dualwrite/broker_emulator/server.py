@@ -26,6 +26,7 @@ from dualwrite.broker_emulator.api.registry import APIS, Api, Call, CloseConnect
 from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
 from dualwrite.broker_emulator.eager import begin, finish
 from dualwrite.broker_emulator.faults.service import serve_with_faults
+from dualwrite.broker_emulator.security.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.node import Node
@@ -56,6 +57,7 @@ class Connection(asyncio.Protocol):
         self.node = node
         self.client_id: str | None = None
         self.peer_host = ""
+        self.principal = ANONYMOUS
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._work: asyncio.Task[None] | None = None
@@ -191,7 +193,7 @@ class Connection(asyncio.Protocol):
             request, _ = message.read(frame, offset)
         except Exception as error:  # the codec raises many kinds, none of which means anything else
             raise MalformedFrameError(f"{api.schema_name} v{version} does not decode: {error!r}") from error
-        call = Call(api, version, request, message.new, self.node, self.client_id, self.peer_host)
+        call = Call(api, version, request, message.new, self.node, self.client_id, self.peer_host, self.principal)
         self._run(self._answer(call, message, correlation_id), api)
 
     def _refuse_version(self, api: Api, version: int, correlation_id: int) -> None:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.segment import LogStorage
+
+Kept: TypeAlias = dict[str, dict[str, Any]]
+"""JSON values by kind and key."""
+
+
+def keep_in(kept: Kept, kind: str, key: str, value: Any) -> None:
+    """Put a value in place of the one before; None removes it."""
+    if value is None:
+        kept.get(kind, {}).pop(key, None)
+    else:
+        kept.setdefault(kind, {})[key] = value
 
 
 class StoredTopic(NamedTuple):
@@ -73,6 +84,12 @@ class Storage(Protocol):
     def features_finalized(self, features: FinalizedFeatures) -> None:
         """Keep an update of the features."""
 
+    def kept(self, kind: str) -> Mapping[str, Any]:
+        """What is kept under `kind` (configs, access rules, quotas, users, ...): JSON values by key."""
+
+    def keep(self, kind: str, key: str, value: Any) -> None:
+        """Keep a JSON value in place of the one before; None forgets it."""
+
     def begin_flush(self) -> None:
         """Begin to bring to the disk what was appended; called at intervals."""
 
@@ -94,6 +111,7 @@ class MemoryOnly:
     def __init__(self, limit_bytes: int) -> None:
         self.cluster_id = uuid.uuid4().hex[:22]
         self._budget = MemoryBudget(limit_bytes)
+        self._kept: Kept = {}
 
     def topics(self) -> Sequence[StoredTopic]:
         return ()
@@ -115,6 +133,12 @@ class MemoryOnly:
 
     def features_finalized(self, features: FinalizedFeatures) -> None:
         pass
+
+    def kept(self, kind: str) -> Mapping[str, Any]:
+        return self._kept.get(kind, {})
+
+    def keep(self, kind: str, key: str, value: Any) -> None:
+        keep_in(self._kept, kind, key, value)
 
     def begin_flush(self) -> None:
         pass

@@ -19,7 +19,7 @@ from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.durable_file import write_atomically
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.metadata_journal import MetadataJournal, producer_ids_allocated
+from dualwrite.broker_emulator.metadata_journal import MetadataJournal, kept, producer_ids_allocated
 from dualwrite.broker_emulator.transactions.producer_ids import PRODUCER_ID_BLOCK_SIZE
 from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields, request_parts
 from tests.support.conditions import until
@@ -264,6 +264,21 @@ def test_the_journal_cut_at_any_byte_is_the_journal_of_its_whole_lines(tmp_path:
         again = MetadataJournal(path, sync=False)
         again.open()
         assert again.next_producer_id == 9000
+
+
+def test_kept_values_outlive_a_restart_until_they_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.journal"
+    journal = MetadataJournal(path, sync=False)
+    journal.open()
+    journal.record(kept("config", "topic:a", {"retention.ms": "1"}))
+    journal.record(kept("config", "topic:b", {}))
+    journal.record(kept("config", "topic:a", {"retention.ms": "2"}))
+    journal.record(kept("quota", "user:c", 7))
+    journal.record(kept("config", "topic:b", None))
+    for _ in range(2):  # the second start reads what the first has written anew
+        found = MetadataJournal(path, sync=False)
+        found.open()
+        assert found.kept == {"config": {"topic:a": {"retention.ms": "2"}}, "quota": {"user:c": 7}}
 
 
 def test_damage_within_the_journal_is_an_error(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from kio.serial import entity_reader
 from dualwrite.broker_emulator.api.request_bounds import bounds_check
 from dualwrite.broker_emulator.codec import builder, writer
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, AclOperation, ResourceType
+from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster import Cluster
@@ -99,6 +101,14 @@ class Call:
     node: Node
     client_id: str | None
     client_host: str = ""
+    principal: Principal = ANONYMOUS
+
+    def is_allowed(self, operation: AclOperation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        """Whether who asks may do that; everybody may where there is no access control."""
+        authorizer = self.node.cluster.authorizer
+        return authorizer is None or authorizer.is_allowed(
+            self.principal, self.client_host, operation, resource_type, name
+        )
 
     @property
     def cluster(self) -> Cluster:
