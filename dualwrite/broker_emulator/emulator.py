@@ -15,13 +15,14 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, Timer, VirtualClock
-from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, Cluster, Partition
+from dualwrite.broker_emulator.cluster import Cluster
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.groups.group import Group
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.log_maintenance import LogMaintenance
 from dualwrite.broker_emulator.node import Node
+from dualwrite.broker_emulator.operations import Operations
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
 from dualwrite.broker_emulator.server import Connection
 from dualwrite.broker_emulator.storage import MemoryOnly, Storage
@@ -123,6 +124,7 @@ class Emulator:
         self._storage: Storage | None = None
         self._is_recovered = False
         self._cluster: Cluster  # from start() on
+        self._operations: Operations
         self._reserved: list[socket.socket] = []
         self._timers: list[Timer] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -177,6 +179,7 @@ class Emulator:
     async def _start(self) -> None:
         self._storage = _open_storage(self._data_dir, self.config)
         cluster = self._cluster = Cluster(self.config, self.clock, self.faults, self._storage)
+        self._operations = Operations(cluster)
         for node_id in range(self._node_count):
             address = _reserve(self._host, self._port + node_id if self._port else 0)
             self._reserved.append(address)
@@ -274,7 +277,7 @@ class Emulator:
 
     def stop_node(self, node_id: int) -> None:
         """Stop a node in order: its partitions get other leaders first. Raises ValueError when it does not run."""
-        self._await(self._living_node(node_id).stop())
+        self._await(self._operations.living_node(node_id).stop())
 
     def crash_node(self, node_id: int) -> None:
         """End a node as SIGKILL does: nothing in work there is finished, and connections break.
@@ -282,14 +285,14 @@ class Emulator:
         Other nodes take over what it led; of a partition whose replication is held they have what was replicated.
         Raises ValueError when it does not run.
         """
-        self._call(lambda: self._living_node(node_id).crash())
+        self._call(lambda: self._operations.living_node(node_id).crash())
 
     def start_node(self, node_id: int) -> None:
         """Start a node again on its old port. It leads what nobody else can. Raises ValueError when it runs."""
         self._await(self._start_node(node_id))
 
     async def _start_node(self, node_id: int) -> None:
-        before = self._node(node_id)
+        before = self._operations.node(node_id)
         if before.is_alive:
             raise ValueError(f"node {node_id} runs already")
         node = await self._add_node(node_id, before.port)
@@ -306,79 +309,29 @@ class Emulator:
 
         Raises KeyError when there is no such partition, ValueError when the node does not run or has no copy.
         """
-        self._call(lambda: self._move_leader(self._partition(topic, partition), node_id))
+        self._call(lambda: self._operations.move_leader(self._operations.partition(topic, partition), node_id))
 
     def move_coordinator(self, node_id: int, *, transactional_id: str | None = None, group: str | None = None) -> None:
         """Let another node coordinate a transactional id or a group, and all others of the same internal partition."""
-        self._call(lambda: self._move_leader(self._coordinator_partition(transactional_id, group), node_id))
+        operations = self._operations
+        self._call(lambda: operations.move_leader(operations.coordinator_partition(transactional_id, group), node_id))
 
     def coordinator(self, *, transactional_id: str | None = None, group: str | None = None) -> int:
         """The node that coordinates a transactional id or a group; -1 when none that could is alive."""
-        return self._call(lambda: self._coordinator_partition(transactional_id, group).leader_id)
+        return self._call(lambda: self._operations.coordinator_partition(transactional_id, group).leader_id)
 
     def hold_replication(self, topic: str, partition: int = 0) -> HeldReplication:
         """Keep the followers of a partition from fetching, so that its high watermark stays where it is.
 
         Raises KeyError when there is no such partition, ValueError when it is held already.
         """
-        return HeldReplication(self._call, self._call(lambda: self._hold_replication(topic, partition)))
-
-    def _hold_replication(self, topic: str, index: int) -> PartitionLog:
-        log = self._partition(topic, index).log
-        if log.is_high_watermark_held:
-            raise ValueError(f"the replication of {topic}-{index} is held already")
-        log.hold_high_watermark()
-        return log
-
-    def _move_leader(self, partition: Partition, node_id: int) -> None:
-        if node_id not in partition.replicas:
-            raise ValueError(f"node {node_id} has no copy of {partition.name}")
-        self._living_node(node_id)
-        if partition.leader_id != node_id:
-            self._cluster.make_leader(partition, node_id)
-
-    def _coordinator_partition(self, transactional_id: str | None, group: str | None) -> Partition:
-        if (transactional_id is None) == (group is None):
-            raise ValueError("name a transactional id or a group")
-        if transactional_id is not None:
-            return self._cluster.transaction_partition(transactional_id)
-        assert group is not None
-        return self._partition(OFFSETS_TOPIC, self._cluster.group_partition(group))
-
-    def _partition(self, topic: str, index: int) -> Partition:
-        partition = self._cluster.partition(topic, index)
-        if partition is None:
-            raise KeyError(f"{topic}-{index}")
-        return partition
-
-    def _node(self, node_id: int) -> Node:
-        node = self._cluster.nodes.get(node_id)
-        if node is None:
-            raise ValueError(f"there is no node {node_id}")
-        return node
-
-    def _living_node(self, node_id: int) -> Node:
-        node = self._node(node_id)
-        if not node.is_alive:
-            raise ValueError(f"node {node_id} does not run")
-        return node
+        return HeldReplication(self._call, self._call(lambda: self._operations.hold_replication(topic, partition)))
 
     # clients
 
     def disconnect_clients(self, *, client_id: str | None = None) -> int:
         """Break connections abruptly: those of `client_id`, or all. Returns how many."""
-        return self._call(lambda: self._disconnect(client_id))
-
-    def _disconnect(self, client_id: str | None) -> int:
-        connections = [
-            connection
-            for node in self._cluster.nodes.values()
-            for connection in node.connections
-            if client_id is None or connection.client_id == client_id
-        ]
-        for connection in connections:
-            connection.abort()
-        return len(connections)
+        return self._call(lambda: self._operations.disconnect(client_id))
 
     def hold(self, point: PausePoint, match: Match | None = None) -> HeldPoint:
         """Hold everybody who reaches `point` with a context that `match` accepts, until released."""
@@ -393,38 +346,18 @@ class Emulator:
 
     def transactions(self) -> list[TransactionDescription]:
         """Every transactional id the cluster knows, described as DescribeTransactions would, by id."""
-        return self._call(self._describe_transactions)
-
-    def _describe_transactions(self) -> list[TransactionDescription]:
-        return sorted(
-            (
-                node.transactions.describe(listing.transactional_id)
-                for node in self._cluster.nodes.values()
-                for listing in node.transactions.list().transactions
-            ),
-            key=lambda description: description.transactional_id,
-        )
+        return self._call(self._operations.transactions)
 
     def groups(self) -> list[Group]:
         """Every consumer group the cluster knows, with its members and their assignments, by id."""
-        return self._call(
-            lambda: sorted(
-                (
-                    group
-                    for node in self._cluster.living_nodes
-                    for shard in node.groups.shards()
-                    for group in shard.groups.values()
-                ),
-                key=lambda group: group.group_id,
-            )
-        )
+        return self._call(self._operations.groups)
 
     def log(self, topic: str, partition: int = 0) -> LogSnapshot:
         """A partition as it is now. Raises KeyError when there is none."""
         return self._call(lambda: self._snapshot(topic, partition))
 
     def _snapshot(self, topic: str, index: int) -> LogSnapshot:
-        partition = self._partition(topic, index)
+        partition = self._operations.partition(topic, index)
         log = partition.log
         return LogSnapshot(
             log.log_start_offset,

@@ -1,0 +1,109 @@
+"""What a test does to a cluster, from Python (`Emulator`) or over HTTP (`control`); in the emulator's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, Cluster, Partition
+from dualwrite.broker_emulator.groups.group import Group
+from dualwrite.broker_emulator.log.partition_log import PartitionLog
+from dualwrite.broker_emulator.node import Node
+from dualwrite.broker_emulator.server import Connection
+from dualwrite.broker_emulator.transactions.results import TransactionDescription
+
+
+class Operations:
+    """Takes what its caller names, and raises a sentence about what is not there or cannot be."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    # nodes
+
+    def node(self, node_id: int) -> Node:
+        """Raises ValueError where there is no such node."""
+        node = self._cluster.nodes.get(node_id)
+        if node is None:
+            raise ValueError(f"there is no node {node_id}")
+        return node
+
+    def living_node(self, node_id: int) -> Node:
+        """Raises ValueError where no such node runs."""
+        node = self.node(node_id)
+        if not node.is_alive:
+            raise ValueError(f"node {node_id} does not run")
+        return node
+
+    # partitions and who leads them
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """Raises KeyError where there is no such partition."""
+        partition = self._cluster.partition(topic, index)
+        if partition is None:
+            raise KeyError(f"{topic}-{index}")
+        return partition
+
+    def move_leader(self, partition: Partition, node_id: int) -> None:
+        """Let another node lead. Raises ValueError where it does not run or has no copy."""
+        if node_id not in partition.replicas:
+            raise ValueError(f"node {node_id} has no copy of {partition.name}")
+        self.living_node(node_id)
+        if partition.leader_id != node_id:
+            self._cluster.make_leader(partition, node_id)
+
+    def coordinator_partition(self, transactional_id: str | None, group: str | None) -> Partition:
+        """Where a transactional id or a group belongs to. Raises ValueError unless one of them is named."""
+        if (transactional_id is None) == (group is None):
+            raise ValueError("name a transactional id or a group")
+        if transactional_id is not None:
+            return self._cluster.transaction_partition(transactional_id)
+        assert group is not None
+        return self.partition(OFFSETS_TOPIC, self._cluster.group_partition(group))
+
+    def hold_replication(self, topic: str, index: int) -> PartitionLog:
+        """Keep followers from fetching. Raises KeyError where there is nothing to hold, ValueError where it is held."""
+        log = self.partition(topic, index).log
+        if log.is_high_watermark_held:
+            raise ValueError(f"the replication of {topic}-{index} is held already")
+        log.hold_high_watermark()
+        return log
+
+    # clients
+
+    def connections(self, client_id: str | None = None) -> list[Connection]:
+        """Those of a client, or all."""
+        return [
+            connection
+            for node in self._cluster.nodes.values()
+            for connection in node.connections
+            if client_id is None or connection.client_id == client_id
+        ]
+
+    def disconnect(self, client_id: str | None = None) -> int:
+        """Break connections abruptly: those of a client, or all. Gives how many."""
+        connections = self.connections(client_id)
+        for connection in connections:
+            connection.abort()
+        return len(connections)
+
+    # what coordinators know
+
+    def transactions(self) -> list[TransactionDescription]:
+        """Every transactional id, by id."""
+        return sorted(
+            (
+                node.transactions.describe(listing.transactional_id)
+                for node in self._cluster.nodes.values()
+                for listing in node.transactions.list().transactions
+            ),
+            key=lambda description: description.transactional_id,
+        )
+
+    def groups(self) -> list[Group]:
+        """Every consumer group, by id."""
+        return sorted(self._groups(), key=lambda group: group.group_id)
+
+    def _groups(self) -> Iterator[Group]:
+        for node in self._cluster.living_nodes:
+            for shard in node.groups.shards():
+                yield from shard.groups.values()
