@@ -393,10 +393,10 @@ PROVED_ELSEWHERE: Mapping[str, str] = {
     ),
     "Fetch / out of range is 1": f"{_API}/test_fetch.py::test_offsets_out_of_range",
     "ListOffsets / the greatest timestamp": (
-        "tests/interop/test_wire_refusals.py::test_offset_of_the_greatest_timestamp"
+        "tests/interop/raw_wire/test_refusals.py::test_offset_of_the_greatest_timestamp"
     ),
     "Produce / a partition gets exactly one batch": (
-        "tests/interop/test_wire_refusals.py::test_two_batches_in_one_partition"
+        "tests/interop/raw_wire/test_refusals.py::test_two_batches_in_one_partition"
     ),
     "ListOffsets / latest after an election, before the high watermark has caught up: 78, below v5 5": (
         f"{_NODES}/test_replication.py::test_a_leader_that_comes_back_alone_has_everything"

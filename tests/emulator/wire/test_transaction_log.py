@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, KAFKA_4_3, KIP_939, LAST, World
-from tests.interop.test_wire_transaction_log import _Reader
+from tests.interop.raw_wire.test_transaction_log import _Reader
 from tests.interop.wire import Code
 
 rule = pytest.mark.rule

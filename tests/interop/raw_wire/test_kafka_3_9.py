@@ -13,9 +13,8 @@ import pytest
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.apache_kafka import ApacheKafka
-
-from .conftest import RELEASED, TIMEOUT_SCAN_MS, Broker, start
-from .wire import GROUP, NOBODY, Code, ConnectionClosedError, End, Identity, Init, Produced, Wire, wait_for
+from tests.interop.conftest import RELEASED, TIMEOUT_SCAN_MS, Broker, start
+from tests.interop.wire import GROUP, NOBODY, Code, ConnectionClosedError, End, Identity, Init, Produced, Wire, wait_for
 
 COMMIT, ABORT = True, False
 NONE = Code.NONE

@@ -9,8 +9,8 @@ import struct
 
 import pytest
 
-from .conftest import Broker
-from .wire import NOBODY, READ_COMMITTED, ActiveProducer, Code, ConnectionClosedError, Identity, Wire
+from tests.interop.conftest import Broker
+from tests.interop.wire import NOBODY, READ_COMMITTED, ActiveProducer, Code, ConnectionClosedError, Identity, Wire
 
 # What the emulator has to offer at least, up to the version that the real broker offers.
 TRANSACTION_APIS = {0: 12, 22: 6, 24: 5, 25: 4, 26: 5, 28: 5, 61: 0, 65: 0, 66: 2}

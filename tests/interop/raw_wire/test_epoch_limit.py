@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .conftest import Broker
-from .wire import NOBODY, Code, End, Init, Wire, wait_for
+from tests.interop.conftest import Broker
+from tests.interop.wire import NOBODY, Code, End, Init, Wire, wait_for
 
 
 def test_commit_at_the_last_epoch_changes_the_producer_id(wire: Wire, transactional_id: str, topic: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Broker
-from .wire import NOBODY, Code, End, Identity, Produced, Wire, wait_for
+from tests.interop.conftest import Broker
+from tests.interop.wire import NOBODY, Code, End, Identity, Produced, Wire, wait_for
 
 COMMIT, ABORT = True, False
 

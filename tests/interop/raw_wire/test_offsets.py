@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .wire import GROUP, Code, Identity, Wire
+from tests.interop.wire import GROUP, Code, Identity, Wire
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from .conftest import Broker
-from .wire import Code, Identity, Wire, wait_for
+from tests.interop.conftest import Broker
+from tests.interop.wire import Code, Identity, Wire, wait_for
 
 TOPIC = "__transaction_state"
 PARTITIONS = 5

@@ -14,7 +14,7 @@ from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchReques
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer.produce import ProduceRequest
 
-from .wire import GROUP, NOBODY, READ_COMMITTED, TRANSACTION, Code, Identity, Produced, Wire, record_batch
+from tests.interop.wire import GROUP, NOBODY, READ_COMMITTED, TRANSACTION, Code, Identity, Produced, Wire, record_batch
 
 MAX_TIMESTAMP = -3
 ATTRIBUTES_OFFSET, CRC_OFFSET, MAGIC_OFFSET = 21, 17, 16

@@ -9,9 +9,8 @@ import pytest
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.api.test_delete_records import HIGH_WATERMARK, create_compacted, delete
 from tests.emulator.api.test_leader_epochs import end_of_epoch
-
-from .conftest import Broker
-from .wire import Code, Wire, wait_for
+from tests.interop.conftest import Broker
+from tests.interop.wire import Code, Wire, wait_for
 
 _NOT_YET = Code.UNKNOWN_TOPIC_OR_PARTITION
 """What a broker says until it has heard from the controller."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .wire import (
+from tests.interop.wire import (
     EARLIEST,
     NOBODY,
     READ_COMMITTED,

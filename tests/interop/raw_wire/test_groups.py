@@ -24,9 +24,8 @@ from tests.emulator.api.test_groups import (
     sync,
 )
 from tests.emulator.api.test_offsets import commit
-
-from .conftest import Broker
-from .wire import GROUP, Code, Wire
+from tests.interop.conftest import Broker
+from tests.interop.wire import GROUP, Code, Wire
 
 OFFSETS_PARTITIONS = 5
 NO_SUCH_MEMBER: dict[str, Any] = {"member_id": "nobody", "generation_id_or_member_epoch": 1}
