@@ -19,6 +19,7 @@ from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.pause_points import PausePoints
 from dualwrite.broker_emulator.security.acl import Authorizer
+from dualwrite.broker_emulator.security.authorizer import authorizer_for
 from dualwrite.broker_emulator.storage import FinalizedFeatures, MemoryOnly, Storage, StoredTopic
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks
@@ -100,7 +101,7 @@ class Cluster:
         self.clock = clock
         self.faults = faults
         self.pause_points = PausePoints(faults)
-        self.authorizer: Authorizer | None = None
+        self.authorizer: Authorizer | None = authorizer_for(self.config, self.storage)
         """None: everybody may do everything."""
         self.closings = ClosingLog(logging.getLogger(__name__))
         self.cluster_id = self.storage.cluster_id

@@ -69,6 +69,11 @@ class BrokerConfig:
     transaction_partition_verification_enable: bool = True
     add_partitions_to_txn_retry_backoff_ms: int = 20
     add_partitions_to_txn_retry_backoff_max_ms: int = 100
+    authorizer_class_name: str = ""
+    """Kafka's StandardAuthorizer by its full name, or nothing: then everybody may do everything."""
+    super_users: str = ""
+    """Principals that no rule concerns, as in `User:alice;User:bob`."""
+    allow_everyone_if_no_acl_found: bool = False
     memory_limit_bytes: int = 1 << 30
     """Not a setting of Kafka: what all records may take that are kept in memory; beyond that, they are refused."""
     fsync: Fsync = Fsync.INTERVAL

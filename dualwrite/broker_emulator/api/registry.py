@@ -22,7 +22,7 @@ from kio.serial import entity_reader
 from dualwrite.broker_emulator.api.request_bounds import bounds_check
 from dualwrite.broker_emulator.codec import builder, writer
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
-from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, AclOperation, ResourceType
+from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, ResourceType
 from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
@@ -103,11 +103,36 @@ class Call:
     client_host: str = ""
     principal: Principal = ANONYMOUS
 
-    def is_allowed(self, operation: AclOperation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> bool:
-        """Whether who asks may do that; everybody may where there is no access control."""
+    def is_allowed(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+        *,
+        is_logged: bool = True,
+    ) -> bool:
+        """Whether who asks may do that; everybody may where there is no access control.
+
+        `is_logged`: a refusal is worth a line in the log, because this very resource was asked for.
+        """
         authorizer = self.node.cluster.authorizer
         return authorizer is None or authorizer.is_allowed(
-            self.principal, self.client_host, operation, resource_type, name
+            self.principal, self.client_host, operation, resource_type, name, is_logged=is_logged
+        )
+
+    def is_allowed_on_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Whether there may be a resource of that type with which who asks may do that (KIP-679)."""
+        authorizer = self.node.cluster.authorizer
+        return authorizer is None or authorizer.is_allowed_on_any(
+            self.principal, self.client_host, operation, resource_type
+        )
+
+    def authorized_operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """What who asks may do with a resource, a bit for each operation (KIP-430)."""
+        return sum(
+            1 << operation
+            for operation in SUPPORTED_OPERATIONS[resource_type]
+            if self.is_allowed(operation, resource_type, name, is_logged=False)
         )
 
     @property

@@ -1,1 +1,1 @@
-"""Access control, SASL and TLS of the emulator (not built yet)."""
+"""Who comes in, and what he may do: listeners, TLS, SASL, access control."""

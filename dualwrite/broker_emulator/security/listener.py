@@ -1,0 +1,101 @@
+"""Where a broker listens, how what comes in there is secured, and what clients are told of it (KIP-103)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+from dualwrite.broker_emulator.security.sasl.settings import Sasl
+from dualwrite.broker_emulator.security.tls import Tls
+
+MAX_PORT = 65535
+_UNROUTABLE = ("0.0.0.0", "::")
+
+
+class SecurityProtocol(StrEnum):
+    """Kafka's names for whether a listener has TLS, and whether clients log in."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+    @classmethod
+    def of(cls, *, tls: bool, sasl: bool) -> Self:
+        """The protocol with these parts."""
+        return cls(("SASL_" if sasl else "") + ("SSL" if tls else "PLAINTEXT") if sasl or tls else "PLAINTEXT")
+
+
+class Endpoint(NamedTuple):
+    """The address of a broker, as clients are told it."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One listener, which every node has: node n takes `port` + n, or a free port where `port` is 0.
+
+    `tls` and `sasl` say how it is secured, and so its security protocol; neither of them: PLAINTEXT. Clients are told
+    the advertised host and port (+ n, too) instead of the host and port that are bound, where those are given. An empty
+    host listens on every interface. Raises ValueError for what cannot be listened on or told to clients.
+    """
+
+    name: str = "PLAINTEXT"
+    host: str = "127.0.0.1"
+    port: int = 0
+    tls: Tls | None = None
+    sasl: Sasl | None = None
+    advertised_host: str | None = None
+    advertised_port: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a listener needs a name")
+        for port in (self.port, self.advertised_port or 0):
+            if not 0 <= port <= MAX_PORT:
+                raise ValueError(f"listener {self.name}: a port is a number from 0 to {MAX_PORT}, not {port}")
+
+    @property
+    def protocol(self) -> SecurityProtocol:
+        """How it is secured."""
+        return SecurityProtocol.of(tls=self.tls is not None, sasl=self.sasl is not None)
+
+    def port_of(self, node_id: int) -> int:
+        """What a node binds; 0: any free port."""
+        return self.port + node_id if self.port else 0
+
+    def advertised(self, node_id: int, bound_port: int) -> Endpoint:
+        """What clients are told of a node whose listener is bound to `bound_port`."""
+        port = self.advertised_port + node_id if self.advertised_port else bound_port
+        return Endpoint(self.advertised_host or self.host, port)
+
+
+def check_together(listeners: list[Listener], nodes: int) -> None:
+    """Raise ValueError where one node could not have all of these listeners, or the nodes not all of their ports."""
+    names = [listener.name for listener in listeners]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"a node takes one listener or more, each of another name, not {', '.join(names) or 'none'}")
+    taken: dict[int, str] = {}
+    for listener in listeners:
+        for port in {listener.port_of(node_id) for node_id in range(nodes)} - {0}:
+            if port > MAX_PORT:
+                raise ValueError(
+                    f"listener {listener.name}: {nodes} nodes from port {listener.port} on need ports beyond {MAX_PORT}"
+                )
+            other = taken.setdefault(port, listener.name)
+            if other != listener.name:
+                raise ValueError(
+                    f"the listeners {other} and {listener.name} both need port {port}: each of {nodes} nodes takes the "
+                    "port that follows, so leave so many between two listeners"
+                )

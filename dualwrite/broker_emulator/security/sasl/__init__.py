@@ -1,0 +1,1 @@
+"""The server's side of SASL's mechanisms, without a socket: tokens in, tokens out (RFC 4422)."""
