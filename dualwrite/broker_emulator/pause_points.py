@@ -7,6 +7,7 @@ fault tests use the same names.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,25 +42,42 @@ Match = Callable[[Mapping[str, Any]], bool]
 class Hold:
     """One held point; made by `PausePoints.hold`, ended by `release`."""
 
+    hold_id: int
     point: PausePoint
     match: Match
+    ended: Callable[[Hold], None]
+    """Called by `release`."""
     hits: int = 0
+    waiting: int = 0
+    """How many wait here at this moment."""
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def release(self) -> None:
-        """Let everything go that waits here, now and later."""
+        """Let everything go that waits here, now and later; harmless when that is done."""
         self.released.set()
+        self.ended(self)
+
+    async def wait(self) -> None:
+        """Wait until released."""
+        self.hits += 1
+        self.waiting += 1
+        self.reached.set()
+        try:
+            await self.released.wait()
+        finally:
+            self.waiting -= 1
 
 
 class PausePoints:
     """The holds of one emulator, and the faults that mean its points. Must be used inside the emulator's loop."""
 
-    __slots__ = ("_faults", "_holds", "_lock", "active")
+    __slots__ = ("_faults", "_hold_ids", "_holds", "_lock", "active")
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.active = False
         """Whether anything may happen at a point; callers skip `reach` when not."""
+        self._hold_ids = itertools.count(1)
         self._holds: list[Hold] = []
         self._faults = faults
         self._lock = threading.Lock()  # faults change in any thread, and the last look must be the one that counts
@@ -73,20 +91,25 @@ class PausePoints:
 
     def hold(self, point: PausePoint, match: Match | None = None) -> Hold:
         """Hold `point` for contexts that `match` accepts (all, when None) until released."""
-        hold = Hold(point, match or (lambda context: True))
+        hold = Hold(next(self._hold_ids), point, match or (lambda context: True), self._ended)
         self._holds.append(hold)
         self._look()
         return hold
+
+    def _ended(self, hold: Hold) -> None:
+        if hold in self._holds:
+            self._holds.remove(hold)
+            self._look()
+
+    @property
+    def holds(self) -> list[Hold]:
+        """Those that were not released, in the order in which they were made."""
+        return list(self._holds)
 
     async def reach(self, point: PausePoint, **context: Any) -> None:
         """Wait while `point` is held for `context` (transactional_id, producer_id, topic, partition, ...)."""
         for hold in list(self._holds):
             if hold.point is point and not hold.released.is_set() and hold.match(context):
-                hold.hits += 1
-                hold.reached.set()
-                await hold.released.wait()
-                if hold in self._holds:
-                    self._holds.remove(hold)
-                    self._look()
+                await hold.wait()
         if self._faults is not None and self._faults.meets_points:
             await self._faults.pass_point(point, context)

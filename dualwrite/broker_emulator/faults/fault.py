@@ -7,6 +7,7 @@ per request.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -91,8 +92,9 @@ class Fault:
 class FaultHandle:
     """A fault in place."""
 
-    def __init__(self, faults: Faults, fault: Fault) -> None:
+    def __init__(self, faults: Faults, fault: Fault, fault_id: int) -> None:
         self.fault = fault
+        self.fault_id = fault_id
         self.gate = Gate()
         self.pair: ReorderedPair | None = None
         """The pair of `Reorder` whose second request is awaited."""
@@ -102,6 +104,7 @@ class FaultHandle:
         self._hits = 0
         self._held = 0
         self._unsent: list[Any] = []
+        self._watching: list[asyncio.Future[None]] = []
 
     # for tests
 
@@ -159,8 +162,23 @@ class FaultHandle:
             if self._seen <= self.fault.skip or self.is_spent:
                 return False
             self._hits += 1
-            self._changed.notify_all()
+            self._tell()
         return True
+
+    def _tell(self) -> None:
+        """Wake up whoever waits for a count, in other threads and in the loop."""
+        self._changed.notify_all()
+        watching, self._watching = self._watching, []
+        for future in watching:
+            if not future.done():
+                future.set_result(None)
+
+    async def until(self, is_reached: Callable[[], bool]) -> None:
+        """Wait until `is_reached`, which is asked again whenever one of the counts has changed."""
+        while not is_reached():
+            changed = asyncio.get_running_loop().create_future()
+            self._watching.append(changed)
+            await changed
 
     @property
     def is_spent(self) -> bool:
@@ -180,13 +198,14 @@ class FaultHandle:
     def _count_held(self, change: int) -> None:
         with self._changed:
             self._held += change
-            self._changed.notify_all()
+            self._tell()
+        self._faults.is_holding(self, self._held > 0)
 
     def keep_unsent(self, response: Any) -> None:
         """Remember a response that goes to nobody."""
         with self._changed:
             self._unsent.append(response)
-            self._changed.notify_all()
+            self._tell()
 
 
 class ReorderedPair:
@@ -222,7 +241,9 @@ class Faults:
         self.points_changed: Callable[[], None] = _nobody_to_tell
         """Called in any thread when `meets_points` may have changed. Set by the pause points."""
         self._lock = threading.Lock()
+        self._fault_ids = itertools.count(1)
         self._handles: tuple[FaultHandle, ...] = ()
+        self._holding: dict[FaultHandle, None] = {}
         self._late: tuple[LateCopy, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -232,10 +253,24 @@ class Faults:
         Raises ValueError for a selector or an action that can never mean anything, such as a misspelled API.
         """
         check(fault)
-        handle = FaultHandle(self, fault)
         with self._lock:
+            handle = FaultHandle(self, fault, next(self._fault_ids))
             self._set(handles=(*self._handles, handle))
         return handle
+
+    @property
+    def live(self) -> list[FaultHandle]:
+        """The faults that are in place, and those that are used up and still hold something, as they were added."""
+        with self._lock:
+            return sorted({*self._handles, *self._holding}, key=lambda handle: handle.fault_id)
+
+    def is_holding(self, handle: FaultHandle, is_holding: bool) -> None:
+        """Whether something waits for the handle's release."""
+        with self._lock:
+            if is_holding:
+                self._holding[handle] = None
+            else:
+                self._holding.pop(handle, None)
 
     def remove(self, handle: FaultHandle) -> None:
         """Take `handle`'s fault away, without letting go what it holds (`FaultHandle.remove` does both)."""
@@ -244,7 +279,7 @@ class Faults:
 
     def clear(self) -> None:
         """Take every fault away and let everything go."""
-        for handle in self._handles:
+        for handle in self.live:
             handle.remove()
 
     def _set(self, *, handles: tuple[FaultHandle, ...] | None = None, late: tuple[LateCopy, ...] | None = None) -> None:
