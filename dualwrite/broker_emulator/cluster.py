@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from dualwrite.broker_emulator.clock import Clock
@@ -18,6 +19,7 @@ from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig, p
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.pause_points import PausePoints
+from dualwrite.broker_emulator.reassignment import finish_if_possible
 from dualwrite.broker_emulator.security.acl import Authorizer
 from dualwrite.broker_emulator.security.authorizer import authorizer_for
 from dualwrite.broker_emulator.storage import FinalizedFeatures, MemoryOnly, Storage, StoredTopic
@@ -55,13 +57,22 @@ class Partition:
     """NO_LEADER while no node with a copy is alive."""
     log: PartitionLog
     replicas: Sequence[int]
-    """Nodes with a copy, in the order in which they are preferred as leader."""
+    """Nodes with a copy or about to have one, in the order in which they are preferred as leader."""
     last_leader_id: int = NO_LEADER
     """The node that has what was not replicated when nobody leads."""
+    adding: Sequence[int] = ()
+    """Replicas of a reassignment under way that do not have everything yet."""
+    removing: Sequence[int] = ()
+    """Replicas that a reassignment under way will take away."""
 
     @property
     def name(self) -> TopicPartition:
         return TopicPartition(self.topic.name, self.index)
+
+    @property
+    def complete_replicas(self) -> list[int]:
+        """Those that have everything, and so may lead."""
+        return [node_id for node_id in self.replicas if node_id not in self.adding]
 
     def is_led_by(self, node_id: int, leader_epoch: int) -> bool:
         """Whether `node_id` still leads as it did when the epoch was `leader_epoch`."""
@@ -163,10 +174,17 @@ class Cluster:
                 "does not support: start it with the profile that it was used with"
             )
         for kept in self.storage.topics():
-            assignments = self._assign(len(kept.leader_epochs), len(self.nodes))
             self._add_topic(
-                Topic(kept.name, kept.topic_id, configs=dict(kept.configs)), assignments, kept.leader_epochs
+                Topic(kept.name, kept.topic_id, configs=dict(kept.configs)),
+                self._kept_assignments(kept),
+                kept.leader_epochs,
             )
+
+    def _kept_assignments(self, kept: StoredTopic) -> list[Sequence[int]]:
+        """Where the copies were, as far as there are those nodes; anew for a partition of which none is left."""
+        fresh = self._assign(len(kept.leader_epochs), len(self.nodes))
+        known = [[node_id for node_id in replicas if node_id in self.nodes] for replicas in kept.replicas]
+        return [replicas or anew for replicas, anew in zip_longest(known, fresh)]
 
     def create_topic(
         self,
@@ -190,29 +208,49 @@ class Cluster:
         topic = Topic(name, uuid.uuid4(), configs=dict(configs or {}))
         self._log_config(topic)  # before anything is kept: it raises where a config is wrong
         leader_epochs = [0] * len(assignments)
-        self.storage.topic_created(StoredTopic(name, topic.topic_id, topic.configs, leader_epochs))
+        self.storage.topic_created(StoredTopic(name, topic.topic_id, topic.configs, leader_epochs, assignments))
         self._add_topic(topic, assignments, leader_epochs)
         return topic
 
-    def _add_topic(self, topic: Topic, assignments: Sequence[Sequence[int]], leader_epochs: Sequence[int]) -> None:
+    def create_partitions(self, topic: Topic, assignments: Sequence[Sequence[int]]) -> None:
+        """Add partitions to a topic, one for each assignment. Raises StorageError when that cannot be kept."""
+        self.storage.partitions_created(topic.name, assignments)
+        self._add_partitions(topic, assignments, [0] * len(assignments))
+
+    def assign_more(self, topic: Topic, partitions: int) -> list[list[int]]:
+        """Where the copies of new partitions of a topic would go: leaders go on round the living nodes.
+
+        Raises ValueError where there are fewer nodes than the topic has copies.
+        """
+        last = topic.partitions[-1].replicas[0]
         living = [node.node_id for node in self.living_nodes]
-        for index, (replicas, leader_epoch) in enumerate(zip(assignments, leader_epochs, strict=True)):
-            leader_id = elect(replicas, living)
-            log = self._new_log(topic, index, leader_epoch)
-            topic.partitions.append(Partition(topic, index, leader_id, log, replicas, leader_id))
+        first = living.index(last) + 1 if last in living else 0
+        return self._assign(partitions, len(topic.partitions[0].replicas), first)
+
+    def _add_topic(self, topic: Topic, assignments: Sequence[Sequence[int]], leader_epochs: Sequence[int]) -> None:
+        self._add_partitions(topic, assignments, leader_epochs)
         self._first_leader += 0 if topic.is_internal else 1
         self.topics[topic.name] = topic
         self._topics_by_id[topic.topic_id] = topic
 
-    def _assign(self, partitions: int, replication_factor: int) -> list[list[int]]:
+    def _add_partitions(self, topic: Topic, assignments: Sequence[Sequence[int]], leader_epochs: Sequence[int]) -> None:
+        living = [node.node_id for node in self.living_nodes]
+        for replicas, leader_epoch in zip(assignments, leader_epochs, strict=True):
+            index = len(topic.partitions)
+            leader_id = elect(replicas, living)
+            log = self._new_log(topic, index, leader_epoch)
+            topic.partitions.append(Partition(topic, index, leader_id, log, replicas, leader_id))
+
+    def _assign(self, partitions: int, replication_factor: int, first_leader: int | None = None) -> list[list[int]]:
         """Leaders go round the living nodes, each partition's copies round all of them."""
+        begin = self._first_leader if first_leader is None else first_leader
         if not 1 <= replication_factor <= len(self.nodes):
             raise ValueError(f"{replication_factor} replicas on {len(self.nodes)} nodes")
         every = sorted(self.nodes)
         leaders = [node.node_id for node in self.living_nodes] or every
         assigned = []
         for index in range(partitions):
-            first = every.index(leaders[(self._first_leader + index) % len(leaders)])
+            first = every.index(leaders[(begin + index) % len(leaders)])
             assigned.append([*every[first:], *every[:first]][:replication_factor])
         return assigned
 
@@ -305,13 +343,19 @@ class Cluster:
         candidates = [node.node_id for node in self.living_nodes if node is not leaving]
         for partition in self.partitions():
             if partition.leader_id == leaving.node_id:
-                self.make_leader(partition, elect(partition.replicas, candidates))
+                self.make_leader(partition, elect(partition.complete_replicas, candidates))
 
     def lead_orphans(self, arrived: Node) -> None:
         """Let a node that has just started lead what nobody else can."""
         for partition in self.partitions():
-            if partition.leader_id == NO_LEADER and arrived.node_id in partition.replicas:
+            if partition.leader_id == NO_LEADER and arrived.node_id in partition.complete_replicas:
                 self.make_leader(partition, arrived.node_id)
+            finish_if_possible(self, partition)
+
+    def electable(self, partition: Partition, preferred: int) -> int:
+        """`preferred` where it may lead; otherwise the first replica that lives, NO_LEADER when none does."""
+        living = [node.node_id for node in self.living_nodes]
+        return elect([preferred] * (preferred in partition.complete_replicas) + partition.complete_replicas, living)
 
     def finalize_features(self, transaction_version: int | None) -> None:
         """Set the finalized level of `transaction.version` (None: leave it); every update moves the features' epoch.

@@ -105,6 +105,12 @@ class DataDirectory:
     def topic_deleted(self, name: str) -> None:
         self._journal.record(journal.topic_deleted(name))
 
+    def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+        self._journal.record(journal.partitions_created(topic, replicas))
+
+    def replicas_assigned(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        self._journal.record(journal.replicas_assigned(topic, partition, replicas))
+
     def leader_elected(self, topic: str, partition: int, leader_epoch: int) -> None:
         self._journal.record(journal.leader_elected(topic, partition, leader_epoch))
 

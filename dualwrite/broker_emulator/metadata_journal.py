@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,12 @@ class MetadataJournal:
             case {"features_epoch": epoch, "transaction_version": level}:
                 self.finalized_features = FinalizedFeatures(epoch, level)
             case {"created": name, "id": topic_id, "configs": configs, "leader_epochs": leader_epochs}:
-                self.topics[name] = StoredTopic(name, uuid.UUID(topic_id), configs, leader_epochs)
+                replicas = change.get("replicas", [])
+                self.topics[name] = StoredTopic(name, uuid.UUID(topic_id), configs, leader_epochs, replicas)
+            case {"extended": name, "replicas": replicas}:
+                self.topics[name] = _with_partitions(self.topics[name], replicas)
+            case {"assigned": name, "partition": partition, "replicas": replicas}:
+                self.topics[name] = _with_replicas(self.topics[name], partition, replicas)
             case {"deleted": name}:
                 self.topics.pop(name, None)
             case {"elected": name, "partition": partition, "leader_epoch": leader_epoch}:
@@ -117,12 +122,23 @@ def topic_created(topic: StoredTopic) -> dict[str, Any]:
         "id": str(topic.topic_id),
         "configs": dict(topic.configs),
         "leader_epochs": list(topic.leader_epochs),
+        "replicas": [list(replicas) for replicas in topic.replicas],
     }
 
 
 def topic_deleted(name: str) -> dict[str, Any]:
     """A topic was deleted."""
     return {"deleted": name}
+
+
+def partitions_created(topic: str, replicas: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """A topic has more partitions, with copies on these nodes."""
+    return {"extended": topic, "replicas": [list(nodes) for nodes in replicas]}
+
+
+def replicas_assigned(topic: str, partition: int, replicas: Sequence[int]) -> dict[str, Any]:
+    """The copies of a partition are on these nodes."""
+    return {"assigned": topic, "partition": partition, "replicas": list(replicas)}
 
 
 def leader_elected(topic: str, partition: int, leader_epoch: int) -> dict[str, Any]:
@@ -148,6 +164,22 @@ def features_finalized(features: FinalizedFeatures) -> dict[str, Any]:
 def _after_restart(topic: StoredTopic) -> StoredTopic:
     """A start is an election: nobody may take what is said from now on for something said before."""
     return topic._replace(leader_epochs=[epoch + 1 for epoch in topic.leader_epochs])
+
+
+def _with_partitions(topic: StoredTopic, replicas: Sequence[Sequence[int]]) -> StoredTopic:
+    epochs = [*topic.leader_epochs, *[0] * len(replicas)]
+    return topic._replace(leader_epochs=epochs, replicas=[*_replicas_of_each(topic), *replicas])
+
+
+def _with_replicas(topic: StoredTopic, partition: int, replicas: Sequence[int]) -> StoredTopic:
+    every = _replicas_of_each(topic)
+    every[partition] = replicas
+    return topic._replace(replicas=every)
+
+
+def _replicas_of_each(topic: StoredTopic) -> list[Sequence[int]]:
+    """One entry for each partition, empty where the journal is from before copies were written down."""
+    return list(topic.replicas) or [() for _ in topic.leader_epochs]
 
 
 def _line(change: dict[str, Any]) -> bytes:

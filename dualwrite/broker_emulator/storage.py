@@ -29,6 +29,8 @@ class StoredTopic(NamedTuple):
     configs: Mapping[str, str | None]
     leader_epochs: Sequence[int]
     """Of each partition, from now on: a start is an election."""
+    replicas: Sequence[Sequence[int]] = ()
+    """The nodes with a copy of each partition; nothing in journals of before they could change."""
 
 
 class FinalizedFeatures(NamedTuple):
@@ -74,6 +76,12 @@ class Storage(Protocol):
 
     def topic_deleted(self, name: str) -> None:
         """Forget a topic; its logs are destroyed afterwards."""
+
+    def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+        """Keep that a topic has more partitions, with copies on these nodes."""
+
+    def replicas_assigned(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        """Keep that the copies of a partition are on these nodes."""
 
     def leader_elected(self, topic: str, partition: int, leader_epoch: int) -> None:
         """Keep the epoch of an election."""
@@ -123,6 +131,12 @@ class MemoryOnly:
         pass
 
     def topic_deleted(self, name: str) -> None:
+        pass
+
+    def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+        pass
+
+    def replicas_assigned(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
         pass
 
     def leader_elected(self, topic: str, partition: int, leader_epoch: int) -> None:

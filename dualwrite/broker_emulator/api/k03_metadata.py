@@ -7,7 +7,8 @@ Living nodes, topics, partitions and leaders.
   answers 5 at first and creates meanwhile; here the topic is there at once.
 * v10+: topic ids (KIP-516); asked by id, an unknown one is 100 and nothing is created.
 * v9 flexible; v13 has a top-level error.
-* A partition that no living node has a copy of is 5, with leader -1. All living replicas are in sync.
+* A partition that no living node has a copy of is 5, with leader -1. All living replicas are in sync,
+  but for those that a reassignment under way is adding.
 * Unknown topic 3, name that is not legal 17.
 * v13 is hidden by the profile kafka-3.9.
 """
@@ -92,7 +93,7 @@ def _describe_partition(call: Call, partition: Partition, living: set[int]) -> A
         leader_id=partition.leader_id,
         leader_epoch=partition.log.leader_epoch,
         replica_nodes=tuple(partition.replicas),
-        isr_nodes=tuple(node_id for node_id in partition.replicas if node_id in living),
+        isr_nodes=tuple(node_id for node_id in partition.complete_replicas if node_id in living),
         offline_replicas=tuple(node_id for node_id in partition.replicas if node_id not in living),
     )
 

@@ -111,7 +111,7 @@ class PartitionLog:
 
     `leader_epoch` is that of the last election and stamped on every batch appended afterwards.
     `on_advance` callbacks run after the high watermark or the last stable offset moved, when the log is whole again;
-    they must not raise.
+    they must not raise. `on_release` callbacks run once, when the high watermark is no longer held.
     """
 
     def __init__(
@@ -131,6 +131,7 @@ class PartitionLog:
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.on_advance: list[Callable[[], None]] = []
+        self.on_release: list[Callable[[], None]] = []
         self.config = config or LogConfig()
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._open_at_any_epoch = not tells_epochs_apart
@@ -188,6 +189,10 @@ class PartitionLog:
         if up_to is None:
             self._high_watermark_held = False
         self._advance(None if up_to is None else self._replicable(up_to))
+        if not self._high_watermark_held:
+            waiting, self.on_release = self.on_release, []
+            for callback in waiting:
+                callback()
 
     def _replicable(self, offset: int) -> int:
         if not self._high_watermark <= offset <= self._log_end_offset:
@@ -565,6 +570,7 @@ class PartitionLog:
 
     def destroy(self) -> None:
         """Forget everything: the topic was deleted."""
+        self.on_release = []
         self._storage.destroy(self._segments.forget())
 
     def expire_producers(self, now_ms: int) -> None:
