@@ -18,7 +18,11 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.apache_kafka import KAFKA_VERSION, ApacheKafka
 from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
 
+from .client_folders import ClientFolder, On, broker_of, case_of, folder_of
 from .wire import Code, Wire
+
+INTEROP_RUN = "interop-run"
+"""The plugin by which `python -m tests.interop` is recognised."""
 
 TIMEOUT_SCAN_MS = 100
 """Interval at which both brokers look for timed-out transactions; Kafka's default is ten seconds."""
@@ -161,3 +165,28 @@ def broker_wire(broker: Broker) -> Iterator[Wire]:
     """A second connection."""
     with Wire(broker.bootstrap_servers) as wire:
         yield wire
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Known failures are expected; what only `make interop` runs is left out of other runs."""
+    is_interop_run = config.pluginmanager.hasplugin(INTEROP_RUN)
+    left_out = []
+    for item in items:
+        client = folder_of(item.path)
+        if client is None:
+            continue
+        known = client.known_failures.get(case_of(item))
+        if known is not None and broker_of(item) in known.on:
+            item.add_marker(pytest.mark.xfail(reason=known.reason, strict=True))
+        if not is_interop_run and not _runs_by_default(item, client):
+            left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _runs_by_default(item: pytest.Item, client: ClientFolder) -> bool:
+    if item.get_closest_marker("matrix") is not None:
+        return False
+    return client.is_in_python or broker_of(item) != On.APACHE_KAFKA

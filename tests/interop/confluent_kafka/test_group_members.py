@@ -9,8 +9,8 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from .conftest import Broker
-from .wire import DEADLINE_S, GROUP, NOBODY, Code, Wire, wait_for
+from tests.interop.conftest import Broker
+from tests.interop.wire import DEADLINE_S, GROUP, NOBODY, Code, Wire, wait_for
 
 
 @contextmanager

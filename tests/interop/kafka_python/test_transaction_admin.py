@@ -12,8 +12,8 @@ import kafka.errors
 import pytest
 from kafka.admin import AbortTransactionSpec
 
-from .conftest import Broker
-from .wire import DEADLINE_S, READ_COMMITTED, Code, Identity, Wire
+from tests.interop.conftest import Broker
+from tests.interop.wire import DEADLINE_S, READ_COMMITTED, Code, Identity, Wire
 
 
 @pytest.fixture

@@ -1,0 +1,110 @@
+"""The folders of foreign clients: what each says of its cases, and what its client is.
+
+A case is a test; it is named `file/test`, without the words `test_`: `transactions/commit_and_abort`. A folder's
+`cases.py` lists which must pass (the list only grows) and which are known to fail, where, and why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent
+
+
+class On(StrEnum):
+    """The brokers of the report card, by the names of their columns."""
+
+    EMULATOR = "emulator"
+    APACHE_KAFKA = "Apache Kafka"
+
+
+class Fault(StrEnum):
+    """Whose it is that a case fails."""
+
+    CLIENT = "the client's"
+    EMULATOR = "the emulator's"
+    APACHE_KAFKA = "Apache Kafka's"
+
+
+BROKER_FIXTURES: Final[Mapping[str, On]] = {"emulated_kafka": On.EMULATOR, "apache_kafka": On.APACHE_KAFKA}
+"""Which fixture is which column."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFailure:
+    """A case that fails, where, whose fault that is, and why, with a link where somebody else writes of it."""
+
+    on: tuple[On, ...]
+    fault: Fault
+    reason: str
+    link: str = ""
+
+
+def _distribution(name: str) -> Callable[[], str]:
+    return lambda: version(name)
+
+
+def _pinned_in(module: str, constant: str) -> Callable[[], str]:
+    return lambda: str(getattr(import_module(module), constant))
+
+
+def _librdkafka() -> str:
+    return f"{version('confluent-kafka')} (librdkafka {import_module('confluent_kafka').libversion()[0]})"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFolder:
+    """One client, with where its cases are."""
+
+    folder: str
+    name: str
+    version: Callable[[], str]
+    is_in_python: bool = False
+    """Its cases run by default on both brokers; those of the others, on the emulator."""
+
+    @property
+    def must_pass(self) -> tuple[str, ...]:
+        listed: tuple[str, ...] = import_module(f"tests.interop.{self.folder}.cases").MUST_PASS
+        return listed
+
+    @property
+    def known_failures(self) -> Mapping[str, KnownFailure]:
+        listed: Mapping[str, KnownFailure] = import_module(f"tests.interop.{self.folder}.cases").KNOWN_FAILURES
+        return listed
+
+
+CLIENT_FOLDERS: Final = (
+    ClientFolder("confluent_kafka", "confluent-kafka", _librdkafka, is_in_python=True),
+    ClientFolder("aiokafka", "aiokafka", _distribution("aiokafka"), is_in_python=True),
+    ClientFolder("kafka_python", "kafka-python", _distribution("kafka-python"), is_in_python=True),
+    ClientFolder("kafkajs", "kafkajs", _pinned_in("tests.interop.kafkajs.client", "VERSION")),
+    ClientFolder("franz_go", "franz-go", _pinned_in("tests.interop.franz_go.client", "VERSION")),
+    ClientFolder("java", "Java client and tools", _pinned_in("tests.interop.java.client", "VERSION")),
+    ClientFolder("spark", "Spark's connector", _pinned_in("dualwrite.testing.spark_kafka", "CONNECTOR_VERSION")),
+)
+
+
+def folder_of(path: Path) -> ClientFolder | None:
+    """The client's folder that a test file is in."""
+    return next((client for client in CLIENT_FOLDERS if path.parent == ROOT / client.folder), None)
+
+
+def case_of(item: pytest.Item) -> str:
+    """The name of a test as a case; its parameters are not part of it."""
+    function = re.sub(r"\[.*", "", item.name).removeprefix("test_")
+    return f"{item.path.stem.removeprefix('test_')}/{function}"
+
+
+def broker_of(item: pytest.Item) -> On | None:
+    """On which broker a test runs."""
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else BROKER_FIXTURES.get(callspec.params.get("broker", ""))

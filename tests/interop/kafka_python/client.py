@@ -1,0 +1,123 @@
+"""kafka-python behind the face of the foreign clients."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import kafka
+import kafka.errors
+
+from tests.interop.foreign_client import TIMEOUT_MS, FencedError, ForeignProducer
+from tests.interop.wire import DEADLINE_S, wait_until
+
+
+class KafkaPythonProducer:
+    def __init__(
+        self,
+        servers: str,
+        transactional_id: str,
+        timeout_ms: int,
+        compression: str,
+        api_version: tuple[int, ...] | None,
+    ) -> None:
+        self._producer = kafka.KafkaProducer(
+            bootstrap_servers=servers,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            compression_type=None if compression == "none" else compression,
+            api_version=api_version,
+            retry_backoff_ms=20,
+        )
+
+    def init(self) -> None:
+        self._do(self._producer.init_transactions)
+
+    def begin(self) -> None:
+        self._do(self._producer.begin_transaction)
+
+    def send(self, topic: str, value: bytes, partition: int = 0) -> None:
+        self._do(lambda: self._producer.send(topic, value, partition=partition))
+
+    def send_offsets(self, group: str, topic: str, offset: int) -> None:
+        offsets = {kafka.TopicPartition(topic, 0): kafka.OffsetAndMetadata(offset, "", -1)}
+        self._do(lambda: self._producer.send_offsets_to_transaction(offsets, group))
+
+    def flush(self) -> None:
+        self._do(lambda: self._producer.flush(DEADLINE_S))
+
+    def commit(self) -> None:
+        self._do(self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        self._do(self._producer.abort_transaction)
+
+    def close(self) -> None:
+        self._producer.close(timeout=1)
+
+    def _do(self, call: Any) -> Any:
+        try:
+            return call()
+        except (kafka.errors.ProducerFencedError, kafka.errors.InvalidProducerEpochError) as error:
+            raise FencedError(str(error)) from error
+
+
+class KafkaPython:
+    """With `api_version` it speaks the protocol of that release instead of the newest that both sides know."""
+
+    shortest_timeout_ms = 100
+
+    def __init__(self, api_version: tuple[int, ...] | None = None) -> None:
+        self._api_version = api_version
+        self.name = "kafka-python" if api_version is None else f"kafka-python {'.'.join(map(str, api_version))}"
+
+    def producer(
+        self, servers: str, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS, compression: str = "none"
+    ) -> ForeignProducer:
+        return KafkaPythonProducer(servers, transactional_id, timeout_ms, compression, self._api_version)
+
+    def read(self, servers: str, topic: str, end: int, *, committed: bool) -> list[bytes]:
+        partition = kafka.TopicPartition(topic, 0)
+        values: list[bytes] = []
+        with self._consumer(servers, None, committed) as consumer:
+            consumer.kafka.assign([partition])
+            consumer.kafka.seek_to_beginning(partition)
+
+            def poll() -> bool:
+                for messages in consumer.kafka.poll(timeout_ms=100).values():
+                    values.extend(message.value for message in messages)
+                return bool(consumer.kafka.position(partition) >= end)
+
+            wait_until(poll)
+        return values
+
+    def end_offset(self, servers: str, topic: str, *, committed: bool) -> int:
+        partition = kafka.TopicPartition(topic, 0)
+        with self._consumer(servers, None, committed) as consumer:
+            return int(consumer.kafka.end_offsets([partition])[partition])
+
+    def committed_offset(self, servers: str, group: str, topic: str) -> int | None:
+        with self._consumer(servers, group, True) as consumer:
+            offset: int | None = consumer.kafka.committed(kafka.TopicPartition(topic, 0))
+            return offset
+
+    def _consumer(self, servers: str, group: str | None, committed: bool) -> _ClosingConsumer:
+        return _ClosingConsumer(
+            kafka.KafkaConsumer(
+                bootstrap_servers=servers,
+                group_id=group,
+                enable_auto_commit=False,
+                isolation_level="read_committed" if committed else "read_uncommitted",
+                api_version=self._api_version,
+            )
+        )
+
+
+class _ClosingConsumer:
+    def __init__(self, consumer: Any) -> None:
+        self.kafka = consumer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kafka.close(autocommit=False)

@@ -1,0 +1,9 @@
+"""Transactions of kafka-python."""
+
+from __future__ import annotations
+
+from tests.interop.transaction_cases import TransactionCases
+
+
+class TestTransactions(TransactionCases):
+    """With the fixtures of this folder."""
