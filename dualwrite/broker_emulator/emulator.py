@@ -6,9 +6,8 @@ Every method may be called from any thread.
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +19,12 @@ from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.groups.group import Group
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
+from dualwrite.broker_emulator.listeners import Listeners, listeners_of
 from dualwrite.broker_emulator.log_maintenance import LogMaintenance
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.operations import Operations
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
-from dualwrite.broker_emulator.server import Connection
+from dualwrite.broker_emulator.security.listener import Listener
 from dualwrite.broker_emulator.storage import MemoryOnly, Storage
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
 
@@ -92,7 +92,8 @@ class HeldReplication:
 class Emulator:
     """A Kafka cluster of `nodes` brokers; `with Emulator() as emulator:` starts and stops it.
 
-    `listen` is host:port of the first node; the others get the following ports, or free ones where the port is 0.
+    `listen` is host:port of the first node (127.0.0.1 and a free port unless given); the others get the following ports,
+    or free ones where the port is 0. `listeners` are several of them, secured or not, instead: every node has them all.
     `topics` maps names to partition counts and is created before the first client can connect, unless it is there.
     Everything is kept in memory, or in `data_dir`, and then an emulator that is started on it later has it again.
     """
@@ -101,7 +102,8 @@ class Emulator:
         self,
         *,
         nodes: int = 1,
-        listen: str = "127.0.0.1:0",
+        listen: str | None = None,
+        listeners: Sequence[Listener] | None = None,
         config: BrokerConfig | None = None,
         clock: Clock | None = None,
         topics: Mapping[str, int] | None = None,
@@ -109,23 +111,18 @@ class Emulator:
     ) -> None:
         if nodes < 1:
             raise ValueError(f"a cluster needs a node, not {nodes}")
-        host, _, port = listen.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError(f"listen takes host:port, not {listen!r}")
         self.config = config or BrokerConfig()
         self.clock: Clock = clock or SystemClock()
         self.faults = Faults()
         self.bootstrap_servers = ""
         self._node_count = nodes
-        self._host = host
-        self._port = int(port)
+        self._listeners = Listeners(listeners_of(listen, listeners), nodes)
         self._topics = dict(topics or {})
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._storage: Storage | None = None
         self._is_recovered = False
         self._cluster: Cluster  # from start() on
         self._operations: Operations
-        self._reserved: list[socket.socket] = []
         self._timers: list[Timer] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -181,9 +178,8 @@ class Emulator:
         cluster = self._cluster = Cluster(self.config, self.clock, self.faults, self._storage)
         self._operations = Operations(cluster)
         for node_id in range(self._node_count):
-            address = _reserve(self._host, self._port + node_id if self._port else 0)
-            self._reserved.append(address)
-            await self._add_node(node_id, address.getsockname()[1])
+            self._listeners.reserve(node_id)
+            await self._add_node(node_id)
         cluster.restore_topics()
         self._is_recovered = True
         cluster.create_internal_topics()
@@ -192,7 +188,7 @@ class Emulator:
         for topic in cluster.topics.values():
             for partition in topic.partitions:
                 cluster.nodes[partition.leader_id].lead(partition)
-        self.bootstrap_servers = ",".join(f"{node.host}:{node.port}" for node in cluster.nodes.values())
+        self.bootstrap_servers = self.bootstrap()
         self._begin_maintenance(cluster, self._storage)
         for node in cluster.nodes.values():
             await self._serve(node)  # last: nobody may meet a cluster that is not complete
@@ -207,10 +203,9 @@ class Emulator:
             every(config.log_flush_interval_ms, storage.begin_flush),
         )
 
-    async def _add_node(self, node_id: int, port: int) -> Node:
-        node = Node(node_id, self._cluster, self._host, port)
-        loop = asyncio.get_running_loop()
-        node.server = await loop.create_server(lambda: Connection(node), self._host, port, start_serving=False)
+    async def _add_node(self, node_id: int) -> Node:
+        node = Node(node_id, self._cluster, self._listeners.endpoints(node_id))
+        node.servers = await self._listeners.listen(node)
         self._cluster.nodes[node_id] = node
         return node
 
@@ -228,8 +223,8 @@ class Emulator:
             ),
             every(config.offsets_retention_check_interval_ms, node.groups.expire),
         )
-        assert node.server is not None
-        await node.server.start_serving()
+        for server in node.servers:
+            await server.start_serving()
 
     async def _stop(self) -> None:
         storage, self._storage = self._storage, None
@@ -241,9 +236,7 @@ class Emulator:
         for node in self._cluster.nodes.values():
             node.end()
             await node.transactions.shutdown()
-        for address in self._reserved:
-            address.close()
-        self._reserved.clear()
+        self._listeners.release()
         await _cancel_other_tasks()
         await self._close_logs(storage)
 
@@ -255,6 +248,13 @@ class Emulator:
             is_complete = self._is_recovered
         finally:
             await storage.close(is_complete=is_complete)
+
+    def bootstrap(self, listener: str | None = None) -> str:
+        """host:port of every node, of the listener with this name (None: the first), as clients are told them.
+
+        Raises ValueError where there is no such listener, RuntimeError before the emulator was started.
+        """
+        return self._listeners.bootstrap(listener)
 
     # for tests
 
@@ -292,10 +292,9 @@ class Emulator:
         self._await(self._start_node(node_id))
 
     async def _start_node(self, node_id: int) -> None:
-        before = self._operations.node(node_id)
-        if before.is_alive:
+        if self._operations.node(node_id).is_alive:
             raise ValueError(f"node {node_id} runs already")
-        node = await self._add_node(node_id, before.port)
+        node = await self._add_node(node_id)
         self._cluster.lead_orphans(node)
         await self._serve(node)
 
@@ -393,22 +392,6 @@ class Emulator:
 
         self._running_loop.call_soon_threadsafe(run)
         return outcome.result(_CALL_TIMEOUT_S)
-
-
-def _reserve(host: str, port: int) -> socket.socket:
-    """Bind an address without listening there, so that nobody else gets it while its node is down.
-
-    Raises OSError when it is taken.
-    """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    reserved = socket.socket(family, kind, protocol)
-    try:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(address)
-    except OSError as error:
-        reserved.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {str(error.strerror).lower()}") from error
-    return reserved
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

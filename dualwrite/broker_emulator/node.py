@@ -1,9 +1,9 @@
-"""One broker: its listener's address, its two coordinators, and how they reach the cluster's partitions."""
+"""One broker: the addresses of its listeners, its two coordinators, and how they reach the cluster's partitions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -15,6 +15,7 @@ from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.replication import wait_until_replicated
+from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdManager
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
@@ -29,13 +30,12 @@ T = TypeVar("T")
 class Node:
     """One life of one broker: a node that starts again is a new object, so that nothing is left of what it knew."""
 
-    def __init__(self, node_id: int, cluster: Cluster, host: str, port: int) -> None:
+    def __init__(self, node_id: int, cluster: Cluster, endpoints: Mapping[str, Endpoint]) -> None:
         self.node_id = node_id
         self.cluster = cluster
-        self.host = host
-        self.port = port
+        self.endpoints = endpoints  # what clients are told, by the name of the listener that they came over
         self.is_alive = True
-        self.server: asyncio.AbstractServer | None = None  # from the emulator, once it listens
+        self.servers: list[asyncio.AbstractServer] = []  # from the emulator, once it listens
         self.timers: list[Timer] = []
         self.connections: set[Connection] = set()
         self.groups = GroupCoordinator(cluster)
@@ -74,8 +74,8 @@ class Node:
     def end(self) -> None:
         """Stop serving and forget everything, without a word to the others."""
         self.is_alive = False
-        if self.server is not None:
-            self.server.close()
+        for server in self.servers:
+            server.close()
         for timer in self.timers:
             timer.cancel()
         for connection in list(self.connections):

@@ -53,8 +53,9 @@ class ConnectionLimitError(Exception):
 class Connection(asyncio.Protocol):
     """One client's connection to one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, listener: str) -> None:
         self.node = node
+        self.listener = listener
         self.client_id: str | None = None
         self.peer_host = ""
         self.principal = ANONYMOUS
@@ -193,7 +194,9 @@ class Connection(asyncio.Protocol):
             request, _ = message.read(frame, offset)
         except Exception as error:  # the codec raises many kinds, none of which means anything else
             raise MalformedFrameError(f"{api.schema_name} v{version} does not decode: {error!r}") from error
-        call = Call(api, version, request, message.new, self.node, self.client_id, self.peer_host, self.principal)
+        call = Call(
+            api, version, request, message.new, self.node, self.client_id, self.peer_host, self.principal, self
+        )
         self._run(self._answer(call, message, correlation_id), api)
 
     def _refuse_version(self, api: Api, version: int, correlation_id: int) -> None:

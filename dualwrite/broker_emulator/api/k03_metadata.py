@@ -34,7 +34,7 @@ def _response(call: Call, topics: tuple[Any, ...], error: ErrorCode) -> Any:
     return new.response(
         throttle_time=NO_THROTTLE,
         brokers=tuple(
-            new.MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=None)
+            new.MetadataResponseBroker(node_id=node.node_id, rack=None, **call.endpoint(node)._asdict())
             for node in cluster.living_nodes
         ),
         cluster_id=cluster.cluster_id,

@@ -41,21 +41,21 @@ def _find(call: Call, key: str) -> tuple[Node | None, ErrorCode]:
     return node, ErrorCode.coordinator_not_available if node is None else ErrorCode.none
 
 
-def _address(node: Node | None) -> dict[str, Any]:
+def _address(call: Call, node: Node | None) -> dict[str, Any]:
     if node is None:
         return {"node_id": -1, "host": "", "port": -1}
-    return {"node_id": node.node_id, "host": node.host, "port": node.port}
+    return {"node_id": node.node_id, **call.endpoint(node)._asdict()}
 
 
 def _single(call: Call, node: Node | None, error: ErrorCode) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=None, **_address(node))
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=None, **_address(call, node))
 
 
 def _many(call: Call, found: list[tuple[str, Node | None, ErrorCode]]) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         coordinators=tuple(
-            call.new.Coordinator(key=key, error_code=error, error_message=None, **_address(node))
+            call.new.Coordinator(key=key, error_code=error, error_message=None, **_address(call, node))
             for key, node, error in found
         ),
     )

@@ -27,7 +27,7 @@ async def handle(call: Call) -> Any:
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
         brokers=tuple(
-            new.DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, is_fenced=False)
+            new.DescribeClusterBroker(broker_id=node.node_id, is_fenced=False, **call.endpoint(node)._asdict())
             for node in cluster.living_nodes
         ),
     )

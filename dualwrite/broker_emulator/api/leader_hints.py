@@ -45,7 +45,7 @@ class LeaderHints:
         nodes = (self._call.cluster.nodes[node_id] for node_id in sorted(self._leaders))
         return {
             "node_endpoints": tuple(
-                self._call.new.NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=None)
+                self._call.new.NodeEndpoint(node_id=node.node_id, rack=None, **self._call.endpoint(node)._asdict())
                 for node in nodes
             )
         }

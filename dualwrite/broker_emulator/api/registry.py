@@ -23,11 +23,13 @@ from dualwrite.broker_emulator.api.request_bounds import bounds_check
 from dualwrite.broker_emulator.codec import builder, writer
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, ResourceType
+from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster import Cluster
     from dualwrite.broker_emulator.node import Node
+    from dualwrite.broker_emulator.server import Connection
 
 NO_THROTTLE = timedelta(0)
 """What every response says about quotas: there are none."""
@@ -102,6 +104,8 @@ class Call:
     client_id: str | None
     client_host: str = ""
     principal: Principal = ANONYMOUS
+    connection: Connection | None = None
+    """What it came over; None for what brokers ask each other."""
 
     def is_allowed(
         self,
@@ -138,6 +142,11 @@ class Call:
     @property
     def cluster(self) -> Cluster:
         return self.node.cluster
+
+    def endpoint(self, node: Node) -> Endpoint:
+        """Where a client that asks this is told to find `node`: at the listener that it came over (KIP-103)."""
+        listener = next(iter(node.endpoints)) if self.connection is None else self.connection.listener
+        return node.endpoints[listener]
 
 
 class CloseConnectionError(Exception):

@@ -24,7 +24,7 @@ PRODUCER = {"producer_id": 7, "producer_epoch": 0}
 def node() -> Node:
     config = BrokerConfig(offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1)
     cluster = Cluster(config, VirtualClock(), Faults())
-    node = cluster.nodes[0] = Node(0, cluster, "localhost", 0)
+    node = cluster.nodes[0] = Node(0, cluster, {})
     cluster.create_internal_topics()
     cluster.create_topic("t", 1)
     node.groups.load_partition(offsets_partition(node))

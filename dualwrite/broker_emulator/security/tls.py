@@ -1,0 +1,185 @@
+"""TLS of a listener by Kafka's settings: which certificate it shows, whom it trusts, and what it asks of clients."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from dualwrite.broker_emulator.security.principal_mapping import PrincipalMapping
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----\s+([A-Za-z0-9+/=\s]+?)\s*-----END \1-----")
+
+
+class ClientAuth(StrEnum):
+    """Whether a client has to show a certificate (ssl.client.auth)."""
+
+    NONE = "none"
+    REQUESTED = "requested"
+    """A client may show one."""
+    REQUIRED = "required"
+
+
+class StoreType(StrEnum):
+    """In what form certificates are kept that Kafka and this broker both read."""
+
+    PEM = "PEM"
+    PKCS12 = "PKCS12"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """TLS of one listener, by Kafka's names without `ssl.`.
+
+    The certificate with its key is in the file `keystore_location`, or in `keystore_certificate_chain` and `keystore_key`
+    as PEM. Raises ValueError where something is missing or contradicts another.
+    """
+
+    keystore_type: StoreType = StoreType.PEM
+    keystore_location: str | os.PathLike[str] | None = None
+    keystore_password: str | None = field(default=None, repr=False)
+    keystore_certificate_chain: str | None = None
+    keystore_key: str | None = field(default=None, repr=False)
+    key_password: str | None = field(default=None, repr=False)
+    truststore_type: StoreType = StoreType.PEM
+    truststore_location: str | os.PathLike[str] | None = None
+    truststore_password: str | None = field(default=None, repr=False)
+    truststore_certificates: str | None = None
+    client_auth: ClientAuth = ClientAuth.NONE
+    enabled_protocols: Sequence[str] = ("TLSv1.2", "TLSv1.3")
+    principal_mapping: PrincipalMapping = PrincipalMapping()
+    """How a client's certificate becomes its principal (ssl.principal.mapping.rules)."""
+
+    def __post_init__(self) -> None:
+        inline = (self.keystore_certificate_chain, self.keystore_key)
+        if (self.keystore_location is None) == (None in inline):
+            raise ValueError(
+                "a listener with TLS takes ssl.keystore.location, or ssl.keystore.certificate.chain with ssl.keystore.key"
+            )
+        if None in inline and inline != (None, None):
+            raise ValueError("ssl.keystore.certificate.chain and ssl.keystore.key go together")
+        if self.truststore_location is not None and self.truststore_certificates is not None:
+            raise ValueError("ssl.truststore.location and ssl.truststore.certificates exclude each other")
+        if self.client_auth is not ClientAuth.NONE and not self._has_truststore:
+            raise ValueError(f"ssl.client.auth={self.client_auth} needs a truststore: who signs clients' certificates?")
+        for version in self.enabled_protocols:
+            if version not in _VERSIONS:
+                raise ValueError(f"ssl.enabled.protocols takes {' and '.join(_VERSIONS)}, not {version!r}")
+        if not self.enabled_protocols:
+            raise ValueError("ssl.enabled.protocols names no protocol")
+
+    @property
+    def _has_truststore(self) -> bool:
+        return self.truststore_location is not None or self.truststore_certificates is not None
+
+    def server_context(self) -> ssl.SSLContext:
+        """What secures connections. Raises ValueError, with a sentence, where a file is not what it should be."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.options |= ssl.OP_NO_RENEGOTIATION  # as Kafka; else one client keeps the broker busy for little
+        versions = sorted(_VERSIONS[version] for version in self.enabled_protocols)
+        context.minimum_version, context.maximum_version = versions[0], versions[-1]
+        context.verify_mode = _VERIFY_MODES[self.client_auth]
+        _load_identity(context, self._identity(), self.key_password, self.keystore_location or "ssl.keystore.key")
+        if self._has_truststore:
+            where = self.truststore_location or "ssl.truststore.certificates"
+            try:
+                context.load_verify_locations(cadata=self._trusted())
+            except ssl.SSLError as error:
+                raise ValueError(f"{where} holds no certificates in PEM: {error.reason or error}") from error
+        return context
+
+    def _identity(self) -> str:
+        """Certificate chain and key, in PEM."""
+        if self.keystore_location is None:
+            return _lines(f"{self.keystore_key}\n{self.keystore_certificate_chain}")
+        if self.keystore_type is StoreType.PKCS12:
+            return _identity_of_pkcs12(self.keystore_location, self.keystore_password)
+        return _read(self.keystore_location)
+
+    def _trusted(self) -> str:
+        if self.truststore_location is None:
+            return _lines(self.truststore_certificates or "")
+        if self.truststore_type is StoreType.PKCS12:
+            return _trusted_of_pkcs12(self.truststore_location, self.truststore_password)
+        return _read(self.truststore_location)
+
+
+_VERIFY_MODES: Final = {
+    ClientAuth.NONE: ssl.CERT_NONE,
+    ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,
+    ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
+}
+
+
+def _read(path: str | os.PathLike[str]) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no PEM file; ssl.keystore.type and ssl.truststore.type say what it is") from error
+
+
+def _lines(text: str) -> str:
+    """PEM in the lines that OpenSSL wants: a value in a properties file is often all on one."""
+    blocks = [
+        f"-----BEGIN {kind}-----\n" + "\n".join(re.findall(".{1,64}", "".join(body.split()))) + f"\n-----END {kind}-----\n"
+        for kind, body in _PEM_BLOCK.findall(text)
+    ]
+    return "".join(blocks)
+
+
+def _load_identity(
+    context: ssl.SSLContext, pem: str, key_password: str | None, where: str | os.PathLike[str]
+) -> None:
+    # OpenSSL reads a certificate's chain from a file only. It is readable by us alone, and gone at once.
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(pem)
+        file.flush()
+        try:
+            # without a password OpenSSL would ask at the terminal
+            context.load_cert_chain(file.name, password=key_password or "")
+        except ssl.SSLError as error:
+            reason = error.reason or "the key is encrypted and ssl.key.password does not open it"
+            raise ValueError(f"{where} holds no certificate with its key in PEM: {reason}") from error
+
+
+def _identity_of_pkcs12(path: str | os.PathLike[str], password: str | None) -> str:
+    from cryptography.hazmat.primitives import serialization
+
+    key, certificate, others = _open_pkcs12(path, password)
+    if key is None or certificate is None:
+        raise ValueError(f"{path} holds no certificate with its key")
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    chain = b"".join(each.public_bytes(serialization.Encoding.PEM) for each in (certificate, *others))
+    return (pem + chain).decode()
+
+
+def _trusted_of_pkcs12(path: str | os.PathLike[str], password: str | None) -> str:
+    from cryptography.hazmat.primitives import serialization
+
+    _, certificate, others = _open_pkcs12(path, password)
+    every = (*([] if certificate is None else [certificate]), *others)
+    return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in every).decode()
+
+
+def _open_pkcs12(path: str | os.PathLike[str], password: str | None) -> Any:
+    try:
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise ValueError(f"{path}: PKCS12 needs the package cryptography; PEM needs nothing") from None
+    try:
+        return pkcs12.load_key_and_certificates(Path(path).read_bytes(), (password or "").encode())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is no PKCS12 file, or its password is another one") from error
