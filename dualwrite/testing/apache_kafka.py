@@ -29,7 +29,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-from dualwrite.testing.maven import dependency, fetched, find_program
+from dualwrite.testing.cache import find_program
+from dualwrite.testing.maven import dependency, fetched
 from dualwrite.testing.ports import free_port
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 

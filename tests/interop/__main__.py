@@ -21,7 +21,7 @@ from typing import Final
 import pytest
 
 from dualwrite.testing.apache_kafka import fetch_kafka
-from dualwrite.testing.maven import find_program
+from dualwrite.testing.cache import find_program
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 
 from .client_folders import CLIENT_FOLDERS, ROOT, On
