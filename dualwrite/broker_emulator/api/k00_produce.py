@@ -17,6 +17,8 @@ Appends record batches of magic 2, as they are, to partitions that this node lea
 * A partition gets exactly one batch; more are 87, before the coordinator is asked.
 * Not led by this node, or no longer when the coordinator has answered: 6, from v10 on with the leader (KIP-951).
 * acks=-1 waits for the high watermark: 7 after the request's timeout, 6 when another leader is elected.
+* Access (29, 53): WRITE on the topics; on the transactional id as well, for the whole request, where a batch is
+  transactional.
 * acks other than -1, 0, 1 is 21. With acks=0 nothing is answered; an error then closes the connection, as in
   Kafka.
 * Hidden by profile: v12+ in kafka-3.9.
@@ -34,7 +36,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.leader_hints import LeaderHints
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, CloseConnectionError, register
-from dualwrite.broker_emulator.api.topics import led_partition, requested_topic, topic_reference
+from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition, topic_reference
 from dualwrite.broker_emulator.cluster import Partition
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.partition_log import AppendResult
@@ -46,6 +48,7 @@ from dualwrite.broker_emulator.log.record_batch import (
 )
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.replication import wait_until_replicated
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 KEY = 0
@@ -122,11 +125,11 @@ async def handle(call: Call) -> Any:
 
 
 def _write(call: Call, requested: Any, data: Any) -> _Write:
-    topic, error = requested_topic(call, requested)
-    if topic is None:
-        return _Write(requested, data, None, None, error)
-    partition, error = led_partition(call, topic, data.index)
+    topic, error = allowed_topic(call, requested, AclOperation.WRITE)
     header = _first_header(data.records)
+    if topic is None:
+        return _Write(requested, data, None, header, error)
+    partition, error = led_partition(call, topic, data.index)
     if partition is not None and header is not None and _another_follows(header, data.records):
         return _Write(requested, data, None, None, ErrorCode.invalid_record)
     return _Write(requested, data, partition, header, error, -1 if partition is None else partition.log.leader_epoch)
@@ -146,13 +149,19 @@ def _first_header(records: bytes | None) -> BatchHeader | None:
 def _request_error(call: Call, writes: list[_Write]) -> ErrorCode:
     """An error of the request as a whole (2.11, rows 1 and 4)."""
     transactional = [write.header for write in writes if write.header is not None and write.header.is_transactional]
-    if transactional and call.request.transactional_id is None:
+    if transactional and not _may_use(call, call.request.transactional_id):
         return ErrorCode.transactional_id_authorization_failed
     if len(transactional) > 1:
         producers = {(header.producer_id, header.producer_epoch) for header in transactional} - {_NO_PRODUCER}
         if len(producers) > 1:
             return ErrorCode.invalid_producer_id_mapping
     return ErrorCode.none
+
+
+def _may_use(call: Call, transactional_id: str | None) -> bool:
+    return transactional_id is not None and call.is_allowed(
+        AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    )
 
 
 def _unverified(call: Call, writes: list[_Write]) -> list[tuple[Partition, BatchHeader]]:

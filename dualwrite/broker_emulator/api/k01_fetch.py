@@ -11,6 +11,7 @@ Serves whole batches from partitions that this node leads, waiting for them wher
 * v5 log start offset; v7 fetch sessions (KIP-227): declined by session id 0, an epoch of a session that cannot
   exist is 70; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
 * Replicas that fetch are served as consumers: the nodes here share one log of each partition.
+* Access (29): READ on the topics; a replica has to have CLUSTER_ACTION instead.
 * Not led by this node 6; v16 says who leads instead (KIP-951). A long poll ends when another leader is elected.
 * v18 is hidden by the profile kafka-3.9.
 """
@@ -28,14 +29,17 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.leader_hints import LeaderHints
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.api.topics import (
+    allowed_topic,
     check_leader_epoch,
     led_partition,
     requested_topic,
     topic_reference,
 )
+from dualwrite.broker_emulator.cluster import Topic
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult
 from dualwrite.broker_emulator.log.waiting import any_advance
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _READ_COMMITTED = 1
 _MILLISECOND = timedelta(milliseconds=1)
@@ -94,7 +98,7 @@ def _read(call: Call) -> _Read:
 
 
 def _led_log(call: Call, topic: Any, requested: Any) -> tuple[PartitionLog | None, ErrorCode]:
-    known, error = requested_topic(call, topic)
+    known, error = _allowed_topic(call, topic)
     if known is None:
         return None, error
     partition, error = led_partition(call, known, requested.partition)
@@ -102,6 +106,19 @@ def _led_log(call: Call, topic: Any, requested: Any) -> tuple[PartitionLog | Non
         return None, error
     error = check_leader_epoch(partition, requested)
     return (partition.log, error) if error is ErrorCode.none else (None, error)
+
+
+def _allowed_topic(call: Call, topic: Any) -> tuple[Topic | None, ErrorCode]:
+    if not _is_from_replica(call.request):
+        return allowed_topic(call, topic, AclOperation.READ)
+    if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        return None, ErrorCode.topic_authorization_failed
+    return requested_topic(call, topic)
+
+
+def _is_from_replica(request: Any) -> bool:
+    replica_id: int = request.replica_id if hasattr(request, "replica_id") else request.replica_state.replica_id
+    return replica_id >= 0
 
 
 def _failed(error: ErrorCode) -> ReadResult:

@@ -8,6 +8,7 @@ Offsets by timestamp, or of the two ends of a partition, from its leader.
   theirs, are 35 UNSUPPORTED_VERSION.
 * No offset for a timestamp is (-1, -1), without an error.
 * After an election, until what was there before is replicated, only the earliest offset is known: 78 (5 below v5).
+* Access: DESCRIBE on the topics (29).
 * v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v10 timeout.
 * v10 is hidden by the profile kafka-3.9.
 """
@@ -19,9 +20,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.api.topics import check_leader_epoch, led_partition, requested_topic
+from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, led_partition
 from dualwrite.broker_emulator.cluster import Partition
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.security.acl import AclOperation
 
 _READ_COMMITTED = 1
 _EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -2, -4, -5, -6
@@ -35,7 +37,7 @@ async def handle(call: Call) -> Any:
 
 def _offset(call: Call, requested_in: Any, requested: Any) -> Any:
     index = requested.partition_index
-    topic, error = requested_topic(call, requested_in)
+    topic, error = allowed_topic(call, requested_in, AclOperation.DESCRIBE)
     if topic is None:
         return _row(call, index, error)
     partition, error = led_partition(call, topic, index)

@@ -7,6 +7,7 @@ Stores offsets of a group, outside of transactions; a member's commit is its sig
 * Not this node's group 16; being loaded 14; not a member 25, also a commit of nobody while there are members; another
   generation 22; a replaced static member 82; a member that waits for its assignment 27. A generation of an unknown
   group is 69 from v9 on, 22 before and in the profile kafka-3.9. Group "" is a group.
+* Access: READ on the group (30) and on the topics (29).
 * Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12. The rest is stored all the same.
 * v10 is hidden by the profile kafka-3.9.
 """
@@ -22,11 +23,14 @@ from dualwrite.broker_emulator.api.offsets import OffsetsToCommit, offset_respon
 from dualwrite.broker_emulator.api.registry import Api, Call, register
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offset_rules import Committer
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _UNKNOWN_GROUP_VERSION = 9
 
 
 async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
+        return refuse(call, ErrorCode.group_authorization_failed)
     offsets = offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else ErrorCode.none
     return offset_response(call, "OffsetCommit", offsets.answers(error))

@@ -5,6 +5,7 @@ Committed offsets of one group, from v8 on of many.
 * v2 top-level error, and null topics for all; v5 leader epoch; v6 flexible; v7 RequireStable (KIP-447): a
   partition with an offset pending in a transaction is 88; v8 many groups (KIP-709); v9 member ids and epochs
   (KIP-848); v10 topic ids (KIP-516).
+* Access: DESCRIBE on the group (30) and on the topics (29); of all offsets, those of other topics are left out.
 * Without an offset: offset -1, metadata "", no error. Without RequireStable: the last committed one, whatever
   is pending.
 * v10 is hidden by the profile kafka-3.9.
@@ -19,9 +20,10 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.api.topics import requested_topic, topic_reference
+from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offsets import OffsetTable
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 _MANY_GROUPS_VERSION = 8
@@ -36,6 +38,8 @@ async def handle(call: Call) -> Any:
 
 
 def _offsets(call: Call, group_id: str) -> OffsetTable | ErrorCode:
+    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
+        return ErrorCode.group_authorization_failed
     shard = group_shard(call, group_id, allow_empty_id=True)
     return shard if isinstance(shard, ErrorCode) else shard.offsets
 
@@ -89,11 +93,12 @@ _Row = tuple[dict[str, Any], list[TopicPartition], ErrorCode]
 
 def _requested(call: Call, requested: Iterable[Any]) -> Iterable[_Row]:
     for element in requested:
-        topic, error = requested_topic(call, element)
+        topic, error = allowed_topic(call, element, AclOperation.DESCRIBE)
         name = topic.name if topic is not None else getattr(element, "name", "")
         names = [TopicPartition(name, index) for index in element.partition_indexes]
-        # by name, an unknown topic has no offset; by id, it cannot be told which one was meant
-        yield topic_reference(element), names, error if call.version >= _TOPIC_ID_VERSION else ErrorCode.none
+        if error is ErrorCode.unknown_topic_or_partition:
+            error = ErrorCode.none  # by name, an unknown topic has no offset
+        yield topic_reference(element), names, error
 
 
 def _all_of_group(call: Call, group_id: str, found: _Found) -> Iterable[_Row]:
@@ -102,6 +107,8 @@ def _all_of_group(call: Call, group_id: str, found: _Found) -> Iterable[_Row]:
         by_topic.setdefault(name.topic, []).append(name)
     for topic_name, names in by_topic.items():
         topic = call.cluster.topics.get(topic_name)
+        if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, topic_name):
+            continue
         if topic is not None or call.version < _TOPIC_ID_VERSION:
             topic_id = None if topic is None else topic.topic_id
             yield {"name": topic_name, "topic_id": topic_id}, names, ErrorCode.none

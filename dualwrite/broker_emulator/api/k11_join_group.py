@@ -5,6 +5,7 @@ A member joins its group, or joins again; answered when the rebalance's join pha
 * v1 rebalance timeout (v0: the session timeout); v4 a newcomer is given its id with 79 and has to come again (KIP-394);
   v5 group instance id (KIP-345); v6 flexible; v7 the answer may have no protocol (below: ""); v8 reason (KIP-800); v9 a
   leader may be told not to assign (KIP-814).
+* Access: READ on the group (30).
 * Group "" 24; session timeout outside of `group.min.session.timeout.ms` and `group.max.session.timeout.ms` 26; not this
   node's group 16; being loaded 14; unknown member, or a member id in an unknown group 25; no protocol in common 23; a
   replaced static member 82; `group.max.size` reached 81 (KIP-389).
@@ -22,6 +23,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, Close
 from dualwrite.broker_emulator.groups.answers import JoinAnswer, JoinRequest
 from dualwrite.broker_emulator.groups.group import Protocol
 from dualwrite.broker_emulator.groups.waiting import SupersededError
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _MEMBER_ID_REQUIRED_VERSION = 4
 _NO_PROTOCOL_VERSION = 7
@@ -30,6 +32,8 @@ _SKIP_ASSIGNMENT_VERSION = 9
 
 async def handle(call: Call) -> Any:
     request, config = call.request, call.cluster.config
+    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
+        return refuse(call, ErrorCode.group_authorization_failed)
     shard = group_shard(call, request.group_id)
     if shard is ErrorCode.invalid_group_id:
         return refuse(call, shard)

@@ -3,6 +3,7 @@
 A member's sign of life; the answer says whether it has to join again (27).
 
 * v3 group instance id (KIP-345); v4 flexible.
+* Access: READ on the group (30).
 * Group "" 24; not this node's group 16; unknown group or member 25; another generation 22; a replaced static member 82.
   While the group is loaded the answer is 0, whoever asks.
 """
@@ -15,10 +16,13 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 async def handle(call: Call) -> Any:
     request = call.request
+    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
+        return refuse(call, ErrorCode.group_authorization_failed)
     shard = group_shard(call, request.group_id)
     if shard is ErrorCode.coordinator_load_in_progress:
         return refuse(call, ErrorCode.none)

@@ -4,6 +4,7 @@ Members leave at once instead of being missed.
 
 * v3 many members, each with an error, and static ones by their instance alone (KIP-345); v4 flexible; v5 reason
   (KIP-800). Before v3 the one member's error is the answer's.
+* Access: READ on the group (30).
 * Group "" 24; not this node's group 16; being loaded 14; unknown group or member 25; a replaced static member 82.
 """
 
@@ -16,11 +17,14 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.groups.membership import LeavingMember
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _MANY_MEMBERS_VERSION = 3
 
 
 async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
+        return refuse(call, ErrorCode.group_authorization_failed)
     shard = group_shard(call, call.request.group_id)
     if isinstance(shard, ErrorCode):
         return refuse(call, shard)

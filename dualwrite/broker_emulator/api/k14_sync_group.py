@@ -4,6 +4,7 @@ A member asks for its assignment, the leader brings all of them; answered when t
 
 * v3 group instance id (KIP-345); v4 flexible; v5 protocol type and name, which must be given and be the group's (23,
   KIP-559).
+* Access: READ on the group (30).
 * Group "" 24; not this node's group 16; being loaded 14; unknown group or member 25; another generation 22; a replaced
   static member 82; members join again 27.
 """
@@ -19,6 +20,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, Close
 from dualwrite.broker_emulator.groups.answers import SyncAnswer
 from dualwrite.broker_emulator.groups.membership import SyncRequest
 from dualwrite.broker_emulator.groups.waiting import SupersededError
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _PROTOCOL_VERSION = 5
 
@@ -29,6 +31,8 @@ async def handle(call: Call) -> Any:
     names = (sync_request.protocol_type, sync_request.protocol_name)
     if call.version >= _PROTOCOL_VERSION and None in names:
         return refuse(call, ErrorCode.inconsistent_group_protocol)
+    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
+        return refuse(call, ErrorCode.group_authorization_failed)
     shard = group_shard(call, request.group_id)
     if isinstance(shard, ErrorCode):
         return refuse(call, shard)

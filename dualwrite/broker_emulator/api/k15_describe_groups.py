@@ -5,6 +5,7 @@ State, protocol and members of groups.
 * v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group is 69 with a
   message (KIP-1043). Before, it is Dead and no error.
 * Metadata and assignments are shown of a stable group only. Not this node's group 16; being loaded 14.
+* Access: DESCRIBE on the group (30).
 * v6 is hidden by the profile kafka-3.9.
 """
 
@@ -19,11 +20,9 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, regis
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.group import Group, Member
 from dualwrite.broker_emulator.groups.states import GroupState
+from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 
 _UNKNOWN_GROUP_VERSION = 6
-_NOT_ASKED_FOR = -(2**31)
-_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
-_EVERY_OPERATION = sum(1 << operation for operation in (_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS))
 
 
 async def handle(call: Call) -> Any:
@@ -35,6 +34,8 @@ def _response(call: Call, groups: list[Any]) -> Any:
 
 
 def _describe(call: Call, group_id: str) -> Any:
+    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
+        return _error(call, group_id, ErrorCode.group_authorization_failed)
     shard = group_shard(call, group_id, allow_empty_id=True)
     if isinstance(shard, ErrorCode):
         return _error(call, group_id, shard)
@@ -81,8 +82,8 @@ def _error(call: Call, group_id: str, error: ErrorCode) -> Any:
 
 
 def _described(call: Call, group_id: str, **values: Any) -> Any:
-    asked = getattr(call.request, "include_authorized_operations", False)
-    allowed = asked and values.get("error_code", ErrorCode.none) is ErrorCode.none
+    is_asked = getattr(call.request, "include_authorized_operations", False)
+    is_told = is_asked and values.get("error_code", ErrorCode.none) is ErrorCode.none
     defaults = {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -90,7 +91,7 @@ def _described(call: Call, group_id: str, **values: Any) -> Any:
         "protocol_type": "",
         "protocol_data": "",
         "members": (),
-        "authorized_operations": _EVERY_OPERATION if allowed else _NOT_ASKED_FOR,
+        "authorized_operations": call.authorized_operations(ResourceType.GROUP, group_id) if is_told else NOT_ASKED_FOR,
     }
     return call.new.DescribedGroup(group_id=group_id, **{**defaults, **values})
 

@@ -4,6 +4,7 @@ The groups that this node coordinates; clients ask every node.
 
 * v3 flexible; v4 filter by state (KIP-518); v5 filter by type (KIP-848). Filters ignore case; a name that is no state
   or type matches nothing.
+* Access: without DESCRIBE on the cluster, groups are left out that one may not DESCRIBE.
 * While some of the node's groups are loaded, the answer is 14.
 """
 
@@ -15,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.groups.group import Group
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _GROUP_TYPE = "classic"
 
@@ -28,7 +30,14 @@ async def handle(call: Call) -> Any:
     if types and _GROUP_TYPE not in types:
         return _response(call, [])
     listed = (group for shard in groups.shards() for group in shard.groups.values())
-    return _response(call, [group for group in listed if not states or group.state.lower() in states])
+    wanted = [group for group in listed if not states or group.state.lower() in states]
+    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER, is_logged=False):
+        wanted = [group for group in wanted if _is_shown(call, group)]
+    return _response(call, wanted)
+
+
+def _is_shown(call: Call, group: Group) -> bool:
+    return call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id, is_logged=False)
 
 
 def _lowered(names: Any) -> frozenset[str]:

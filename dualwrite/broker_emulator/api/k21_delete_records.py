@@ -5,6 +5,7 @@ offset is in, nothing is shown any more.
 
 * -1 is the high watermark. An offset that was passed before is no error, and the answer says where the log begins.
 * Beyond the high watermark, and below -1: 1. Only compacted: 44. An internal topic: 17. A disk that is full: 56.
+* Access: DELETE on the topics (29).
 * Unknown partition 3; led by another node 6. With every error the low watermark is -1.
 * All copies are one log, so nobody has to be waited for, and the timeout is of no use.
 * v2 flexible.
@@ -17,7 +18,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.api.topics import led_partition, requested_topic
+from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition
+from dualwrite.broker_emulator.security.acl import AclOperation
 
 _NO_OFFSET = -1
 
@@ -28,7 +30,7 @@ async def handle(call: Call) -> Any:
 
 def _delete(call: Call, requested_in: Any, requested: Any) -> Any:
     index = requested.partition_index
-    topic, error = requested_topic(call, requested_in)
+    topic, error = allowed_topic(call, requested_in, AclOperation.DELETE)
     if topic is None:
         return _row(call, index, error)
     if topic.is_internal:

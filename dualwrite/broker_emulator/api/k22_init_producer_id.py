@@ -5,6 +5,8 @@ Gives a producer its id and epoch, fencing whoever had them before.
 * v2 flexible; v3 adds the expected ProducerId and ProducerEpoch (KIP-360); v4 may answer 90; v5 may answer 120
   (KIP-890); v6 adds Enable2Pc and KeepPreparedTxn and answers the ongoing pair (KIP-939).
 * Below v4, 90 PRODUCER_FENCED goes out as 47 INVALID_PRODUCER_EPOCH.
+* Access: WRITE on the transactional id, and TWO_PHASE_COMMIT on it for Enable2Pc (53). Without a transactional id,
+  IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (31, KIP-679).
 * Every error carries -1 for all four ids and epochs.
 * v6 is hidden by the profiles kafka-4.3, where it is unstable (`unstable.api.versions.enable` shows it), and kafka-3.9.
 """
@@ -18,12 +20,16 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 async def handle(call: Call) -> Any:
     request = call.request
+    refused = _refused(call)
+    if refused is not ErrorCode.none:
+        return refuse(call, refused)
     result = await call.node.transactions.init_producer_id(
         request.transactional_id,
         request.transaction_timeout // _MILLISECOND,
@@ -42,6 +48,22 @@ async def handle(call: Call) -> Any:
         ongoing_txn_producer_id=result.ongoing_producer_id,
         ongoing_txn_producer_epoch=result.ongoing_producer_epoch,
     )
+
+
+def _refused(call: Call) -> ErrorCode:
+    """What who asks may not do."""
+    name = call.request.transactional_id
+    if name is None:
+        is_allowed = call.is_allowed(
+            AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, is_logged=False
+        ) or call.is_allowed_on_any(AclOperation.WRITE, ResourceType.TOPIC)
+        return ErrorCode.none if is_allowed else ErrorCode.cluster_authorization_failed
+    needed = [AclOperation.WRITE]
+    if getattr(call.request, "enable2_pc", False):
+        needed.append(AclOperation.TWO_PHASE_COMMIT)
+    if all(call.is_allowed(operation, ResourceType.TRANSACTIONAL_ID, name) for operation in needed):
+        return ErrorCode.none
+    return ErrorCode.transactional_id_authorization_failed
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:

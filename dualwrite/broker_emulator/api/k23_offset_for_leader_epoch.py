@@ -6,6 +6,7 @@ lost (KIP-320).
 * The answer names the newest epoch that is not newer than the one asked for, and the offset behind its last record. Of
   the current epoch that is the log end; an epoch that is not known yet, and one below 0, is (-1, -1), without an error.
 * v3 replica id, which makes no difference here; v4 flexible.
+* Access: DESCRIBE on the topics (29), or CLUSTER_ACTION.
 * Unknown partition 3; led by another node 6; fenced by the leader epoch that the client believes in 74 / 75; a disk
   that does not give back what it has 56.
 """
@@ -17,9 +18,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.api.topics import check_leader_epoch, led_partition, requested_topic
+from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, led_partition, requested_topic
+from dualwrite.broker_emulator.cluster import Topic
 from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd
 from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 async def handle(call: Call) -> Any:
@@ -27,7 +30,7 @@ async def handle(call: Call) -> Any:
 
 
 def _end(call: Call, requested_in: Any, requested: Any) -> Any:
-    topic, error = requested_topic(call, requested_in)
+    topic, error = _allowed_topic(call, requested_in)
     if topic is None:
         return _row(call, requested.partition, error)
     partition, error = led_partition(call, topic, requested.partition)
@@ -40,6 +43,12 @@ def _end(call: Call, requested_in: Any, requested: Any) -> Any:
         return _row(call, requested.partition, error, partition.log.end_of_epoch(requested.leader_epoch))
     except StorageError:
         return _row(call, requested.partition, ErrorCode.kafka_storage_error)
+
+
+def _allowed_topic(call: Call, requested: Any) -> tuple[Topic | None, ErrorCode]:
+    if call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, is_logged=False):
+        return requested_topic(call, requested)
+    return allowed_topic(call, requested, AclOperation.DESCRIBE)
 
 
 def _row(call: Call, index: int, error: ErrorCode, end: EpochEnd = UNKNOWN_EPOCH) -> Any:

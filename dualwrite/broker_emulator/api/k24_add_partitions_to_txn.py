@@ -2,10 +2,11 @@
 
 Makes partitions part of a transaction.
 
-* v0-3: one transaction, from clients. Unknown and internal topics are 3 and 29; if there is one, nothing is
-  added at all and the others answer 55. v2 may answer 90 (below, it goes out as 47); v3 flexible.
-* v4-5: many transactions, from brokers (KIP-890); each adds, or with VerifyOnly only asks. v5 may answer 120. All
-  are worked on at once, and answered together.
+* v0-3: one transaction, from clients, who have to have WRITE on the transactional id (53). Topics that are internal,
+  or that they may not WRITE, are 29, unknown ones 3; if there is one, nothing is added at all and the others answer 55.
+  v2 may answer 90 (below, it goes out as 47); v3 flexible.
+* v4-5: many transactions, from brokers (KIP-890), who have to have CLUSTER_ACTION (31); each adds, or with VerifyOnly
+  only asks. v5 may answer 120. All are worked on at once, and answered together.
 * v0-3 is recorded as a TV0 transaction, v4+ as TV2.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 _MANY_TRANSACTIONS_VERSION = 4
@@ -27,6 +29,8 @@ _Errors = Mapping[TopicPartition, ErrorCode]
 
 async def handle(call: Call) -> Any:
     if call.version >= _MANY_TRANSACTIONS_VERSION:
+        if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
+            return refuse(call, ErrorCode.cluster_authorization_failed)
         transactions = call.request.transactions
         if len(transactions) == 1:
             answers = [await _transaction(call, transactions[0])]
@@ -34,6 +38,8 @@ async def handle(call: Call) -> Any:
             answers = await asyncio.gather(*(_transaction(call, transaction) for transaction in transactions))
         return _many(call, list(zip(transactions, answers, strict=True)), ErrorCode.none)
     request = call.request
+    if not call.is_allowed(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.v3_and_below_transactional_id):
+        return refuse(call, ErrorCode.transactional_id_authorization_failed)
     errors = await _add(
         call,
         request.v3_and_below_transactional_id,
@@ -77,12 +83,16 @@ async def _add(
 
 def _check(call: Call, name: TopicPartition) -> ErrorCode:
     """Whether the partition can be part of a transaction at all. Only brokers may add internal ones."""
-    partition = call.cluster.partition(*name)
-    if partition is None:
-        return ErrorCode.unknown_topic_or_partition
-    if partition.topic.is_internal and call.version < _MANY_TRANSACTIONS_VERSION:
+    if call.version < _MANY_TRANSACTIONS_VERSION and not _may_write(call, name.topic):
         return ErrorCode.topic_authorization_failed
-    return ErrorCode.none
+    partition = call.cluster.partition(*name)
+    return ErrorCode.unknown_topic_or_partition if partition is None else ErrorCode.none
+
+
+def _may_write(call: Call, name: str) -> bool:
+    topic = call.cluster.topics.get(name)
+    is_internal = topic is not None and topic.is_internal
+    return not is_internal and call.is_allowed(AclOperation.WRITE, ResourceType.TOPIC, name)
 
 
 def _names(topics: Any) -> list[TopicPartition]:

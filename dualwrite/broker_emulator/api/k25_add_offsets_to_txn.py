@@ -3,6 +3,7 @@
 Makes the group's partition of `__consumer_offsets` part of a transaction: an AddPartitionsToTxn for that one
 partition.
 
+* Access: WRITE on the transactional id (53), READ on the group (30).
 * v2 may answer 90 (below, it goes out as 47); v3 flexible; v4 may answer 120. Not used by TV2 clients.
 """
 
@@ -14,11 +15,16 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 
 async def handle(call: Call) -> Any:
     request = call.request
+    if not call.is_allowed(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return refuse(call, ErrorCode.transactional_id_authorization_failed)
+    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
+        return refuse(call, ErrorCode.group_authorization_failed)
     error = await call.node.transactions.add_partitions(
         request.transactional_id,
         request.producer_id,

@@ -6,6 +6,7 @@ themselves.
 * v2 may answer 90 (below, it goes out as 47); v3 flexible; v4 may answer 120; v5 is TV2 (KIP-890): the epoch is
   bumped by every transaction, and the answer carries the pair for the next one. On errors that pair is (-1,
   -1).
+* Access: WRITE on the transactional id (53).
 * v5 is hidden by the profile kafka-3.9.
 """
 
@@ -17,10 +18,13 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 async def handle(call: Call) -> Any:
     request = call.request
+    if not call.is_allowed(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return refuse(call, ErrorCode.transactional_id_authorization_failed)
     result = await call.node.transactions.end_txn(
         request.transactional_id,
         request.producer_id,

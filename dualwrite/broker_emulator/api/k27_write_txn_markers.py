@@ -5,6 +5,7 @@ abort a hanging transaction.
 
 * v1 flexible; v2 adds the transaction's version (KIP-1228), on which it depends whether a marker's epoch must
   be newer than the partition's or may be equal. v1 markers are judged by the old rule.
+* Access: ALTER or CLUSTER_ACTION on the cluster (31).
 * Unknown partition 3, led by another node 6; the log's own answers are 0, 47 and 52. Markers on
   `__consumer_offsets` are answered after the pending offsets are settled (KAFKA-17507).
 * v2 is hidden by the profile kafka-3.9.
@@ -19,10 +20,14 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import Api, Call, register
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 
 async def handle(call: Call) -> Any:
+    may_alter = call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER, is_logged=False)
+    if not may_alter and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
     answers = [
         await _write(call, marker, TopicPartition(topic.name, index))
         for marker in call.request.markers

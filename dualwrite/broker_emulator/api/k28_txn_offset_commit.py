@@ -6,6 +6,7 @@ Stores offsets of a group inside a transaction: pending under the producer id un
   partition to the transaction implicitly (KIP-890 part 2), older ones have it verified. The coordinator's
   answers go out as the table below says; unlike Produce, nothing is retried here and 14, 15, 16 and 51 pass
   through.
+* Access: WRITE on the transactional id (53), READ on the group (30) and on the topics (29).
 * Group "" is 24; not this node's group 16; loading 14 (15 below v2); another generation, or one of an unknown group 22;
   not a member 25; a replaced static member 82. The group is asked after the transaction was, so that nobody can commit
   who stopped being a member meanwhile. Who claims no membership is always taken.
@@ -28,6 +29,7 @@ from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offset_rules import Committer
 from dualwrite.broker_emulator.groups.shard import TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _IMPLICIT_ADD_VERSION = 5
 
@@ -45,6 +47,10 @@ COORDINATOR_ERRORS_BEFORE_V4: Mapping[ErrorCode, ErrorCode] = {
 
 
 async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, call.request.transactional_id):
+        return refuse(call, ErrorCode.transactional_id_authorization_failed)
+    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
+        return refuse(call, ErrorCode.group_authorization_failed)
     if call.request.group_id == "":
         return refuse(call, ErrorCode.invalid_group_id)
     offsets = offsets_to_commit(call)

@@ -2,7 +2,9 @@
 
 Groups without members are forgotten, with all their offsets, also those pending in transactions.
 
-* v2 flexible. Unknown group 69; a group with members 68; not this node's group 16; being loaded 14.
+* v2 flexible.
+* Access: DELETE on the group (30).
+* Unknown group 69; a group with members 68; not this node's group 16; being loaded 14.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 async def handle(call: Call) -> Any:
@@ -20,6 +23,8 @@ async def handle(call: Call) -> Any:
 
 
 def _delete(call: Call, group_id: str) -> ErrorCode:
+    if not call.is_allowed(AclOperation.DELETE, ResourceType.GROUP, group_id):
+        return ErrorCode.group_authorization_failed
     shard = group_shard(call, group_id, allow_empty_id=True)
     return shard if isinstance(shard, ErrorCode) else shard.delete_group(group_id)
 

@@ -3,6 +3,7 @@
 Offsets of a group are forgotten (KIP-496).
 
 * Group "" 24; unknown group 69; not this node's group 16; being loaded 14; a group of members who are no consumers 68.
+* Access: DELETE on the group (30), READ on the topics (29).
 * Unknown partition 3; a topic that the members consume 86. An offset that is not there is no error.
 """
 
@@ -15,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.groups.shard import GroupShard
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 _Errors = dict[TopicPartition, ErrorCode]
@@ -22,6 +24,8 @@ _Errors = dict[TopicPartition, ErrorCode]
 
 async def handle(call: Call) -> Any:
     group_id = call.request.group_id
+    if not call.is_allowed(AclOperation.DELETE, ResourceType.GROUP, group_id):
+        return refuse(call, ErrorCode.group_authorization_failed)
     shard = group_shard(call, group_id)
     if isinstance(shard, ErrorCode):
         return refuse(call, shard)
@@ -37,9 +41,12 @@ def _errors(call: Call, shard: GroupShard) -> _Errors:
     group = shard.groups[call.request.group_id]
     errors: _Errors = {}
     for topic in call.request.topics:
+        is_allowed = call.is_allowed(AclOperation.READ, ResourceType.TOPIC, topic.name)
         for partition in topic.partitions:
             name = TopicPartition(topic.name, partition.partition_index)
-            if call.cluster.partition(*name) is None:
+            if not is_allowed:
+                errors[name] = ErrorCode.topic_authorization_failed
+            elif call.cluster.partition(*name) is None:
                 errors[name] = ErrorCode.unknown_topic_or_partition
             elif group.is_subscribed_to(topic.name):
                 errors[name] = ErrorCode.group_subscribed_to_topic

@@ -8,6 +8,7 @@ brokers forward it to the controller.
 * A level that is not supported, a downgrade by the wrong type and an unknown feature are 95. One of them refuses the
   whole request; in kafka-3.9, which knows no `transaction.version`, each feature has its own answer.
 * Level 0 takes the feature out of the ApiVersions answer. The epoch of the finalized features grows with every update.
+* Access: ALTER on the cluster (31).
 * What a data directory does not take is 56, and nothing has changed.
 * v2 is hidden by the profile kafka-3.9.
 """
@@ -22,9 +23,12 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, regis
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.features import TRANSACTION_VERSION, UpgradeType, supported_levels, why_not
 from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
     updates = call.request.feature_updates
     reasons = [_why_not(call, update) for update in updates]
     refused = next((reason for reason in reasons if reason is not None), None)

@@ -2,6 +2,7 @@
 
 The producers that a node with a copy of a partition knows, with or without an open transaction (KIP-664).
 
+* Access: READ on the topics (29).
 * Topic name that is not legal 17; unknown 3; no copy here 6. A follower answers like the leader.
 """
 
@@ -14,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.cluster import is_legal_topic_name
 from dualwrite.broker_emulator.log.partition_log import ProducerDescription
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 async def handle(call: Call) -> Any:
@@ -23,6 +25,8 @@ async def handle(call: Call) -> Any:
 def _describe(call: Call, name: str, index: int) -> Any:
     if not is_legal_topic_name(name):
         return _partition(call, index, ErrorCode.invalid_topic_exception)
+    if not call.is_allowed(AclOperation.READ, ResourceType.TOPIC, name):
+        return _partition(call, index, ErrorCode.topic_authorization_failed)
     topic = call.cluster.topics.get(name)
     if topic is None:
         return _partition(call, index, ErrorCode.unknown_topic_or_partition)

@@ -4,6 +4,7 @@ What the coordinator knows of transactional ids (KIP-664): state, timeout, start
 
 * Per id: "" is 42, another node's 16, loading 14, unknown 105. While a transaction is being ended, only
   partitions whose marker is outstanding are listed.
+* Access: DESCRIBE on the transactional id (53); topics are left out that one may not DESCRIBE.
 * A two-phase-commit transaction's timeout is 2147483647. A start of -1 means that there is no transaction.
 """
 
@@ -15,14 +16,20 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def handle(call: Call) -> Any:
-    describe = call.node.transactions.describe
-    return _response(call, [describe(transactional_id) for transactional_id in call.request.transactional_ids])
+    return _response(call, [_describe(call, transactional_id) for transactional_id in call.request.transactional_ids])
+
+
+def _describe(call: Call, transactional_id: str) -> TransactionDescription:
+    if call.is_allowed(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return call.node.transactions.describe(transactional_id)
+    return TransactionDescription(ErrorCode.transactional_id_authorization_failed, transactional_id)
 
 
 def _response(call: Call, descriptions: list[TransactionDescription]) -> Any:
@@ -36,6 +43,7 @@ def _state(call: Call, description: TransactionDescription) -> Any:
     by_topic: dict[str, list[int]] = {}
     for name in description.topic_partitions:
         by_topic.setdefault(name.topic, []).append(name.partition)
+    shown = [topic for topic in by_topic if call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)]
     return call.new.TransactionState(
         error_code=description.error,
         transactional_id=description.transactional_id,
@@ -45,9 +53,7 @@ def _state(call: Call, description: TransactionDescription) -> Any:
         transaction_start_time=_EPOCH + timedelta(milliseconds=description.start_time_ms),
         producer_id=description.producer_id,
         producer_epoch=description.producer_epoch,
-        topics=tuple(
-            call.new.TopicData(topic=topic, partitions=tuple(partitions)) for topic, partitions in by_topic.items()
-        ),
+        topics=tuple(call.new.TopicData(topic=topic, partitions=tuple(by_topic[topic])) for topic in shown),
     )
 
 

@@ -4,6 +4,7 @@ The transactional ids that this node coordinates (KIP-664); clients ask every no
 
 * v1 minimum duration (KIP-994), v2 pattern of the id (KIP-1152). Filters are ANDed; names that are no state are
   answered back, and if nothing else was asked for nothing matches. A pattern that does not compile is 128.
+* Access: transactional ids are left out that one may not DESCRIBE.
 * v2 is hidden by the profile kafka-3.9.
 """
 
@@ -15,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.transactions.results import ListTransactionsResult
 
 
@@ -41,6 +43,7 @@ def _response(call: Call, result: ListTransactionsResult) -> Any:
                 transactional_id=transactional_id, producer_id=producer_id, transaction_state=state
             )
             for transactional_id, producer_id, state in result.transactions
+            if call.is_allowed(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         ),
     )
 

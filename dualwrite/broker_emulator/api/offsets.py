@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.api.topics import requested_topic, topic_reference
+from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
 from dualwrite.broker_emulator.groups.offset_records import CommittedOffset
+from dualwrite.broker_emulator.security.acl import AclOperation
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 
 class OffsetsToCommit(NamedTuple):
     """The offsets of a request: those that can be stored, and why the others cannot.
 
-    Topics that are not there are in neither; the response says so of its own accord.
+    Topics that are not there, or may not be read, are in neither; the response says so of its own accord.
     """
 
     valid: dict[TopicPartition, CommittedOffset]
@@ -40,7 +41,7 @@ def offsets_to_commit(call: Call) -> OffsetsToCommit:
     """The offsets of an OffsetCommit or TxnOffsetCommit."""
     offsets = OffsetsToCommit({}, {})
     for requested in call.request.topics:
-        topic, _ = requested_topic(call, requested)
+        topic, _ = allowed_topic(call, requested, AclOperation.READ)
         if topic is None:
             continue
         for partition in requested.partitions:
@@ -88,5 +89,5 @@ def offset_response(call: Call, prefix: str, errors: ErrorCode | Mapping[TopicPa
 def _error(call: Call, requested: Any, index: int, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]) -> ErrorCode:
     if isinstance(errors, ErrorCode):
         return errors
-    topic, error = requested_topic(call, requested)
+    topic, error = allowed_topic(call, requested, AclOperation.READ)
     return error if topic is None else errors[TopicPartition(topic.name, index)]

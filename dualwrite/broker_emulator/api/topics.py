@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.cluster import Partition, Topic
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """How many partitions one request can create (MAX_PARTITIONS_PER_BATCH of Kafka's controller)."""
@@ -23,6 +24,21 @@ def requested_topic(call: Call, requested: Any) -> tuple[Topic | None, ErrorCode
         return topic, ErrorCode.none if topic else ErrorCode.unknown_topic_id
     topic = call.cluster.topics.get(requested_name(requested))
     return topic, ErrorCode.none if topic else ErrorCode.unknown_topic_or_partition
+
+
+def allowed_topic(call: Call, requested: Any, operation: AclOperation) -> tuple[Topic | None, ErrorCode]:
+    """The topic that an element of a request means, where who asks may do that with it; or why there is none.
+
+    A name that he may not use is 29 whether there is such a topic or not, so that nobody learns what exists. An id
+    tells nothing (KIP-516): one that is not known is 100.
+    """
+    topic, error = requested_topic(call, requested)
+    if call.cluster.authorizer is None or (topic is None and hasattr(requested, "topic_id")):
+        return topic, error
+    name = requested_name(requested) if topic is None else topic.name
+    if not call.is_allowed(operation, ResourceType.TOPIC, name):
+        return None, ErrorCode.topic_authorization_failed
+    return topic, error
 
 
 def requested_name(requested: Any) -> str:

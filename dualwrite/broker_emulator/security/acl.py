@@ -108,6 +108,10 @@ SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, Sequence[AclOperation]]] = {
 """What an answer with authorized operations can name (KIP-430)."""
 
 
+NOT_ASKED_FOR: Final = -(2**31)
+"""What a response has in place of authorized operations where nobody asked for them (KIP-430)."""
+
+
 class Acl(NamedTuple):
     """One rule: who may, or may not, do what with which resources, connected from where.
 
