@@ -5,9 +5,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Self
+
+from dualwrite.broker_emulator.configs.reading import check_known, field_values, given_text, without_effect
+
+logger = logging.getLogger(__name__)
 
 MAX_EPOCH = 32767
 """Short.MAX_VALUE: appears on markers and in Prepare records only, except for KIP-939's recovering client."""
@@ -42,6 +48,9 @@ class BrokerConfig:
     unstable_api_versions_enable: bool = False
     """Whether a profile of a released Kafka serves its unstable versions (InitProducerId v6) too."""
     num_partitions: int = 1
+    default_replication_factor: int = 0  # Kafka: 1; 0: copies are on all nodes
+    delete_topic_enable: bool = True
+    fetch_max_bytes: int = 57671680
     auto_create_topics_enable: bool = True
     message_max_bytes: int = 1048588
     socket_request_max_bytes: int = 104857600
@@ -88,27 +97,42 @@ class BrokerConfig:
     log_cleaner_delete_retention_ms: int = 86_400_000
     log_cleaner_min_cleanable_ratio: float = 0.5
     log_cleaner_min_compaction_lag_ms: int = 0
+    log_cleaner_max_compaction_lag_ms: int = 9223372036854775807
+    log_roll_ms: int = 604_800_000
+    """Age of a segment's first record at which the next one begins a new segment."""
+    log_message_timestamp_type: str = "CreateTime"
+    log_message_timestamp_before_max_ms: int = 9223372036854775807
+    log_message_timestamp_after_max_ms: int = 9223372036854775807  # Kafka: an hour; clients have no virtual clock
+    min_insync_replicas: int = 1
     transaction_state_log_segment_bytes: int = 256 << 10  # Kafka: 100 MiB; all of it is read at every change of leader
     offsets_topic_segment_bytes: int = 256 << 10  # Kafka: 100 MiB; as above
 
+    properties: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Every setting that `from_properties` was given, by Kafka's name, as text; those without effect here, too."""
+
     @classmethod
-    def from_properties(cls, properties: dict[str, Any]) -> Self:
-        """Build from Kafka's dotted names. Raises ValueError on a name that is not a setting."""
-        known = {field.name.replace("_", "."): field for field in fields(cls)}
-        values: dict[str, Any] = {}
-        for name, value in properties.items():
-            if name not in known:
-                raise ValueError(f"unknown broker setting {name!r}; known: {', '.join(sorted(known))}")
-            values[known[name].name] = _parse(name, value, getattr(cls(), known[name].name))
-        return cls(**values)
+    def from_properties(cls, properties: Mapping[str, Any]) -> Self:
+        """Build from Kafka's dotted names, as a `server.properties` has them; values may be text or Python's own.
 
+        What Kafka knows and this broker makes no use of is accepted, and named in one line of the log. Raises
+        ValueError on a name that is no setting and on a value that a setting does not take.
+        """
+        given = {name: given_text(value) for name, value in properties.items()}
+        for name in given:
+            check_known(name, cls.names())
+        config = cls().altered(given)
+        ignored = without_effect(given, cls.names())
+        if ignored:
+            logger.warning("accepted, but without effect here: %s", ", ".join(ignored))
+        return replace(config, properties=given)
 
-def _parse(name: str, value: Any, default: Any) -> Any:
-    if isinstance(default, bool):
-        if value in (True, "true", False, "false"):
-            return value in (True, "true")
-        raise ValueError(f"broker setting {name} takes true or false, not {value!r}")
-    try:
-        return type(default)(value)
-    except ValueError as error:
-        raise ValueError(f"broker setting {name} takes a {type(default).__name__}, not {value!r}") from error
+    def altered(self, texts: Mapping[str, str]) -> Self:
+        """With other values, by Kafka's names; names without a field are passed over. Raises ValueError."""
+        values = {name: getattr(self, name) for name in self.names()}
+        changed = field_values(texts, values)
+        return replace(self, **changed) if changed else self
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The names of the settings with a field, `_` for `.`."""
+        return [member.name for member in fields(cls) if member.name != "properties"]

@@ -1,0 +1,63 @@
+"""Where a setting has another default here than in Apache Kafka, or takes other values, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from dualwrite.broker_emulator.configs.broker_settings import BROKER_SETTINGS
+from dualwrite.broker_emulator.configs.setting import Between, Rule, Setting
+from dualwrite.broker_emulator.configs.topic_settings import TOPIC_SETTINGS
+
+_MAX_LONG = "9223372036854775807"
+
+
+class Difference(NamedTuple):
+    """What is otherwise here; None: that part is Kafka's."""
+
+    reason: str
+    default: str | None = None
+    rule: Rule | None = None
+
+    def applied_to(self, setting: Setting) -> Setting:
+        return setting._replace(
+            default=setting.default if self.default is None else self.default, rule=self.rule or setting.rule
+        )
+
+
+DIFFERENCES: Final[Mapping[str, Difference]] = {
+    "transaction.two.phase.commit.enable": Difference("this broker exists to be used with it", "true"),
+    "group.initial.rebalance.delay.ms": Difference(
+        "tests do not wait; Kafka says 0 in the file that it ships for trying it, too", "0"
+    ),
+    "default.replication.factor": Difference("0: copies are on all nodes", "0"),
+    "node.id": Difference("Kafka has no default; further nodes take the ids behind it", "0"),
+    "log.segment.bytes": Difference(
+        "nothing is deleted or compacted before its segment is full; Kafka took small ones until 3.9, too",
+        "67108864",
+        Between(14),
+    ),
+    "segment.bytes": Difference("as log.segment.bytes", "67108864", Between(14)),
+    "transaction.state.log.segment.bytes": Difference("all of it is read at every change of leader", "262144"),
+    "offsets.topic.segment.bytes": Difference("all of it is read at every change of leader", "262144"),
+    "log.flush.interval.ms": Difference(
+        "Kafka leaves it to its replicas; goes with fsync=interval", "1000", Between(1)
+    ),
+    "log.roll.ms": Difference("a setting in milliseconds wins over one in hours; both say a week", "604800000"),
+    "log.cleaner.backoff.ms": Difference("an interval is a millisecond at least", rule=Between(1)),
+    "log.message.timestamp.after.max.ms": Difference(
+        "clients go by the machine's time, the broker perhaps by a virtual clock", _MAX_LONG
+    ),
+    "message.timestamp.after.max.ms": Difference("as log.message.timestamp.after.max.ms", _MAX_LONG),
+}
+
+
+def _with_differences(settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
+    return {
+        name: DIFFERENCES[name].applied_to(setting) if name in DIFFERENCES else setting
+        for name, setting in settings.items()
+    }
+
+
+BROKER_SETTINGS_HERE: Final = _with_differences(BROKER_SETTINGS)
+TOPIC_SETTINGS_HERE: Final = _with_differences(TOPIC_SETTINGS)

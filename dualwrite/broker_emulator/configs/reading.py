@@ -1,0 +1,126 @@
+"""A broker's settings as they are given, by Kafka's names and as text: checked, and brought to the fields of a class.
+
+What has a field has effect here, and so has what `READ_ELSEWHERE` or a listener's prefix names. Everything else that Kafka knows is accepted
+without effect; what nobody knows is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any, Final
+
+from dualwrite.broker_emulator.configs import kafka_3_9
+from dualwrite.broker_emulator.configs.broker_settings import NOT_IN_A_FILE, OF_THE_AUTHORIZER, broker_synonyms
+from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE
+from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
+from dualwrite.broker_emulator.configs.setting import ConfigType, Setting, text_of
+
+KNOWN: Final[Mapping[str, Setting]] = {
+    **kafka_3_9.BROKER_CHANGES,
+    **OF_THE_AUTHORIZER,
+    **BROKER_SETTINGS_HERE,
+    **OWN_SETTINGS,
+}
+"""What a file of settings may name."""
+
+_OF_A_LISTENER: Final = re.compile(r"listener\.name\.[^.]+\.(?:[^.]+\.)?(.*)")
+_OF_A_PLUGIN: Final = ("rsm.config.", "rlmm.config.", "config.providers.", "metrics.context.")
+
+READ_ELSEWHERE: Final = frozenset(
+    {
+        "broker.id",
+        "process.roles",
+        "listeners",
+        "advertised.listeners",
+        "listener.security.protocol.map",
+        "inter.broker.listener.name",
+        "security.inter.broker.protocol",
+        "controller.listener.names",
+        "log.retention.minutes",
+        "log.retention.hours",
+        "log.roll.hours",
+        "log.flush.scheduler.interval.ms",
+        *OF_THE_AUTHORIZER,
+    }
+)
+"""Settings with an effect but no field of their own."""
+
+_MILLISECONDS: Final = {".minutes": 60_000, ".hours": 3_600_000}
+
+
+def given_text(value: Any) -> str:
+    """A value of Python's as Kafka's files say it."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(str(part) for part in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def base_name(name: str) -> str:
+    """The setting that `listener.name.<listener>.[<mechanism>.]` stands before, or the name itself."""
+    found = _OF_A_LISTENER.fullmatch(name)
+    if found is None:
+        return name
+    whole = name.split(".", 3)[3]
+    return whole if whole in KNOWN else found[1]
+
+
+def check_known(name: str, more: Collection[str] = ()) -> None:
+    """Raise ValueError for a name that is no setting, with the nearest one that is. `more`: names of fields."""
+    known = {*KNOWN, *more}
+    if base_name(name) in known or name.startswith(_OF_A_PLUGIN):
+        return
+    if name in NOT_IN_A_FILE:
+        raise ValueError(f"the broker setting {name} can only be altered while the broker runs")
+    near = get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(f"unknown broker setting {name!r}{hint}")
+
+
+def field_values(given: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the fields that `given` sets; `defaults` are all fields by name, `_` for `.`.
+
+    Raises ValueError for a value that a setting does not take.
+    """
+    for name, text in given.items():
+        setting = KNOWN.get(base_name(name))
+        if setting is not None:
+            setting.parse(text)
+    values = {}
+    for field, default in defaults.items():
+        name = next((name for name in broker_synonyms(field.replace("_", ".")) if name in given), None)
+        if name is not None:
+            values[field] = _field_value(name, given[name], default)
+    return values
+
+
+def _field_value(name: str, text: str, default: Any) -> Any:
+    setting = KNOWN.get(name) or Setting(name, _TYPES.get(type(default), ConfigType.STRING), None)
+    value = setting.parse(text)
+    if isinstance(default, Enum):
+        return type(default)(value)
+    if isinstance(default, tuple):
+        return tuple(value) if isinstance(value, list) else tuple(text.split(","))
+    if isinstance(default, str):
+        return text_of(value)
+    if isinstance(value, int) and not isinstance(default, bool):
+        return value * _unit(name) if value > 0 else value
+    return value
+
+
+_TYPES: Final = {bool: ConfigType.BOOLEAN, int: ConfigType.LONG, float: ConfigType.DOUBLE, tuple: ConfigType.LIST}
+
+
+def _unit(name: str) -> int:
+    return next((unit for ending, unit in _MILLISECONDS.items() if name.endswith(ending) and name in _IN_UNITS), 1)
+
+
+_IN_UNITS: Final = ("log.retention.minutes", "log.retention.hours", "log.roll.hours")
+
+
+def without_effect(given: Collection[str], fields: Collection[str]) -> list[str]:
+    """The names of `given` that change nothing here."""
+    effective = {field.replace("_", ".") for field in fields} | READ_ELSEWHERE
+    return sorted(name for name in given if name not in effective and not _OF_A_LISTENER.fullmatch(name))
