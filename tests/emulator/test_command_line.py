@@ -44,7 +44,7 @@ def assert_refused(status: int | str | None, output: str, errors: str, said: str
         (("--config", "num.partitions=0"), "num.partitions is at least 1, not 0"),
         (("--config", "log.retention.ms=-2"), "log.retention.ms is at least -1, not -2"),
         (("--config", "message.max.bytes=-1"), "message.max.bytes is at least 0, not -1"),
-        (("--config", "message.max.bytes=many"), "Invalid value many for configuration message.max.bytes: Not a number of type INT"),
+        (("--config", "message.max.bytes=many"), "configuration message.max.bytes: Not a number of type INT"),
     ],
     ids=" ".join,
 )

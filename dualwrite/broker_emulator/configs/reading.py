@@ -1,7 +1,7 @@
 """A broker's settings as they are given, by Kafka's names and as text: checked, and brought to the fields of a class.
 
-What has a field has effect here, and so has what `READ_ELSEWHERE` or a listener's prefix names. Everything else that Kafka knows is accepted
-without effect; what nobody knows is refused.
+What has a field has effect here, and so has what `READ_ELSEWHERE` or a listener's prefix names. Everything else that
+Kafka knows is accepted without effect; what nobody knows is refused.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def field_values(given: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[
             setting.parse(text)
     values = {}
     for field, default in defaults.items():
-        name = next((name for name in broker_synonyms(field.replace("_", ".")) if name in given), None)
-        if name is not None:
-            values[field] = _field_value(name, given[name], default)
+        found = next((name for name in broker_synonyms(field.replace("_", ".")) if name in given), None)
+        if found is not None:
+            values[field] = _field_value(found, given[found], default)
     return values
 
 
