@@ -9,6 +9,9 @@ Living nodes, topics, partitions and leaders.
 * v9 flexible; v13 has a top-level error.
 * A partition that no living node has a copy of is 5, with leader -1. All living replicas are in sync,
   but for those that a reassignment under way is adding.
+* Access: DESCRIBE on the topics (29, whether there is such a topic or not), and CREATE on those that would be created,
+  or on the cluster. Of all topics, the others are left out. v8+ tells what one may do with the topics, up to v10 also
+  with the cluster (KIP-430).
 * Unknown topic 3, name that is not legal 17.
 * v13 is hidden by the profile kafka-3.9.
 """
@@ -23,6 +26,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, regis
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import NO_LEADER, Partition, Topic, is_legal_topic_name
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 
 
 async def handle(call: Call) -> Any:
@@ -41,15 +45,27 @@ def _response(call: Call, topics: tuple[Any, ...], error: ErrorCode) -> Any:
         controller_id=cluster.controller_id,
         topics=topics,
         error_code=error,
+        cluster_authorized_operations=_cluster_operations(call),
     )
+
+
+def _cluster_operations(call: Call) -> int:
+    if not getattr(call.request, "include_cluster_authorized_operations", False):
+        return NOT_ASKED_FOR
+    is_shown = call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER)
+    return call.authorized_operations(ResourceType.CLUSTER) if is_shown else 0
 
 
 def _topics(call: Call) -> list[Any]:
     requested = call.request.topics
     if requested is None or (call.version == 0 and not requested):
-        return [_describe(call, topic) for topic in call.cluster.topics.values()]
+        return [_describe(call, topic) for topic in call.cluster.topics.values() if _may_see(call, topic.name, False)]
     may_create = MAX_PARTITIONS_PER_REQUEST // max(call.cluster.config.num_partitions, 1)
     return [_requested_topic(call, topic, place < may_create) for place, topic in enumerate(requested)]
+
+
+def _may_see(call: Call, name: str, is_asked_for: bool = True) -> bool:
+    return call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name, is_logged=is_asked_for)
 
 
 def _requested_topic(call: Call, requested: Any, may_create: bool) -> Any:
@@ -58,8 +74,14 @@ def _requested_topic(call: Call, requested: Any, may_create: bool) -> Any:
         topic = call.cluster.topic_by_id(requested.topic_id)
         if topic is None:
             return _absent(call, None, requested.topic_id, ErrorCode.unknown_topic_id)
+        if not _may_see(call, topic.name):
+            return _absent(call, None, requested.topic_id, ErrorCode.topic_authorization_failed)
         return _describe(call, topic)
-    topic = call.cluster.topics.get(name) or (_create(call, name) if may_create else None)
+    topic = call.cluster.topics.get(name)
+    if not _may_see(call, name) or (topic is None and _would_create(call) and not _may_create(call, name)):
+        return _absent(call, name, None, ErrorCode.topic_authorization_failed)
+    if topic is None and may_create:
+        topic = _create(call, name)
     if topic is not None:
         return _describe(call, topic)
     legal = is_legal_topic_name(name)
@@ -67,12 +89,22 @@ def _requested_topic(call: Call, requested: Any, may_create: bool) -> Any:
     return _absent(call, name, None, error)
 
 
+def _would_create(call: Call) -> bool:
+    """Whether topics that are not there are created."""
+    is_asked_for: bool = getattr(call.request, "allow_auto_topic_creation", True)
+    return call.cluster.config.auto_create_topics_enable and is_asked_for
+
+
+def _may_create(call: Call, name: str) -> bool:
+    return call.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER, is_logged=False) or call.is_allowed(
+        AclOperation.CREATE, ResourceType.TOPIC, name
+    )
+
+
 def _create(call: Call, name: str) -> Topic | None:
-    config = call.cluster.config
-    allowed = config.auto_create_topics_enable and getattr(call.request, "allow_auto_topic_creation", True)
-    if not allowed or not is_legal_topic_name(name):
+    if not _would_create(call) or not is_legal_topic_name(name):
         return None
-    return call.cluster.create_topic(name, config.num_partitions)
+    return call.cluster.create_topic(name, call.cluster.config.num_partitions)
 
 
 def _describe(call: Call, topic: Topic) -> Any:
@@ -83,7 +115,14 @@ def _describe(call: Call, topic: Topic) -> Any:
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(_describe_partition(call, partition, living) for partition in topic.partitions),
+        topic_authorized_operations=_topic_operations(call, topic.name),
     )
+
+
+def _topic_operations(call: Call, name: str) -> int:
+    if not getattr(call.request, "include_topic_authorized_operations", False):
+        return NOT_ASKED_FOR
+    return call.authorized_operations(ResourceType.TOPIC, name)
 
 
 def _describe_partition(call: Call, partition: Partition, living: set[int]) -> Any:

@@ -5,6 +5,8 @@
 * Taken name 36; name that is not legal 17; no partitions 37; more replicas than nodes (or none) 38; both an
   assignment and counts 42; a name given twice 42; an assignment that leaves out a partition, repeats a node or
   names one that is not there 39.
+* Access: CREATE on the topics, or on the cluster (29). Who may not DESCRIBE_CONFIGS of a topic is not told how it was
+  created (KIP-525).
 * Replicas say which nodes can lead: the default is all of them. A config that says how logs are
   kept (`LogConfig`) is obeyed, and a value that it does not take is 40; others are kept to be shown.
 * What the disk does not take is 56.
@@ -24,6 +26,7 @@ from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 async def handle(call: Call) -> Any:
@@ -57,6 +60,8 @@ def _create(call: Call, requested: Any, is_repeated: bool) -> Any:
 
 def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
     name, partitions, replicas = requested.name, requested.num_partitions, requested.replication_factor
+    if not _may_create(call, name):
+        return ErrorCode.topic_authorization_failed, "Authorization failed."
     if not is_legal_topic_name(name):
         return ErrorCode.invalid_topic_exception, f"{name!r} is not a legal topic name"
     if name in call.cluster.topics:
@@ -72,6 +77,12 @@ def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
     except ValueError as problem:
         return ErrorCode.invalid_config, str(problem)
     return _check_assignments(call, requested)
+
+
+def _may_create(call: Call, name: str) -> bool:
+    return call.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER, is_logged=False) or call.is_allowed(
+        AclOperation.CREATE, ResourceType.TOPIC, name
+    )
 
 
 def _configs(requested: Any) -> dict[str, str | None]:
@@ -123,14 +134,18 @@ def _row(
     partitions: int = -1,
     replicas: int = -1,
 ) -> Any:
+    is_shown = error is not ErrorCode.none or call.is_allowed(
+        AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, requested.name, is_logged=False
+    )
     return call.new.CreatableTopicResult(
         name=requested.name,
         topic_id=None if topic is None else topic.topic_id,
         error_code=error,
         error_message=message,
-        num_partitions=partitions,
-        replication_factor=replicas,
-        configs=() if error is ErrorCode.none else None,
+        topic_config_error_code=0 if is_shown else int(ErrorCode.topic_authorization_failed),
+        num_partitions=partitions if is_shown else -1,
+        replication_factor=replicas if is_shown else -1,
+        configs=() if is_shown and error is ErrorCode.none else None,
     )
 
 

@@ -1,6 +1,8 @@
 """DeleteTopics (key 20), versions 1-6.
 
 * v4 flexible; v5 error messages; v6 by name or by id (KIP-516; unknown id 100, both or neither given 42).
+* Access: DELETE on the topics, or on the cluster (29). Who may not DESCRIBE a topic either is not told the name of an
+  id, nor whether there is a topic of that name.
 * Unknown name 3. Internal topics are not deleted: 42 INVALID_REQUEST (Kafka allows it and breaks).
 """
 
@@ -12,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.cluster import Topic
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 async def handle(call: Call) -> Any:
@@ -25,21 +28,43 @@ def _requested(call: Call) -> list[tuple[str | None, Any]]:
 
 
 def _delete(call: Call, name: str | None, topic_id: Any) -> Any:
-    topic, error = _find(call, name, topic_id)
+    if (name is None) == (topic_id is None):
+        return _row(call, name, topic_id, ErrorCode.invalid_request)
+    topic, refusal = _by_id(call, topic_id) if name is None else _by_name(call, name)
     if topic is None:
-        return _row(call, name, topic_id, error)
+        return refusal
+    if topic.is_internal:
+        return _row(call, name, topic_id, ErrorCode.invalid_request)
     call.cluster.delete_topic(topic.name)
     return _row(call, topic.name, topic.topic_id, ErrorCode.none)
 
 
-def _find(call: Call, name: str | None, topic_id: Any) -> tuple[Topic | None, ErrorCode]:
-    if (name is None) == (topic_id is None):
-        return None, ErrorCode.invalid_request
-    cluster = call.cluster
-    topic = cluster.topic_by_id(topic_id) if name is None else cluster.topics.get(name)
+def _by_name(call: Call, name: str) -> tuple[Topic | None, Any]:
+    """The topic to delete, or the answer where it is not deleted."""
+    if not _may(call, AclOperation.DESCRIBE, name):
+        return None, _row(call, name, None, ErrorCode.topic_authorization_failed)
+    topic = call.cluster.topics.get(name)
     if topic is None:
-        return None, ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
-    return (None, ErrorCode.invalid_request) if topic.is_internal else (topic, ErrorCode.none)
+        return None, _row(call, name, None, ErrorCode.unknown_topic_or_partition)
+    if not _may(call, AclOperation.DELETE, name):
+        return None, _row(call, name, None, ErrorCode.topic_authorization_failed)
+    return topic, None
+
+
+def _by_id(call: Call, topic_id: Any) -> tuple[Topic | None, Any]:
+    topic = call.cluster.topic_by_id(topic_id)
+    if topic is None:
+        return None, _row(call, None, topic_id, ErrorCode.unknown_topic_id)
+    if not _may(call, AclOperation.DELETE, topic.name):
+        shown = topic.name if _may(call, AclOperation.DESCRIBE, topic.name) else None
+        return None, _row(call, shown, topic_id, ErrorCode.topic_authorization_failed)
+    return topic, None
+
+
+def _may(call: Call, operation: AclOperation, name: str) -> bool:
+    return call.is_allowed(AclOperation.DELETE, ResourceType.CLUSTER, is_logged=False) or call.is_allowed(
+        operation, ResourceType.TOPIC, name
+    )
 
 
 def _row(call: Call, name: str | None, topic_id: Any, error: ErrorCode) -> Any:

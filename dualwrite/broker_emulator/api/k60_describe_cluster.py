@@ -2,6 +2,7 @@
 
 Living nodes, controller and cluster id (KIP-700). v1 endpoint types (KIP-919): only brokers (1) can be asked for here,
 controllers are 114. v2 fenced brokers (KIP-1073): there are none.
+* What one may do with the cluster (KIP-430) is 0 for who may not DESCRIBE it.
 * v2 is hidden by the profile kafka-3.9.
 """
 
@@ -13,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 
 _BROKERS = 1
 
@@ -30,7 +32,15 @@ async def handle(call: Call) -> Any:
             new.DescribeClusterBroker(broker_id=node.node_id, is_fenced=False, **call.endpoint(node)._asdict())
             for node in cluster.living_nodes
         ),
+        cluster_authorized_operations=_operations(call),
     )
+
+
+def _operations(call: Call) -> int:
+    if not call.request.include_cluster_authorized_operations:
+        return NOT_ASKED_FOR
+    is_shown = call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER)
+    return call.authorized_operations(ResourceType.CLUSTER) if is_shown else 0
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:
