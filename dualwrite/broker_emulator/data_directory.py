@@ -27,7 +27,7 @@ from dualwrite.broker_emulator.log.disk_log import DELETED_SUFFIX, DiskLog
 from dualwrite.broker_emulator.log.durable_file import write_atomically
 from dualwrite.broker_emulator.log.open_files import OpenFiles
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.storage import FinalizedFeatures, StoredTopic
+from dualwrite.broker_emulator.storage import FinalizedFeatures, Space, StoredTopic
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +71,14 @@ class DataDirectory:
         if stored and not stopped_cleanly:
             logger.warning("%s was not left in order: what was written last is checked", path)
         return cls(path, lock, Flusher(fsync, loop), metadata, stopped_cleanly, stored)
+
+    @property
+    def log_dir(self) -> str:
+        return str(self.path.absolute())
+
+    def space(self) -> Space:
+        disk = shutil.disk_usage(self.path)
+        return Space(disk.total, disk.free)
 
     @property
     def cluster_id(self) -> str:

@@ -42,8 +42,22 @@ class FinalizedFeatures(NamedTuple):
     """None: it was never updated, and is what the settings say."""
 
 
+class Space(NamedTuple):
+    """How much there is room for."""
+
+    total_bytes: int
+    usable_bytes: int
+
+
 class Storage(Protocol):
     """What outlives a cluster, or does not. Everything that can fail raises StorageError."""
+
+    @property
+    def log_dir(self) -> str:
+        """What its folder is called towards clients."""
+
+    def space(self) -> Space:
+        """How much it could hold, and how much more it can. Raises OSError."""
 
     @property
     def cluster_id(self) -> str:
@@ -111,6 +125,7 @@ class Storage(Protocol):
 class MemoryOnly:
     """Nothing is kept: everything is gone when the cluster stops. Takes no more records than fit into a limit."""
 
+    log_dir = "/memory"
     is_behind = False
     next_producer_id = None
     finalized_features = FinalizedFeatures()
@@ -120,6 +135,10 @@ class MemoryOnly:
         self.cluster_id = uuid.uuid4().hex[:22]
         self._budget = MemoryBudget(limit_bytes)
         self._kept: Kept = {}
+
+    def space(self) -> Space:
+        limit = self._budget.limit_bytes
+        return Space(limit, max(limit - self._budget.used_bytes, 0))
 
     def topics(self) -> Sequence[StoredTopic]:
         return ()

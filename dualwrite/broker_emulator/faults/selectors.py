@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.registry import Call
 
-TOPIC_LISTS = ("topics", "topic_data", "v3_and_below_topics")
+TOPIC_LISTS = ("topics", "topic_data", "v3_and_below_topics", "topic_partitions")
 """What the list of topics is called, in a request or in an element of `OWNER_LISTS`."""
-OWNER_LISTS = ("transactions", "markers", "groups")
+OWNER_LISTS = ("transactions", "markers", "groups", "dirs")
 """Lists whose elements hold the lists of topics."""
 PARTITION_LISTS = ("partitions", "partition_data", "partition_indexes")
 _PARTITION_NUMBERS = ("partition_index", "index", "partition")

@@ -1,0 +1,88 @@
+"""DescribeLogDirs (key 35), versions 1-5.
+
+Which partitions a node has, and how large they are (KIP-113).
+
+* One directory: the data directory, or `/memory`. No list means all partitions; what is unknown is left out.
+* The size is that of the record batches, as the `.log` files have them. All copies are one log, so none lags behind.
+* v2 flexible; v3 top-level error; v4 total and usable bytes (KIP-827): of the disk, or of `memory.limit.bytes`. v5 says
+  whether the directory is cordoned, which it never is.
+* Access: DESCRIBE on the cluster (31; below v3 the answer is empty).
+* v5 is hidden by the profile kafka-3.9. A disk that does not say how much room it has: 56.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.storage import Space
+
+_UNKNOWN = Space(-1, -1)
+
+
+async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
+        return _response(call, ErrorCode.cluster_authorization_failed, ())
+    by_topic: dict[str, list[Partition]] = {}
+    for partition in _asked_for(call):
+        if call.node.node_id in partition.replicas:
+            by_topic.setdefault(partition.topic.name, []).append(partition)
+    topics = tuple(
+        call.new.DescribeLogDirsTopic(name=name, partitions=tuple(_row(call, partition) for partition in partitions))
+        for name, partitions in by_topic.items()
+    )
+    try:
+        space = call.cluster.storage.space()
+    except OSError:
+        return _response(call, ErrorCode.none, (_directory(call, ErrorCode.kafka_storage_error),))
+    return _response(call, ErrorCode.none, (_directory(call, ErrorCode.none, topics, space),))
+
+
+def _asked_for(call: Call) -> Iterator[Partition]:
+    if call.request.topics is None:
+        yield from call.cluster.partitions()
+        return
+    names = {(topic.topic, index): None for topic in call.request.topics for index in topic.partitions}
+    for topic, index in names:
+        partition = call.cluster.partition(topic, index)
+        if partition is not None:
+            yield partition
+
+
+def _row(call: Call, partition: Partition) -> Any:
+    return call.new.DescribeLogDirsPartition(
+        partition_index=partition.index, partition_size=partition.log.size_bytes, offset_lag=0, is_future_key=False
+    )
+
+
+def _directory(call: Call, error: ErrorCode, topics: tuple[Any, ...] = (), space: Space = _UNKNOWN) -> Any:
+    return call.new.DescribeLogDirsResult(
+        error_code=error, log_dir=call.cluster.storage.log_dir, topics=topics, is_cordoned=False, **space._asdict()
+    )
+
+
+def _response(call: Call, error: ErrorCode, results: tuple[Any, ...]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, results=results)
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, error, () if call.version >= 3 else (_directory(call, error),))
+
+
+register(
+    Api(
+        key=35,
+        schema_name="describe_log_dirs",
+        min_version=1,
+        max_version=5,
+        handle=handle,
+        refuse=refuse,
+        newest={Profile.KAFKA_3_9: 4},
+    )
+)

@@ -1,0 +1,113 @@
+"""CreatePartitions (key 37), versions 0-3.
+
+A topic gets more partitions (KIP-195). Clients notice with their next Metadata.
+
+* The count is that of all partitions afterwards; one that is no increase is 37. Assignments name the nodes of each new
+  partition; another number of them than of new partitions, and one that cannot be, is 39.
+* Unknown topic 3; one named twice 42, for all of its rows in one. More than 10,000 new partitions in one request 44.
+* Internal topics 42 INVALID_REQUEST: which partition an id or a group belongs to would change (Kafka allows it and
+  breaks).
+* Access: ALTER on the topic (29).
+* ValidateOnly answers as if and creates nothing. What the disk does not take is 56.
+* v2 flexible. From v3 on a quota of mutations that is used up is 89; before, the request is served and throttled
+  (KIP-599).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.assignments import why_not_assignable
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
+from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+
+
+class _Outcome(NamedTuple):
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+
+async def handle(call: Call) -> Any:
+    given = Counter(topic.name for topic in call.request.topics)
+    if _additional(call) > MAX_PARTITIONS_PER_REQUEST:
+        message = "Excessively large number of additional partitions per request."
+        return _response(call, ((name, _Outcome(ErrorCode.policy_violation, message)) for name in given))
+    repeated = _Outcome(ErrorCode.invalid_request, "Duplicate topic name.")
+    rows = [(name, repeated) for name, times in given.items() if times > 1]
+    rows += [(topic.name, _create(call, topic)) for topic in call.request.topics if given[topic.name] == 1]
+    return _response(call, rows)
+
+
+def _additional(call: Call) -> int:
+    topics = call.cluster.topics
+    return sum(
+        topic.count - len(topics[topic.name].partitions) for topic in call.request.topics if topic.name in topics
+    )
+
+
+def _create(call: Call, requested: Any) -> _Outcome:
+    if not call.is_allowed(AclOperation.ALTER, ResourceType.TOPIC, requested.name):
+        return _Outcome(ErrorCode.topic_authorization_failed)
+    topic = call.cluster.topics.get(requested.name)
+    if topic is None:
+        return _Outcome(ErrorCode.unknown_topic_or_partition)
+    outcome = _check(call, requested)
+    if outcome.error is not ErrorCode.none or call.request.validate_only:
+        return outcome
+    additional = requested.count - len(topic.partitions)
+    given = requested.assignments
+    assignments = (
+        call.cluster.assign_more(topic, additional) if given is None else [list(each.broker_ids) for each in given]
+    )
+    try:
+        call.cluster.create_partitions(topic, assignments)
+    except StorageError as problem:
+        return _Outcome(ErrorCode.kafka_storage_error, str(problem))
+    return _Outcome()
+
+
+def _check(call: Call, requested: Any) -> _Outcome:
+    topic = call.cluster.topics[requested.name]
+    existing = len(topic.partitions)
+    if topic.is_internal:
+        return _Outcome(ErrorCode.invalid_request, f"The partitions of {topic.name} cannot become more.")
+    if requested.count == existing:
+        return _Outcome(ErrorCode.invalid_partitions, f"Topic already has {existing} partition(s).")
+    if requested.count < existing:
+        message = (
+            f"The topic {topic.name} currently has {existing} partition(s); {requested.count} would not be an increase."
+        )
+        return _Outcome(ErrorCode.invalid_partitions, message)
+    additional = requested.count - existing
+    if requested.assignments is not None and len(requested.assignments) != additional:
+        message = (
+            f"Attempted to add {additional} additional partition(s), but only {len(requested.assignments)} "
+            "assignment(s) were specified."
+        )
+        return _Outcome(ErrorCode.invalid_replica_assignment, message)
+    for assignment in requested.assignments or ():
+        message_or_none = why_not_assignable(call, assignment.broker_ids, len(topic.partitions[0].replicas))
+        if message_or_none is not None:
+            return _Outcome(ErrorCode.invalid_replica_assignment, message_or_none)
+    return _Outcome()
+
+
+def _response(call: Call, rows: Iterable[tuple[str, _Outcome]]) -> Any:
+    results = tuple(
+        call.new.CreatePartitionsTopicResult(name=name, error_code=outcome.error, error_message=outcome.message)
+        for name, outcome in rows
+    )
+    return call.new.response(throttle_time=NO_THROTTLE, results=results)
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, ((topic.name, _Outcome(error)) for topic in call.request.topics))
+
+
+register(Api(key=37, schema_name="create_partitions", min_version=0, max_version=3, handle=handle, refuse=refuse))

@@ -1,0 +1,122 @@
+"""ElectLeaders (key 43), versions 0-2.
+
+Lets the first replica lead again (KIP-183), or any that lives where nobody does (KIP-460).
+
+* No list means all partitions; of them, those that need no election are left out of the answer.
+* Preferred (0): led by its first replica already 84; that one is down, or not in sync, 80.
+* Unclean (1, from v1 on): led by anyone 84; nobody lives who could 83. All copies are one log here, so it loses
+  nothing.
+* Another type of election 42, for the whole request. Unknown topic or partition 3.
+* Access: ALTER on the cluster (31).
+* v1 top-level error and the type of election; v2 flexible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.cluster import NO_LEADER, Partition
+from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+
+
+class ElectionType(IntEnum):
+    """Who may be elected."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+Outcome = tuple[ErrorCode, str | None]
+Rows = list[tuple[str, list[tuple[int, Outcome]]]]
+
+_NOT_NEEDED = (ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
+
+
+async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
+    kind = getattr(call.request, "election_type", ElectionType.PREFERRED)
+    if kind not in tuple(ElectionType):
+        wrong = (ErrorCode.invalid_request, f"Unknown election type {kind}")
+        return _response(call, _requested(call, lambda topic, index: wrong), ErrorCode.invalid_request)
+    if call.request.topic_partitions is None:
+        return _response(call, list(_elect_all(call, kind)))
+    return _response(call, _requested(call, lambda topic, index: _elect(call, topic, index, kind)))
+
+
+def _requested(call: Call, outcome: Callable[[str, int], Outcome]) -> Rows:
+    return [
+        (requested.topic, [(index, outcome(requested.topic, index)) for index in requested.partitions])
+        for requested in call.request.topic_partitions or ()
+    ]
+
+
+def _elect_all(call: Call, kind: int) -> Iterator[tuple[str, list[tuple[int, Outcome]]]]:
+    for topic in list(call.cluster.topics.values()):
+        elected = [(partition.index, _elect_one(call, partition, kind)) for partition in topic.partitions]
+        yield topic.name, [row for row in elected if row[1] != _NOT_NEEDED]
+
+
+def _elect(call: Call, topic: str, index: int, kind: int) -> Outcome:
+    if topic not in call.cluster.topics:
+        return ErrorCode.unknown_topic_or_partition, f"No such topic as {topic}"
+    partition = call.cluster.partition(topic, index)
+    if partition is None:
+        return ErrorCode.unknown_topic_or_partition, f"No such partition as {topic}-{index}"
+    return _elect_one(call, partition, kind)
+
+
+def _elect_one(call: Call, partition: Partition, kind: int) -> Outcome:
+    living = {node.node_id for node in call.cluster.living_nodes}
+    if kind == ElectionType.PREFERRED:
+        preferred = partition.replicas[0]
+        if partition.leader_id == preferred:
+            return _NOT_NEEDED
+        if preferred not in living or preferred in partition.adding:
+            return ErrorCode.preferred_leader_not_available, "The preferred leader was not available."
+        return _lead(call, partition, preferred)
+    if partition.leader_id != NO_LEADER:
+        return _NOT_NEEDED
+    candidate = next((node_id for node_id in partition.replicas if node_id in living), None)
+    if candidate is None:
+        return ErrorCode.eligible_leaders_not_available, "Eligible topic partition leaders are not available."
+    return _lead(call, partition, candidate)
+
+
+def _lead(call: Call, partition: Partition, node_id: int) -> Outcome:
+    try:
+        call.cluster.make_leader(partition, node_id)
+    except StorageError as problem:
+        return ErrorCode.kafka_storage_error, str(problem)
+    return ErrorCode.none, None
+
+
+def _response(call: Call, rows: Rows, error: ErrorCode = ErrorCode.none) -> Any:
+    new = call.new
+    return new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        replica_election_results=tuple(
+            new.ReplicaElectionResult(
+                topic=topic,
+                partition_result=tuple(
+                    new.PartitionResult(partition_id=index, error_code=code, error_message=message)
+                    for index, (code, message) in results
+                ),
+            )
+            for topic, results in rows
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, _requested(call, lambda topic, index: (error, None)), error)
+
+
+register(Api(key=43, schema_name="elect_leaders", min_version=0, max_version=2, handle=handle, refuse=refuse))

@@ -1,0 +1,109 @@
+"""AlterPartitionReassignments (key 45), versions 0-1.
+
+Moves the copies of partitions to other nodes, or gives that up (KIP-455); `reassignment.py` says when it is over.
+
+* Null replicas cancel: 85 where nothing is under way. Replicas that cannot be are 39.
+* Unknown topic or partition 3. What the disk does not take is 56.
+* Access: ALTER on the cluster (31).
+* v1: AllowReplicationFactorChange; where that is false, another number of copies is 38 (KIP-860).
+* v1 is hidden by the profile kafka-3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.assignments import why_not_assignable
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.reassignment import assignment_of, cancel, finished, reassign
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+
+Outcome = tuple[ErrorCode, str | None]
+
+
+async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
+    return _response(call, lambda topic, requested: _alter(call, topic.name, requested))
+
+
+def _alter(call: Call, topic: str, requested: Any) -> Outcome:
+    index = requested.partition_index
+    if topic not in call.cluster.topics:
+        return ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {topic}."
+    partition = call.cluster.partition(topic, index)
+    if partition is None:
+        return ErrorCode.unknown_topic_or_partition, f"Unable to find partition {topic}:{index}."
+    try:
+        return _change(call, partition, requested.replicas)
+    except StorageError as problem:
+        return ErrorCode.kafka_storage_error, str(problem)
+
+
+def _change(call: Call, partition: Partition, target: tuple[int, ...] | None) -> Outcome:
+    current = assignment_of(partition)
+    if target is None:
+        if not current.is_changing:
+            return ErrorCode.no_reassignment_in_progress, None
+        cancel(call.cluster, partition)
+        return ErrorCode.none, None
+    message = why_not_assignable(call, target)
+    if message is not None:
+        return ErrorCode.invalid_replica_assignment, message
+    copies = len(finished(current).replicas)
+    if not getattr(call.request, "allow_replication_factor_change", True) and len(target) != copies:
+        message = f"The replication factor is changed from {copies} to {len(target)}"
+        return ErrorCode.invalid_replication_factor, message
+    reassign(call.cluster, partition, target)
+    return ErrorCode.none, None
+
+
+def _response(call: Call, outcome: Callable[[Any, Any], Outcome], error: ErrorCode = ErrorCode.none) -> Any:
+    new = call.new
+    return new.response(
+        throttle_time=NO_THROTTLE,
+        allow_replication_factor_change=getattr(call.request, "allow_replication_factor_change", True),
+        error_code=error,
+        error_message=None,
+        responses=tuple(
+            new.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=tuple(_row(call, partition, *outcome(topic, partition)) for partition in topic.partitions),
+            )
+            for topic in call.request.topics
+        ),
+    )
+
+
+def _row(call: Call, requested: Any, error: ErrorCode, message: str | None) -> Any:
+    return call.new.ReassignablePartitionResponse(
+        partition_index=requested.partition_index, error_code=error, error_message=message
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, lambda topic, partition: (error, None), error)
+
+
+def refuse_partitions(call: Call, error: ErrorCode) -> Any:
+    return _response(call, lambda topic, partition: (error, None))
+
+
+register(
+    Api(
+        key=45,
+        schema_name="alter_partition_reassignments",
+        min_version=0,
+        max_version=1,
+        handle=handle,
+        refuse=refuse,
+        refuse_partitions=refuse_partitions,
+        newest={Profile.KAFKA_3_9: 0},
+    )
+)

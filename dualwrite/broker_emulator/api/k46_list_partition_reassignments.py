@@ -1,0 +1,64 @@
+"""ListPartitionReassignments (key 46), version 0.
+
+The reassignments under way (KIP-455): here only those whose new copies are held back (`reassignment.py`).
+
+* No list means all partitions. Those that are unknown, and those that nothing is under way of, are left out.
+* Access: DESCRIBE on the cluster (31).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.reassignment import assignment_of
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+
+
+async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
+    by_topic: dict[str, list[Any]] = {}
+    for partition in _asked_for(call):
+        assignment = assignment_of(partition)
+        if assignment.is_changing:
+            by_topic.setdefault(partition.topic.name, []).append(
+                call.new.OngoingPartitionReassignment(
+                    partition_index=partition.index,
+                    replicas=assignment.replicas,
+                    adding_replicas=assignment.adding,
+                    removing_replicas=assignment.removing,
+                )
+            )
+    topics = tuple(
+        call.new.OngoingTopicReassignment(name=name, partitions=tuple(rows)) for name, rows in by_topic.items()
+    )
+    return _response(call, ErrorCode.none, topics)
+
+
+def _asked_for(call: Call) -> Iterator[Partition]:
+    if call.request.topics is None:
+        yield from call.cluster.partitions()
+        return
+    for topic in call.request.topics:
+        for index in topic.partition_indexes:
+            partition = call.cluster.partition(topic.name, index)
+            if partition is not None:
+                yield partition
+
+
+def _response(call: Call, error: ErrorCode, topics: tuple[Any, ...]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=None, topics=topics)
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, error, ())
+
+
+register(
+    Api(key=46, schema_name="list_partition_reassignments", min_version=0, max_version=0, handle=handle, refuse=refuse)
+)

@@ -1,0 +1,89 @@
+"""DescribeQuorum (key 55), versions 0-2.
+
+Who keeps the cluster's metadata (KIP-595). Nobody replicates them here: the node that acts as controller is the only
+voter, the other living nodes observe, and all have everything.
+
+* Any partition but `__cluster_metadata`-0 is 3.
+* Access: DESCRIBE on the cluster (31).
+* v1 times of fetching (KIP-836), v2 error messages, directories and the nodes' listeners (KIP-853).
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import Api, Call, register
+from dualwrite.broker_emulator.node import Node
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+
+METADATA_TOPIC = "__cluster_metadata"
+
+
+async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
+    is_answered = False
+    topics = []
+    for topic in call.request.topics:
+        rows = []
+        for partition in topic.partitions:
+            is_known = topic.topic_name == METADATA_TOPIC and partition.partition_index == 0
+            is_answered = is_answered or is_known
+            index, error = partition.partition_index, ErrorCode.unknown_topic_or_partition
+            rows.append(_quorum(call) if is_known else _row(call, index, error))
+        topics.append(call.new.TopicData(topic_name=topic.topic_name, partitions=tuple(rows)))
+    voters = [node for node in call.cluster.living_nodes if node.node_id == call.cluster.controller_id]
+    nodes = tuple(_node(call, node) for node in voters) if is_answered and call.version >= 2 else ()
+    return call.new.response(error_code=ErrorCode.none, error_message="", topics=tuple(topics), nodes=nodes)
+
+
+def _quorum(call: Call) -> Any:
+    cluster = call.cluster
+    controller_id = cluster.controller_id
+    # nothing of it is an offset here: the epoch of the features is what every node has seen the same of
+    offset = cluster.finalized_features_epoch
+    replicas = {node.node_id: _replica(call, node.node_id, offset) for node in cluster.living_nodes}
+    return _row(
+        call,
+        0,
+        ErrorCode.none,
+        leader_id=controller_id,
+        leader_epoch=1,
+        high_watermark=offset,
+        current_voters=(replicas.pop(controller_id),),
+        observers=tuple(replicas.values()),
+    )
+
+
+def _replica(call: Call, node_id: int, offset: int) -> Any:
+    now_ms = call.cluster.clock.now_ms()
+    return call.new.ReplicaState(
+        replica_id=node_id,
+        replica_directory_id=uuid.uuid5(uuid.NAMESPACE_OID, f"{call.cluster.cluster_id} {node_id}"),
+        log_end_offset=offset,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+
+
+def _node(call: Call, node: Node) -> Any:
+    endpoint = call.endpoint(node)
+    listener = call.new.Listener(name="CONTROLLER", host=endpoint.host, port=endpoint.port)
+    return call.new.Node(node_id=node.node_id, listeners=(listener,))
+
+
+def _row(call: Call, index: int, error: ErrorCode, **values: Any) -> Any:
+    nothing = {"leader_id": 0, "leader_epoch": 0, "high_watermark": 0, "current_voters": (), "observers": ()}
+    message = "" if error is ErrorCode.none else "This server does not host this topic-partition."
+    fields = {**nothing, **values}
+    return call.new.PartitionData(partition_index=index, error_code=error, error_message=message, **fields)
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return call.new.response(error_code=error, error_message=None, topics=(), nodes=())
+
+
+register(Api(key=55, schema_name="describe_quorum", min_version=0, max_version=2, handle=handle, refuse=refuse))
