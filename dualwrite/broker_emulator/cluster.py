@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING
 from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.closing_log import ClosingLog
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, AlteredConfigs, ConfigResource
+from dualwrite.broker_emulator.configs.values import broker_log_config, group_values
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
-from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig, parse_cleanup_policy
+from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.pause_points import PausePoints
 from dualwrite.broker_emulator.reassignment import finish_if_possible
 from dualwrite.broker_emulator.security.acl import Authorizer
 from dualwrite.broker_emulator.security.authorizer import authorizer_for
+from dualwrite.broker_emulator.security.scram_users import ScramUsers
 from dualwrite.broker_emulator.storage import FinalizedFeatures, MemoryOnly, Storage, StoredTopic
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks
@@ -87,7 +90,7 @@ class Topic:
     topic_id: uuid.UUID
     partitions: list[Partition] = field(default_factory=list)
     configs: dict[str, str | None] = field(default_factory=dict)
-    """As given at creation. Of those that say how logs are kept (`LogConfig`), the logs take notice."""
+    """What is set of the topic itself. Of those that say how logs are kept (`LogConfig`), the logs take notice."""
 
     @property
     def is_internal(self) -> bool:
@@ -108,12 +111,20 @@ class Cluster:
     def __init__(self, config: BrokerConfig, clock: Clock, faults: Faults, storage: Storage | None = None) -> None:
         self.storage: Storage = storage or MemoryOnly(config.memory_limit_bytes)
         self._features = self.storage.finalized_features
-        self.config = _as_finalized(config, self._features)
+        self.altered_configs = AlteredConfigs(self.storage)
+        self.on_config_change: list[Callable[[], None]] = []
+        """Called when brokers have other settings; must not raise."""
+        self._given_config = config
+        self.config = config
+        """What every node goes by that has no settings of its own (`config_of`)."""
+        self._node_configs: dict[int, BrokerConfig] = {}
+        self._read_configs()
         self.clock = clock
         self.faults = faults
         self.pause_points = PausePoints(faults)
         self.authorizer: Authorizer | None = authorizer_for(self.config, self.storage)
         """None: everybody may do everything."""
+        self.scram_users = ScramUsers(self.storage)
         self.closings = ClosingLog(logging.getLogger(__name__))
         self.cluster_id = self.storage.cluster_id
         self.nodes: dict[int, Node] = {}
@@ -174,8 +185,11 @@ class Cluster:
                 "does not support: start it with the profile that it was used with"
             )
         for kept in self.storage.topics():
+            configs: Mapping[str, str | None] = kept.configs
+            if self.altered_configs.was_altered(ConfigResource.TOPIC, kept.name):
+                configs = self.altered_configs.of(ConfigResource.TOPIC, kept.name)
             self._add_topic(
-                Topic(kept.name, kept.topic_id, configs=dict(kept.configs)),
+                Topic(kept.name, kept.topic_id, configs=dict(configs)),
                 self._kept_assignments(kept),
                 kept.leader_epochs,
             )
@@ -238,7 +252,7 @@ class Cluster:
         for replicas, leader_epoch in zip(assignments, leader_epochs, strict=True):
             index = len(topic.partitions)
             leader_id = elect(replicas, living)
-            log = self._new_log(topic, index, leader_epoch)
+            log = self._new_log(topic, index, leader_epoch, leader_id)
             topic.partitions.append(Partition(topic, index, leader_id, log, replicas, leader_id))
 
     def _assign(self, partitions: int, replication_factor: int, first_leader: int | None = None) -> list[list[int]]:
@@ -254,35 +268,82 @@ class Cluster:
             assigned.append([*every[first:], *every[:first]][:replication_factor])
         return assigned
 
-    def _new_log(self, topic: Topic, partition: int, leader_epoch: int) -> PartitionLog:
+    def _new_log(self, topic: Topic, partition: int, leader_epoch: int, leader_id: int) -> PartitionLog:
         return PartitionLog(
             topic.name,
             partition,
             leader_epoch=leader_epoch,
-            producer_id_expiration_ms=self.config.producer_id_expiration_ms,
-            config=self._log_config(topic),
+            producer_id_expiration_ms=self.config_of(leader_id).producer_id_expiration_ms,
+            config=self._log_config(topic, leader_id),
             storage=self.storage.log(topic.name, partition),
             now_ms=self.clock.now_ms(),
             tells_epochs_apart=self.config.profile is not Profile.KAFKA_3_9,
         )
 
-    def _log_config(self, topic: Topic) -> LogConfig:
-        """Settings of a topic's logs: the brokers', and the topic's own on top. Raises ValueError."""
-        config = self.config
-        return LogConfig(
-            segment_bytes=config.log_segment_bytes,
-            cleanup_policy=parse_cleanup_policy(config.log_cleanup_policy),
-            retention_ms=config.log_retention_ms,
-            retention_bytes=config.log_retention_bytes,
-            delete_retention_ms=config.log_cleaner_delete_retention_ms,
-            min_cleanable_dirty_ratio=config.log_cleaner_min_cleanable_ratio,
-            min_compaction_lag_ms=config.log_cleaner_min_compaction_lag_ms,
-            max_message_bytes=config.message_max_bytes,
-        ).with_overrides(topic.configs)
+    def _log_config(self, topic: Topic, leader_id: int = NO_LEADER) -> LogConfig:
+        """Settings of a topic's logs: those of the broker that leads, and the topic's own on top. Raises ValueError."""
+        return broker_log_config(self.config_of(leader_id)).with_overrides(topic.configs)
+
+    # settings
+
+    def config_of(self, node_id: int) -> BrokerConfig:
+        """What a node goes by: what was given, what was altered for all brokers, and what for this one alone."""
+        return self._node_configs.get(node_id, self.config)
+
+    def group_config(self, group_id: str) -> Mapping[str, str]:
+        """Every setting of a group by Kafka's name: the group's own, else the brokers' of that kind (KIP-848)."""
+        return group_values(self.config, self.altered_configs.of(ConfigResource.GROUP, group_id))
+
+    def alter_topic(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """Set these settings of a topic and no others; its logs follow at once.
+
+        Raises ValueError for a value that a setting does not take, StorageError when it cannot be kept.
+        """
+        self._log_config(Topic(topic.name, topic.topic_id, configs=dict(configs)))
+        self.altered_configs.replace(ConfigResource.TOPIC, topic.name, configs)
+        topic.configs = dict(configs)
+        self._configure_logs(topic.partitions)
+
+    def alter_brokers(self, name: str, configs: Mapping[str, str]) -> None:
+        """Set these settings of one broker, or of all (ALL_BROKERS), and no others; they take effect at once.
+
+        Raises ValueError for a value that a setting does not take, StorageError when it cannot be kept.
+        """
+        broker_log_config(self._given_config.altered(configs))
+        self.altered_configs.replace(ConfigResource.BROKER, name, configs)
+        self._follow_configs()
+
+    def _as_altered(self, config: BrokerConfig, name: str) -> BrokerConfig:
+        altered = config.altered(self.altered_configs.of(ConfigResource.BROKER, name))
+        return _as_finalized(altered, self._features)
+
+    def _read_configs(self) -> None:
+        self.config = self._as_altered(self._given_config, ALL_BROKERS)
+        self._node_configs = {
+            int(name): self._as_altered(self.config, name)
+            for name in self.altered_configs.names(ConfigResource.BROKER)
+            if name != ALL_BROKERS
+        }
+
+    def _follow_configs(self) -> None:
+        self._read_configs()
+        for node in self.nodes.values():
+            node.transactions.follow(self.config_of(node.node_id))
+        self._configure_logs(self.partitions())
+        for follow in list(self.on_config_change):
+            follow()
+
+    def _configure_logs(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            partition.log.configure(
+                self._log_config(partition.topic, partition.leader_id),
+                producer_id_expiration_ms=self.config_of(partition.leader_id).producer_id_expiration_ms,
+            )
 
     def delete_topic(self, name: str) -> None:
         """Forget a topic and its data. Raises KeyError when there is none, StorageError when it cannot be forgotten."""
         topic = self.topics[name]
+        self.altered_configs.forget(ConfigResource.TOPIC, name)
         self.storage.topic_deleted(name)
         del self.topics[name]
         del self._topics_by_id[topic.topic_id]
@@ -335,6 +396,8 @@ class Cluster:
         self.storage.leader_elected(*partition.name, log.leader_epoch + 1)
         log.begin_leader_epoch(log.leader_epoch + 1)
         _wake(log.on_advance)
+        if self._node_configs:
+            self._configure_logs((partition,))
         if leader_id != NO_LEADER:
             self.nodes[leader_id].lead(partition)
 
@@ -370,9 +433,7 @@ class Cluster:
         features = FinalizedFeatures(self._features.epoch + 1, level)
         self.storage.features_finalized(features)
         self._features = features
-        self.config = _as_finalized(self.config, features)
-        for node in self.nodes.values():
-            node.transactions.follow(self.config)
+        self._follow_configs()
 
     def expire_producers(self) -> None:
         """Let every partition forget the producers that have been idle for too long."""

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+from dualwrite.broker_emulator.configs.differences import TOPIC_SETTINGS_HERE
+from dualwrite.broker_emulator.configs.setting import Value
 
 _MEBIBYTE = 1 << 20
 _DAY_MS = 86_400_000
+_FOR_EVER = (1 << 63) - 1
+
+CREATE_TIME = "CreateTime"
+LOG_APPEND_TIME = "LogAppendTime"
+"""What the timestamps of records say (KIP-32)."""
 
 
 class CleanupPolicy(StrEnum):
@@ -23,6 +31,8 @@ class LogConfig:
     """Settings of one topic's logs; defaults are Kafka's unless a comment says why not."""
 
     segment_bytes: int = 64 * _MEBIBYTE  # Kafka: 1 GiB; nothing is deleted or compacted before its segment is full
+    segment_ms: int = 7 * _DAY_MS
+    """Age of a segment's first record at which the next one begins a new segment."""
     cleanup_policy: frozenset[CleanupPolicy] = frozenset({CleanupPolicy.DELETE})
     retention_ms: int = 7 * _DAY_MS
     """Age at which segments are deleted; -1 for never."""
@@ -34,13 +44,30 @@ class LogConfig:
     """Compaction waits until this share of what it could compact was never compacted."""
     min_compaction_lag_ms: int = 0
     """Segments with a record younger than this are not compacted."""
+    max_compaction_lag_ms: int = _FOR_EVER
+    """Age of a record at which it is compacted, whatever share of the log is new (KIP-354)."""
     max_message_bytes: int = 1048588
     """The largest batch."""
+    min_insync_replicas: int = 1
+    """How many copies must be in sync for `acks=all`."""
+    message_timestamp_type: str = CREATE_TIME
+    message_timestamp_before_max_ms: int = _FOR_EVER
+    message_timestamp_after_max_ms: int = _FOR_EVER  # Kafka: an hour; clients have no virtual clock
 
     @property
     def is_compacted(self) -> bool:
         """Whether every record needs a key, because only the newest one of each is kept."""
         return CleanupPolicy.COMPACT in self.cleanup_policy
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether records get the broker's time."""
+        return self.message_timestamp_type == LOG_APPEND_TIME
+
+    @property
+    def limits_timestamps(self) -> bool:
+        """Whether a client's timestamps can be too old or too far ahead."""
+        return min(self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms) < _FOR_EVER
 
     def with_overrides(self, configs: Mapping[str, str | None]) -> LogConfig:
         """These settings with those of a topic on top; names that mean nothing here are passed over.
@@ -48,49 +75,21 @@ class LogConfig:
         Raises ValueError with a sentence on a value that a setting does not take.
         """
         values: dict[str, Any] = {}
-        for name, value in configs.items():
-            parse = _PARSERS.get(name)
-            if parse is not None and value is not None:
-                values[name.replace(".", "_")] = _parsed(name, value, parse)
+        for name, text in configs.items():
+            if name in _NAMES and text is not None:
+                value = TOPIC_SETTINGS_HERE[name].parse(text)
+                values[_NAMES[name]] = _policies(value) if name == "cleanup.policy" else value
         return replace(self, **values) if values else self
 
 
+_NAMES: Final = {member.name.replace("_", "."): member.name for member in fields(LogConfig)}
+
+
 def parse_cleanup_policy(value: str) -> frozenset[CleanupPolicy]:
-    """The policies of a list as Kafka writes it: `delete`, `compact` or both with a comma. Raises ValueError."""
-    return frozenset(CleanupPolicy(policy.strip()) for policy in value.split(","))
+    """The policies of a list as Kafka writes it: `delete`, `compact`, both with a comma, or none. Raises ValueError."""
+    return _policies(TOPIC_SETTINGS_HERE["cleanup.policy"].parse(value))
 
 
-def _at_least(lowest: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        number = int(value)
-        if number < lowest:
-            raise ValueError(f"at least {lowest}")
-        return number
-
-    return parse
-
-
-def _ratio(value: str) -> float:
-    number = float(value)
-    if not 0 <= number <= 1:
-        raise ValueError("from 0 to 1")
-    return number
-
-
-_PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "segment.bytes": _at_least(14),
-    "cleanup.policy": parse_cleanup_policy,
-    "retention.ms": _at_least(-1),
-    "retention.bytes": _at_least(-1),
-    "delete.retention.ms": _at_least(0),
-    "min.cleanable.dirty.ratio": _ratio,
-    "min.compaction.lag.ms": _at_least(0),
-    "max.message.bytes": _at_least(0),
-}
-
-
-def _parsed(name: str, value: str, parse: Callable[[str], Any]) -> Any:
-    try:
-        return parse(value)
-    except ValueError as error:
-        raise ValueError(f"Invalid value {value} for configuration {name}: {error}") from error
+def _policies(names: Value) -> frozenset[CleanupPolicy]:
+    assert isinstance(names, list)
+    return frozenset(map(CleanupPolicy, names))

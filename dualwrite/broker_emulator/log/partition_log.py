@@ -512,9 +512,11 @@ class PartitionLog:
         """Bytes of all stored batches."""
         return self._segments.size_bytes
 
-    def configure(self, config: LogConfig) -> None:
+    def configure(self, config: LogConfig, *, producer_id_expiration_ms: int | None = None) -> None:
         """Go by other settings from now on."""
         self.config = config
+        if producer_id_expiration_ms is not None:
+            self._producer_id_expiration_ms = producer_id_expiration_ms
         self._needs_keys = config.is_compacted
         self._segments.segment_bytes = config.segment_bytes
 

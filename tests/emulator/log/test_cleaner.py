@@ -540,7 +540,7 @@ def test_at_the_limit_clients_are_refused_and_coordinators_are_not(caplog: pytes
         ("cleanup.policy", "compress"),
         ("retention.ms", "soon"),
         ("segment.bytes", "1"),
-        ("min.cleanable.dirty.ratio", "2"),
+        ("min.cleanable.dirty.ratio", "2.0"),
     ],
 )
 def test_a_setting_with_a_value_that_it_does_not_take(name: str, value: str) -> None:

@@ -1,0 +1,53 @@
+"""Which value of a setting holds: the resource's own, what its brokers say instead, or the default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE
+from dualwrite.broker_emulator.configs.group_settings import BROKER_SETTING_OF, GROUP_SETTINGS
+from dualwrite.broker_emulator.configs.reading import given_text
+from dualwrite.broker_emulator.log.log_config import LogConfig, parse_cleanup_policy
+
+
+def broker_value(config: BrokerConfig, name: str) -> str | None:
+    """What a broker with `config` goes by, as text; None where nothing is set and there is no default."""
+    field = name.replace(".", "_")
+    if name in BROKER_SETTINGS_HERE and field in BrokerConfig.names():
+        return given_text(getattr(config, field))
+    if name in config.properties:
+        return config.properties[name]
+    setting = BROKER_SETTINGS_HERE.get(name)
+    return None if setting is None else setting.default
+
+
+def group_values(config: BrokerConfig, own: Mapping[str, str]) -> dict[str, str]:
+    """Every setting of a group that has a value: its own, the brokers', or the default."""
+    values = {}
+    for name, setting in GROUP_SETTINGS.items():
+        of_brokers = broker_value(config, BROKER_SETTING_OF[name]) if name in BROKER_SETTING_OF else None
+        value = own.get(name, setting.default if of_brokers is None else of_brokers)
+        if value is not None:
+            values[name] = value
+    return values
+
+
+def broker_log_config(config: BrokerConfig) -> LogConfig:
+    """How a broker keeps the logs of topics without settings of their own. Raises ValueError."""
+    return LogConfig(
+        segment_bytes=config.log_segment_bytes,
+        segment_ms=config.log_roll_ms,
+        cleanup_policy=parse_cleanup_policy(config.log_cleanup_policy),
+        retention_ms=config.log_retention_ms,
+        retention_bytes=config.log_retention_bytes,
+        delete_retention_ms=config.log_cleaner_delete_retention_ms,
+        min_cleanable_dirty_ratio=config.log_cleaner_min_cleanable_ratio,
+        min_compaction_lag_ms=config.log_cleaner_min_compaction_lag_ms,
+        max_compaction_lag_ms=config.log_cleaner_max_compaction_lag_ms,
+        max_message_bytes=config.message_max_bytes,
+        min_insync_replicas=config.min_insync_replicas,
+        message_timestamp_type=config.log_message_timestamp_type,
+        message_timestamp_before_max_ms=config.log_message_timestamp_before_max_ms,
+        message_timestamp_after_max_ms=config.log_message_timestamp_after_max_ms,
+    )
