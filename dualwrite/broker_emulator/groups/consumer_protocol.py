@@ -1,29 +1,143 @@
-"""The little that a broker reads of what consumers tell each other: which topics a member subscribes to."""
+"""What consumers of the classic protocol tell each other, as far as a broker reads and writes it (KIP-54, KIP-429)."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
+NamedPartitions = frozenset[tuple[str, int]]
+"""Partitions by the names of their topics."""
+
+_NEWEST_VERSION = 3
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 
+class MalformedError(ValueError):
+    """Bytes that are no ConsumerProtocolSubscription or ConsumerProtocolAssignment."""
+
+
+class Subscription(NamedTuple):
+    """What a member subscribes to, and what it has."""
+
+    version: int
+    topics: frozenset[str]
+    owned: NamedPartitions = frozenset()
+    """From version 1 on; older members give everything up before they join."""
+    rack_id: str | None = None
+
+
+class NamedAssignment(NamedTuple):
+    """What the leader of a classic group gave a member."""
+
+    partitions: NamedPartitions
+    user_data: bytes | None = None
+    """Something that only the assignor understands."""
+
+
+def read_version(metadata: bytes) -> int:
+    """The version of a subscription. Raises MalformedError."""
+    return _Reader(metadata).int16()
+
+
+def read_subscription(metadata: bytes) -> Subscription:
+    """A ConsumerProtocolSubscription of any version; newer ones are read as far as version 3 goes."""
+    reader = _Reader(metadata)
+    version = reader.int16()
+    topics = frozenset(reader.string() for _ in range(reader.count()))
+    reader.nullable_bytes()
+    owned: NamedPartitions = reader.partitions() if version >= 1 else frozenset()
+    if version >= 2:
+        reader.int32()  # the generation in which it had them
+    rack_id = reader.nullable_string() if version >= _NEWEST_VERSION else None
+    return Subscription(version, topics, owned, rack_id)
+
+
 def read_subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics of a ConsumerProtocolSubscription of any version (all begin as version 0 does); None if it is not."""
-    topics: set[str] = set()
-    offset = _INT16.size
+    """The topics of a subscription of any version (all begin as version 0 does); None if it is not one."""
+    reader = _Reader(metadata)
     try:
-        (count,) = _INT32.unpack_from(metadata, offset)
-        offset += _INT32.size
-        for _ in range(count):
-            (size,) = _INT16.unpack_from(metadata, offset)
-            offset += _INT16.size
-            if size < 0 or offset + size > len(metadata):
-                return None
-            topics.add(metadata[offset : offset + size].decode())
-            offset += size
-    except (struct.error, UnicodeDecodeError):
+        reader.int16()
+        return frozenset(reader.string() for _ in range(reader.count()))
+    except MalformedError:
         return None
-    return frozenset(topics)
+
+
+def read_assignment(data: bytes) -> NamedAssignment:
+    """A ConsumerProtocolAssignment of any version. Raises MalformedError."""
+    reader = _Reader(data)
+    reader.int16()
+    return NamedAssignment(reader.partitions(), reader.nullable_bytes())
+
+
+def encode_assignment(partitions: Mapping[str, Sequence[int]], version: int) -> bytes:
+    """A ConsumerProtocolAssignment without user data, in the version that its reader subscribed with."""
+    parts = [_INT16.pack(min(version, _NEWEST_VERSION)), _INT32.pack(len(partitions))]
+    for name, indexes in partitions.items():
+        encoded = name.encode()
+        parts += [_INT16.pack(len(encoded)), encoded, _INT32.pack(len(indexes))]
+        parts += [_INT32.pack(index) for index in indexes]
+    return b"".join([*parts, _INT32.pack(-1)])
+
+
+class _Reader:
+    """Reads one field after the other. Raises MalformedError where there is none."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._offset = 0
+
+    def int16(self) -> int:
+        return self._unpack(_INT16)
+
+    def int32(self) -> int:
+        return self._unpack(_INT32)
+
+    def count(self) -> int:
+        """The length of an array, which cannot have more elements than there are bytes left."""
+        count = self.int32()
+        if not 0 <= count <= len(self._data) - self._offset:
+            raise MalformedError(f"an array of {count} elements in {len(self._data)} bytes")
+        return count
+
+    def string(self) -> str:
+        value = self.nullable_string()
+        if value is None:
+            raise MalformedError("null where a string has to be")
+        return value
+
+    def nullable_string(self) -> str | None:
+        size = self.int16()
+        try:
+            return None if size < 0 else self._take(size).decode()
+        except UnicodeDecodeError as error:
+            raise MalformedError(str(error)) from error
+
+    def nullable_bytes(self) -> bytes | None:
+        size = self.int32()
+        return None if size < 0 else self._take(size)
+
+    def partitions(self) -> NamedPartitions:
+        found: set[tuple[str, int]] = set()
+        for _ in range(self.count()):
+            topic = self.string()
+            found.update((topic, self.int32()) for _ in range(self.count()))
+        return frozenset(found)
+
+    def _unpack(self, form: struct.Struct) -> int:
+        try:
+            value: int = form.unpack_from(self._data, self._offset)[0]
+        except struct.error as error:
+            raise MalformedError(str(error)) from error
+        self._offset += form.size
+        return value
+
+    def _take(self, size: int) -> bytes:
+        end = self._offset + size
+        if end > len(self._data):
+            raise MalformedError(f"{size} bytes wanted, {len(self._data) - self._offset} left")
+        start, self._offset = self._offset, end
+        return self._data[start:end]

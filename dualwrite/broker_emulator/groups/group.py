@@ -101,6 +101,10 @@ class Group:
         return self.state in states
 
     @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
     def can_rebalance(self) -> bool:
         return self.state in VALID_PREVIOUS_STATES[GroupState.PREPARING_REBALANCE]
 
@@ -190,6 +194,10 @@ class Group:
         leader = self.leader if self.leader != member_id else next(iter(members), None)
         pending_sync = self.pending_sync - {member_id}
         return replace(self, members=members, pending_members=pending, leader=leader, pending_sync=pending_sync)
+
+    def with_protocol(self, name: str) -> Group:
+        """With a protocol selected, and the topics that its members say they subscribe to."""
+        return replace(self, protocol_name=name).with_subscribed_topics()
 
     def with_subscribed_topics(self) -> Group:
         """With the topics of the present members, from their metadata for the selected protocol."""

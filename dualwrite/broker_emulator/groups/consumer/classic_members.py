@@ -1,0 +1,242 @@
+"""Members of the classic protocol in a consumer group, while a group migrates (KIP-848). Pure.
+
+They join, sync and send heartbeats as ever, and are never told that the coordinator assigns: who joins is answered at
+once, nobody leads, and SyncGroup brings what the coordinator gave the member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.groups.answers import JoinAnswer, JoinRequest, SyncAnswer
+from dualwrite.broker_emulator.groups.consumer import downgrade
+from dualwrite.broker_emulator.groups.consumer.change import GroupChange, World
+from dualwrite.broker_emulator.groups.consumer.downgrade import Downgrade, Outcome, assignment_bytes
+from dualwrite.broker_emulator.groups.consumer.group import (
+    ClassicMetadata,
+    ConsumerGroup,
+    ConsumerMember,
+    RefusedError,
+    known_instance,
+)
+from dualwrite.broker_emulator.groups.consumer.heartbeat import refuse_if_full
+from dualwrite.broker_emulator.groups.consumer.leaving import give_up
+from dualwrite.broker_emulator.groups.consumer.states import MemberState
+from dualwrite.broker_emulator.groups.consumer.upgrade import by_topic_id
+from dualwrite.broker_emulator.groups.consumer_protocol import (
+    MalformedError,
+    Subscription,
+    read_subscription,
+    read_version,
+)
+from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID
+from dualwrite.broker_emulator.groups.membership import LeavingMember, SyncRequest
+
+# JoinGroup
+
+
+class JoinDecision(NamedTuple):
+    """What becomes of the group, and the answer."""
+
+    outcome: Outcome
+    answer: JoinAnswer
+
+
+def join(group: ConsumerGroup, request: JoinRequest, world: World) -> JoinDecision:
+    """A member of the classic protocol joins, or joins again. Raises RefusedError."""
+    is_unknown = request.member_id == UNKNOWN_MEMBER_ID
+    member_id = request.new_member_id if is_unknown else request.member_id
+    refuse_if_full(group, member_id, world.settings.max_size)
+    if not group.supports_classic(request.protocol_type, request.protocol_names):
+        raise RefusedError(ErrorCode.inconsistent_group_protocol, f"Member {member_id}'s protocols are not supported.")
+    if is_unknown and request.group_instance_id is None and request.must_know_its_id:
+        return JoinDecision(group, JoinAnswer(ErrorCode.member_id_required, member_id))
+    subscription = _subscription(request)
+    former = group.static_member(request.group_instance_id)
+    downgrades = former is not None and _is_last_of_new_protocol(group, former, world)
+    change = GroupChange(group, world)
+    before = _member(change, request, member_id, former)
+    after = _updated(before, request, subscription)
+    subscribes_anew = (after.subscribed_topics, after.subscribed_regex) != (
+        before.subscribed_topics,
+        before.subscribed_regex,
+    )
+    change.update_member(after, bumps=subscribes_anew)
+    if not downgrades:
+        change.assign()
+    if not (downgrades and subscribes_anew):
+        owned = by_topic_id(subscription.owned, world.topics)
+        after = change.reconcile(member_id, owned, subscribes_anew=subscribes_anew)
+    answer = _join_answer(after, request)
+    if downgrades:
+        classic = downgrade.to_classic(change.group, world)
+        return JoinDecision(Downgrade(classic, rebalances=subscribes_anew), answer)
+    change.become(change.group.with_member(_awaited_to_sync(after, request, world.now_ms)))
+    return JoinDecision(change.group, answer)
+
+
+def _subscription(request: JoinRequest) -> Subscription:
+    """All protocols of a consumer say the same about its topics."""
+    try:
+        return read_subscription(request.protocols[0].metadata)
+    except MalformedError as error:
+        raise RefusedError(
+            ErrorCode.unknown_server_error, "Malformed embedded consumer protocol in subscription deserialization."
+        ) from error
+
+
+def _is_last_of_new_protocol(group: ConsumerGroup, former: ConsumerMember, world: World) -> bool:
+    """Whether a static member that comes back with the classic protocol was the last one of the new protocol."""
+    if former.is_classic:
+        return False
+    others = [member for member in group.members.values() if member is not former]
+    if not all(member.is_classic for member in others):
+        return False
+    return world.settings.allows_downgrade and len(group.members) <= world.settings.classic_max_size
+
+
+def _member(change: GroupChange, request: JoinRequest, member_id: str, former: ConsumerMember | None) -> ConsumerMember:
+    known = change.group.members.get(member_id)
+    if request.group_instance_id is None:
+        return ConsumerMember(member_id=member_id) if known is None else known
+    if request.member_id != UNKNOWN_MEMBER_ID:
+        return known_instance(former, member_id, request.group_instance_id)
+    return ConsumerMember(member_id=member_id) if former is None else change.replace_static_member(former, member_id)
+
+
+def _updated(member: ConsumerMember, request: JoinRequest, subscription: Subscription) -> ConsumerMember:
+    timeout_ms = request.rebalance_timeout_ms
+    return replace(
+        member,
+        instance_id=request.group_instance_id or member.instance_id,
+        rack_id=subscription.rack_id or member.rack_id,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        subscribed_topics=subscription.topics,
+        subscribed_regex="",
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=ClassicMetadata(request.session_timeout_ms, request.protocols),
+        rebalance_deadline_ms=None,
+    )
+
+
+def _join_answer(member: ConsumerMember, request: JoinRequest) -> JoinAnswer:
+    return JoinAnswer(
+        ErrorCode.none,
+        member.member_id,
+        generation=member.member_epoch,
+        protocol_type="consumer",
+        protocol_name=request.protocols[0].name,
+    )
+
+
+def _awaited_to_sync(member: ConsumerMember, request: JoinRequest, now_ms: int) -> ConsumerMember:
+    return replace(
+        member,
+        join_deadline_ms=None,
+        session_deadline_ms=now_ms + request.session_timeout_ms,
+        sync_deadline_ms=now_ms + request.rebalance_timeout_ms,
+    )
+
+
+# SyncGroup and Heartbeat
+
+
+def sync(group: ConsumerGroup, request: SyncRequest, world: World) -> tuple[ConsumerGroup, SyncAnswer]:
+    """A member of the classic protocol asks for its assignment. Raises RefusedError."""
+    member, classic = _classic_member(group, request.member_id, request.group_instance_id)
+    _check_generation(member, request.generation)
+    names = ((request.protocol_type, "consumer"), (request.protocol_name, classic.protocols[0].name))
+    if any(said is not None and said != known for said, known in names):
+        raise RefusedError(
+            ErrorCode.inconsistent_group_protocol,
+            f"The protocol of member {member.member_id} is not the one that its join was answered with.",
+        )
+    if group.group_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        return _awaiting_join(group, member, world), SyncAnswer(ErrorCode.rebalance_in_progress)
+    version = read_version(classic.protocols[0].metadata)
+    assignment = assignment_bytes(frozenset(member.assigned), world.topics, version)
+    member = replace(_alive(member, classic, world), sync_deadline_ms=None)
+    answer = SyncAnswer(ErrorCode.none, request.protocol_type, request.protocol_name, assignment)
+    return group.with_member(member), answer
+
+
+def heartbeat(
+    group: ConsumerGroup, member_id: str, group_instance_id: str | None, generation: int, world: World
+) -> tuple[ConsumerGroup, ErrorCode]:
+    """A sign of life; the answer says whether the member has to join again. Raises RefusedError."""
+    member, classic = _classic_member(group, member_id, group_instance_id)
+    _check_generation(member, generation)
+    alive = _alive(member, classic, world)
+    if not _has_to_join(group, member):
+        return group.with_member(alive), ErrorCode.none
+    return _awaiting_join(group, alive, world), ErrorCode.rebalance_in_progress
+
+
+def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    """Whether there is a newer target, something to give up, or something that others have given up meanwhile."""
+    if member.member_epoch < group.group_epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
+        return True
+    return member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member)
+
+
+def _alive(member: ConsumerMember, classic: ClassicMetadata, world: World) -> ConsumerMember:
+    return replace(member, session_deadline_ms=world.now_ms + classic.session_timeout_ms)
+
+
+def _awaiting_join(group: ConsumerGroup, member: ConsumerMember, world: World) -> ConsumerGroup:
+    """It has its rebalance timeout to join again, from the first time that it was told so."""
+    if member.join_deadline_ms is None:
+        member = replace(member, join_deadline_ms=world.now_ms + member.rebalance_timeout_ms)
+    return group.with_member(member)
+
+
+def _classic_member(
+    group: ConsumerGroup, member_id: str, group_instance_id: str | None
+) -> tuple[ConsumerMember, ClassicMetadata]:
+    """Raises RefusedError: 25 for a stranger and for a member of the new protocol, 82 for a replaced static member."""
+    if group_instance_id is None:
+        member = group.known_member(member_id)
+    else:
+        member = known_instance(group.static_member(group_instance_id), member_id, group_instance_id)
+    if member.classic is None:
+        raise RefusedError(ErrorCode.unknown_member_id, f"Member {member.member_id} does not use the classic protocol.")
+    return member, member.classic
+
+
+def _check_generation(member: ConsumerMember, generation: int) -> None:
+    if generation != member.member_epoch:
+        raise RefusedError(
+            ErrorCode.illegal_generation,
+            f"The request generation id {generation} is not equal to the member epoch {member.member_epoch} of "
+            f"member {member.member_id}.",
+        )
+
+
+# LeaveGroup
+
+
+def leave(group: ConsumerGroup, leaving: Sequence[LeavingMember], world: World) -> tuple[Outcome, list[ErrorCode]]:
+    """Members leave, together; each is answered for itself."""
+    gone: list[str] = []
+    errors: list[ErrorCode] = []
+    for member in leaving:
+        try:
+            gone.append(_leaving_id(group, member))
+            errors.append(ErrorCode.none)
+        except RefusedError as refused:
+            errors.append(refused.error)
+    return (give_up(group, gone, world) if gone else group), errors
+
+
+def _leaving_id(group: ConsumerGroup, leaving: LeavingMember) -> str:
+    instance = leaving.group_instance_id
+    if leaving.member_id == UNKNOWN_MEMBER_ID and instance is not None:
+        present = group.static_member(instance)
+        member_id = UNKNOWN_MEMBER_ID if present is None else present.member_id
+        return _classic_member(group, member_id, instance)[0].member_id
+    return _classic_member(group, leaving.member_id, instance)[0].member_id
