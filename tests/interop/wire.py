@@ -556,6 +556,31 @@ class Wire:
         max_bytes: int = 1 << 20,
         version: int = 11,
     ) -> Fetched:
+        result = self._fetch(topic, offset, isolation, partition, max_bytes, version)
+        aborted = result.aborted_transactions
+        return Fetched(
+            error=code_of(result.error_code),
+            high_watermark=result.high_watermark,
+            last_stable_offset=result.last_stable_offset,
+            aborted=None if aborted is None else tuple((entry.producer_id, entry.first_offset) for entry in aborted),
+            batches=tuple(_batches(bytes(result.records or b""))),
+        )
+
+    def fetch_bytes(
+        self,
+        topic: str,
+        offset: int,
+        isolation: int = READ_UNCOMMITTED,
+        *,
+        partition: int = 0,
+        max_bytes: int = 1 << 20,
+    ) -> bytes:
+        """The batches as they came, the last perhaps cut off."""
+        result = self._fetch(topic, offset, isolation, partition, max_bytes, 11)
+        assert result.error_code == 0, result
+        return bytes(result.records or b"")
+
+    def _fetch(self, topic: str, offset: int, isolation: int, partition: int, max_bytes: int, version: int) -> Any:
         wanted = FetchRequest.FetchTopic
         asked = wanted.FetchPartition(
             partition=partition,
@@ -580,15 +605,7 @@ class Wire:
                 rack_id="",
             )
         )
-        result = answer.responses[0].partitions[0]
-        aborted = result.aborted_transactions
-        return Fetched(
-            error=code_of(result.error_code),
-            high_watermark=result.high_watermark,
-            last_stable_offset=result.last_stable_offset,
-            aborted=None if aborted is None else tuple((entry.producer_id, entry.first_offset) for entry in aborted),
-            batches=tuple(_batches(bytes(result.records or b""))),
-        )
+        return answer.responses[0].partitions[0]
 
     def producers(self, topic: str, partition: int = 0) -> tuple[Code | int, dict[int, ActiveProducer]]:
         request = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[partition])

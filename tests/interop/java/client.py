@@ -1,0 +1,202 @@
+"""Kafka's own command-line tools and its Java client, all in one JVM that this starts and talks to."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import subprocess
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from dualwrite.testing.cache import cached, find_program
+from dualwrite.testing.maven import dependency, fetched
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+
+VERSION: Final = "4.3.1"
+"""The newest release whose `kafka-tools` can be had: 4.4.0 was published without it."""
+
+SCRIPTS: Final[Mapping[str, str]] = {
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
+    "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-features": "org.apache.kafka.tools.FeatureCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
+    "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+    "transactional-message-copier": "org.apache.kafka.tools.TransactionalMessageCopier",
+}
+"""The class behind each script of Kafka's `bin` directory; the last one is only in Kafka's own system tests."""
+
+_SOURCES: Final = sorted(Path(__file__).parent.glob("*.java"))
+_JVM_OPTIONS: Final = (
+    "-Xms32m",
+    "-Xmx384m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
+)
+_TIMEOUT_S: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a tool ended, with what it wrote."""
+
+    exit_status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        """The last line, which our own programs write as JSON."""
+        return json.loads(self.lines[-1])
+
+
+def fetch_tools() -> Path:
+    """The directory with the tools' jars. Raises ServerUnavailableError."""
+    return fetched(
+        f"kafka-tools-{VERSION}",
+        dependency(f"org.apache.kafka:kafka-tools:{VERSION}"),
+        dependency(f"org.apache.kafka:kafka_2.13:{VERSION}"),  # kafka-configs is still in the broker's jar
+        dependency("org.slf4j:slf4j-simple:1.7.36"),
+    )
+
+
+def compiled() -> Path:
+    """The directory with the classes of this folder's sources. Raises ServerUnavailableError."""
+    jars = fetch_tools()
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in _SOURCES)).hexdigest()[:16]
+
+    def compile_in(work: Path) -> Path:
+        javac = find_program("javac", "the cases of the Java client are compiled by a Java development kit")
+        target = work / "classes"
+        command = [javac, "-nowarn", "-cp", f"{jars}/*", "-d", str(target), *map(str, _SOURCES)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"the cases of the Java client do not compile:\n{done.stderr}")
+        return target
+
+    return cached(f"interop-java-{VERSION}-{digest}", compile_in)
+
+
+class Running:
+    """A tool that runs."""
+
+    def __init__(self, jvm: JavaTools, number: int, ended: Future[Ended]) -> None:
+        self._jvm = jvm
+        self._number = number
+        self._ended = ended
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended.done()
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        self._jvm.send({"id": self._number, "stop": True})
+
+    def result(self, timeout_s: float = _TIMEOUT_S) -> Ended:
+        return self._ended.result(timeout_s)
+
+
+class JavaTools:
+    """The JVM. Raises ServerUnavailableError where there is no Java, or the jars cannot be had."""
+
+    def __init__(self) -> None:
+        java = find_program("java", "Kafka's tools need a Java 17 runtime")
+        command = [java, *_JVM_OPTIONS, "-cp", f"{compiled()}:{fetch_tools()}/*", "ToolRunner"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Future[Ended]] = {}
+        self._lock = threading.Lock()
+        self._reader = threading.Thread(target=self._read, name="java-tools", daemon=True)
+        self._reader.start()
+
+    def start(self, main: str, *arguments: str, stdin: str = "") -> Running:
+        """Run the class `main` with these arguments, beside whatever else runs."""
+        number = next(self._numbers)
+        ended: Future[Ended] = Future()
+        self._waiting[number] = ended
+        self.send({"id": number, "main": main, "args": arguments, "stdin": stdin})
+        return Running(self, number, ended)
+
+    def run(self, main: str, *arguments: str, stdin: str = "", timeout_s: float = _TIMEOUT_S) -> Ended:
+        """The same, to its end."""
+        return self.start(main, *arguments, stdin=stdin).result(timeout_s)
+
+    def send(self, request: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            self._waiting.pop(answer["id"]).set_result(Ended(answer["exit"], answer["out"], answer["err"]))
+        for ended in self._waiting.values():
+            ended.set_exception(ServerUnavailableError("the JVM with Kafka's tools has ended"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class KafkaScripts:
+    """The scripts of Kafka's `bin` directory, for one broker."""
+
+    def __init__(self, tools: JavaTools, bootstrap_servers: str) -> None:
+        self.tools = tools
+        self.bootstrap_servers = bootstrap_servers
+
+    def start(self, script: str, *arguments: str, stdin: str = "") -> Running:
+        """Run one, beside whatever else runs."""
+        where = "--broker-list" if script == "transactional-message-copier" else "--bootstrap-server"
+        at = [where, self.bootstrap_servers]
+        first, rest = (list(arguments[:1]), arguments[1:]) if script == "kafka-cluster" else ([], arguments)
+        return self.tools.start(SCRIPTS[script], *first, *at, *rest, stdin=stdin)
+
+    def run(self, script: str, *arguments: str, stdin: str = "") -> Ended:
+        """Run one to its end, whatever that is."""
+        return self.start(script, *arguments, stdin=stdin).result()
+
+    def ok(self, script: str, *arguments: str, stdin: str = "") -> str:
+        """Run one that has to succeed; what it wrote."""
+        ended = self.run(script, *arguments, stdin=stdin)
+        assert ended.exit_status == 0, ended
+        return ended.out
