@@ -24,6 +24,7 @@ from dualwrite.broker_emulator.pause_points import PausePoints
 from dualwrite.broker_emulator.reassignment import finish_if_possible
 from dualwrite.broker_emulator.security.acl import Authorizer
 from dualwrite.broker_emulator.security.authorizer import authorizer_for
+from dualwrite.broker_emulator.security.scram_users import ScramUsers
 from dualwrite.broker_emulator.storage import FinalizedFeatures, MemoryOnly, Storage, StoredTopic
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks
@@ -123,6 +124,7 @@ class Cluster:
         self.pause_points = PausePoints(faults)
         self.authorizer: Authorizer | None = authorizer_for(self.config, self.storage)
         """None: everybody may do everything."""
+        self.scram_users = ScramUsers(self.storage)
         self.closings = ClosingLog(logging.getLogger(__name__))
         self.cluster_id = self.storage.cluster_id
         self.nodes: dict[int, Node] = {}

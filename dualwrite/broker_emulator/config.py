@@ -57,6 +57,8 @@ class BrokerConfig:
     max_connections: int = 2147483647
     max_connections_per_ip: int = 2147483647
     connections_max_idle_ms: int = 600_000
+    connection_failed_authentication_delay_ms: int = 100
+    sasl_server_max_receive_size: int = 524288
     max_request_elements: int = 100_000
     """Not a setting of Kafka: how many elements (topics, partitions, ...) the arrays of a request may have together."""
     transaction_two_phase_commit_enable: bool = True  # Kafka: false; this broker exists to be used with it

@@ -1,4 +1,4 @@
-"""The listeners of a running emulator: their addresses, kept while a node is down, and what serves connections there."""
+"""The listeners of a running emulator: their addresses, kept while a node is down, and what serves who comes there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import socket
 from collections.abc import Callable, Sequence
 
 from dualwrite.broker_emulator.node import Node
+from dualwrite.broker_emulator.sasl_connection import SaslConnection
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Endpoint, Listener, check_together
 from dualwrite.broker_emulator.server import Connection
+from dualwrite.broker_emulator.tls_transport import TlsTransport
 
 _ANYWHERE = "0.0.0.0"
 
@@ -31,6 +33,7 @@ class Listeners:
     def __init__(self, listeners: Sequence[Listener], nodes: int) -> None:
         check_together(list(listeners), nodes)
         self._listeners = {listener.name: listener for listener in listeners}
+        self._tls_contexts = {name: each.tls.server_context() for name, each in self._listeners.items() if each.tls}
         self._reserved: dict[int, dict[str, socket.socket]] = {}
 
     def reserve(self, node_id: int) -> None:
@@ -77,7 +80,12 @@ class Listeners:
 
     def _protocol(self, node: Node, listener: Listener) -> Callable[[], asyncio.Protocol]:
         """What makes the protocol of one connection."""
-        return lambda: Connection(node, listener.name)
+        name, tls, sasl = listener.name, listener.tls, listener.sasl
+        make = (lambda: Connection(node, name)) if sasl is None else (lambda: SaslConnection(node, name, sasl))
+        if tls is None:
+            return make
+        mapping = tls.principal_mapping if sasl is None else None
+        return lambda: TlsTransport(self._tls_contexts[name], make(), mapping)
 
     def _port(self, node_id: int, name: str) -> int:
         port: int = self._reserved[node_id][name].getsockname()[1]

@@ -30,6 +30,7 @@ from dualwrite.broker_emulator.security.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.node import Node
+    from dualwrite.broker_emulator.security.login import Login
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,10 @@ class ConnectionLimitError(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection to one node."""
+    """One client's connection to one node, over the listener of this name."""
+
+    login: Login | None = None
+    """Of a listener with SASL (`sasl_connection.py`)."""
 
     def __init__(self, node: Node, listener: str) -> None:
         self.node = node
@@ -302,6 +306,10 @@ class Connection(asyncio.Protocol):
         self.abort()
         if self._work is not None:
             self._work.cancel()
+
+    def close_because(self, reason: CloseConnectionError) -> None:
+        """Close after what was written is sent, with the reason in the log."""
+        self._close(reason)
 
     def _close(self, reason: BaseException) -> None:
         expected = isinstance(reason, MalformedFrameError | CloseConnectionError | ConnectionLimitError)

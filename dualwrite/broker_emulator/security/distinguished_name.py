@@ -71,13 +71,9 @@ def _escaped(text: str) -> str:
     first = len(text) - len(text.lstrip(_SPACE))
     last = len(text.rstrip(_SPACE))
     return "".join(
-        "\\00" if character == "\0" else "\\" + character if _must_be_escaped(character, place, first, last) else character
+        "\\" + character if character in _ESCAPED or not first <= place < last else character
         for place, character in enumerate(text)
-    )
-
-
-def _must_be_escaped(character: str, place: int, first: int, last: int) -> bool:
-    return character in _ESCAPED or not first <= place < last
+    ).replace("\0", "\\00")
 
 
 def _object_identifier(content: bytes) -> str:

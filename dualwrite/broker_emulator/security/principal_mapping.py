@@ -71,3 +71,7 @@ def _as_python_template(replacement: str) -> str:
         return (escaped if escaped is not None else other).replace("\\", r"\\")
 
     return re.sub(r"\$(\d)|\\(.)|([^$\\]|\$)", convert, replacement)
+
+
+DEFAULT_MAPPING: Final = PrincipalMapping()
+"""The distinguished name as it is."""

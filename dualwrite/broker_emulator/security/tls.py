@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from dualwrite.broker_emulator.security.principal_mapping import PrincipalMapping
+from dualwrite.broker_emulator.security.principal_mapping import DEFAULT_MAPPING, PrincipalMapping
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----\s+([A-Za-z0-9+/=\s]+?)\s*-----END \1-----")
@@ -38,8 +38,8 @@ class StoreType(StrEnum):
 class Tls:
     """TLS of one listener, by Kafka's names without `ssl.`.
 
-    The certificate with its key is in the file `keystore_location`, or in `keystore_certificate_chain` and `keystore_key`
-    as PEM. Raises ValueError where something is missing or contradicts another.
+    The certificate with its key is in the file `keystore_location`, or as PEM in `keystore_certificate_chain` and
+    `keystore_key`. Raises ValueError where something is missing or contradicts another.
     """
 
     keystore_type: StoreType = StoreType.PEM
@@ -54,14 +54,14 @@ class Tls:
     truststore_certificates: str | None = None
     client_auth: ClientAuth = ClientAuth.NONE
     enabled_protocols: Sequence[str] = ("TLSv1.2", "TLSv1.3")
-    principal_mapping: PrincipalMapping = PrincipalMapping()
+    principal_mapping: PrincipalMapping = DEFAULT_MAPPING
     """How a client's certificate becomes its principal (ssl.principal.mapping.rules)."""
 
     def __post_init__(self) -> None:
         inline = (self.keystore_certificate_chain, self.keystore_key)
         if (self.keystore_location is None) == (None in inline):
             raise ValueError(
-                "a listener with TLS takes ssl.keystore.location, or ssl.keystore.certificate.chain with ssl.keystore.key"
+                "a listener with TLS takes ssl.keystore.location, or ssl.keystore.certificate.chain and ssl.keystore.key"
             )
         if None in inline and inline != (None, None):
             raise ValueError("ssl.keystore.certificate.chain and ssl.keystore.key go together")
@@ -129,16 +129,11 @@ def _read(path: str | os.PathLike[str]) -> str:
 
 def _lines(text: str) -> str:
     """PEM in the lines that OpenSSL wants: a value in a properties file is often all on one."""
-    blocks = [
-        f"-----BEGIN {kind}-----\n" + "\n".join(re.findall(".{1,64}", "".join(body.split()))) + f"\n-----END {kind}-----\n"
-        for kind, body in _PEM_BLOCK.findall(text)
-    ]
-    return "".join(blocks)
+    blocks = ((kind, re.findall(".{1,64}", "".join(body.split()))) for kind, body in _PEM_BLOCK.findall(text))
+    return "".join("\n".join((f"-----BEGIN {kind}-----", *lines, f"-----END {kind}-----\n")) for kind, lines in blocks)
 
 
-def _load_identity(
-    context: ssl.SSLContext, pem: str, key_password: str | None, where: str | os.PathLike[str]
-) -> None:
+def _load_identity(context: ssl.SSLContext, pem: str, key_password: str | None, where: str | os.PathLike[str]) -> None:
     # OpenSSL reads a certificate's chain from a file only. It is readable by us alone, and gone at once.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(pem)
@@ -157,9 +152,7 @@ def _identity_of_pkcs12(path: str | os.PathLike[str], password: str | None) -> s
     key, certificate, others = _open_pkcs12(path, password)
     if key is None or certificate is None:
         raise ValueError(f"{path} holds no certificate with its key")
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     chain = b"".join(each.public_bytes(serialization.Encoding.PEM) for each in (certificate, *others))
     return (pem + chain).decode()
 

@@ -44,7 +44,7 @@ class Sasl:
     mechanisms: Sequence[str]
     plain_users: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Passwords by name."""
-    unsecured_tokens: UnsecuredTokens = UnsecuredTokens()
+    unsecured_tokens: UnsecuredTokens = field(default_factory=UnsecuredTokens)
     connections_max_reauth_ms: int | Mapping[str, int] = 0
     """How long a login is good for (KIP-368), of all mechanisms or by mechanism; 0: as long as the connection."""
 

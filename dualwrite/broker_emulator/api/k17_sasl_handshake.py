@@ -1,0 +1,37 @@
+"""SaslHandshake (key 17), versions 0-1.
+
+Chooses the mechanism of a login (KIP-43). Which states of a connection it is served in: `security/login.py`.
+
+* v1: SaslAuthenticate requests follow. v0: the client's tokens follow in frames of their own (KIP-152).
+* A mechanism that is not enabled is 33 with those that are, and then the connection closes.
+* Where no login is due 34: at a listener without SASL, and after the login unless its time is limited (KIP-368).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import Api, Call, register
+from dualwrite.broker_emulator.security.login import State
+
+KEY = 17
+
+
+async def handle(call: Call) -> Any:
+    login = None if call.connection is None else call.connection.login
+    if login is None or login.state is State.AUTHENTICATED:
+        return refuse(call, ErrorCode.illegal_sasl_state)
+    is_enabled = login.shake_hands(call.request.mechanism, call.version)
+    return call.new.response(
+        error_code=ErrorCode.none if is_enabled else ErrorCode.unsupported_sasl_mechanism,
+        mechanisms=tuple(login.settings.mechanisms),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return call.new.response(error_code=error, mechanisms=())
+
+
+register(Api(key=KEY, schema_name="sasl_handshake", min_version=0, max_version=1, handle=handle, refuse=refuse))

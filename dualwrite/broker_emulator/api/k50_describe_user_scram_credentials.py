@@ -1,0 +1,76 @@
+"""DescribeUserScramCredentials (key 50), version 0.
+
+Which users of SCRAM there are, with their mechanisms and iterations (KIP-554); never their keys.
+
+* No users, or null, means all. A user that does not exist is 91, one that is asked for twice 92.
+* Access: DESCRIBE on the cluster (31).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.k51_alter_user_scram_credentials import NUMBERS
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+
+
+async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
+    requested = call.request.users
+    if requested:
+        names = Counter(user.name for user in requested)
+        results = tuple(_result(call, name, is_repeated=count > 1) for name, count in names.items())
+    else:
+        results = tuple(_result(call, name) for name in call.cluster.scram_users.names())
+    return _response(call, results, ErrorCode.none, None)
+
+
+def _result(call: Call, name: str, *, is_repeated: bool = False) -> Any:
+    if is_repeated:
+        message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        return _refused(call, name, ErrorCode.duplicate_resource, message)
+    credentials = call.cluster.scram_users.credentials(name)
+    if not credentials:
+        message = f"Attempt to describe a user credential that does not exist: {name}"
+        return _refused(call, name, ErrorCode.resource_not_found, message)
+    return call.new.DescribeUserScramCredentialsResult(
+        user=name,
+        error_code=ErrorCode.none,
+        error_message=None,
+        credential_infos=tuple(
+            call.new.CredentialInfo(mechanism=NUMBERS[mechanism], iterations=credential.iterations)
+            for mechanism, credential in sorted(credentials.items())
+        ),
+    )
+
+
+def _refused(call: Call, name: str, error: ErrorCode, message: str | None) -> Any:
+    return call.new.DescribeUserScramCredentialsResult(
+        user=name, error_code=error, error_message=message, credential_infos=()
+    )
+
+
+def _response(call: Call, results: tuple[Any, ...], error: ErrorCode, message: str | None) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, results=results)
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    results = tuple(_refused(call, user.name, error, None) for user in call.request.users or ())
+    return _response(call, results, error, None)
+
+
+register(
+    Api(
+        key=50,
+        schema_name="describe_user_scram_credentials",
+        min_version=0,
+        max_version=0,
+        handle=handle,
+        refuse=refuse,
+    )
+)

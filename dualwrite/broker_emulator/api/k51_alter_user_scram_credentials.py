@@ -1,0 +1,135 @@
+"""AlterUserScramCredentials (key 51), version 0.
+
+Adds users of SCRAM, changes their passwords, removes them (KIP-554). Clients send a salted password; what is kept are
+the keys that follow from it.
+
+* Each user has an answer of its own: a user without a name is 93, a mechanism that is none of SCRAM's 33, a user who
+  appears twice 92, a credential that is removed and does not exist 91, fewer than 4096 or more than 16384 iterations
+  93, what a data directory does not take 56.
+* Access: ALTER on the cluster (31).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.security.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential
+from dualwrite.broker_emulator.security.sasl.settings import SCRAM_SHA_256, SCRAM_SHA_512
+
+MECHANISMS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
+NUMBERS = {name: number for number, name in MECHANISMS.items()}
+
+
+class _Refusal(NamedTuple):
+    error: ErrorCode
+    message: str | None
+
+
+_TWICE = _Refusal(ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request")
+
+
+async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
+    request = call.request
+    refused: dict[str, _Refusal | None] = {}
+    for deletion in request.deletions:
+        _judge(refused, deletion.name, _why_not_delete(call, deletion))
+    for upsertion in request.upsertions:
+        _judge(refused, upsertion.name, _why_not_set(upsertion))
+    for deletion in request.deletions:
+        if refused[deletion.name] is None:
+            refused[deletion.name] = _delete(call, deletion)
+    for upsertion in request.upsertions:
+        if refused[upsertion.name] is None:
+            refused[upsertion.name] = _set(call, upsertion)
+    return _response(call, refused)
+
+
+def _judge(refused: dict[str, _Refusal | None], name: str, refusal: _Refusal | None) -> None:
+    """The first error of a user stands; a second change of one without error is one too many."""
+    if name not in refused:
+        refused[name] = refusal
+    elif refused[name] is None:
+        refused[name] = _TWICE
+
+
+def _why_not(name: str, mechanism: int) -> _Refusal | None:
+    if not name:
+        return _Refusal(ErrorCode.unacceptable_credential, "Username must not be empty")
+    if mechanism not in MECHANISMS:
+        return _Refusal(ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism")
+    return None
+
+
+def _why_not_delete(call: Call, deletion: Any) -> _Refusal | None:
+    refusal = _why_not(deletion.name, deletion.mechanism)
+    if refusal is None and call.cluster.scram_users.find(deletion.name, MECHANISMS[deletion.mechanism]) is None:
+        message = "Attempt to delete a user credential that does not exist"
+        return _Refusal(ErrorCode.resource_not_found, message)
+    return refusal
+
+
+def _why_not_set(upsertion: Any) -> _Refusal | None:
+    refusal = _why_not(upsertion.name, upsertion.mechanism)
+    if refusal is None and upsertion.iterations < MIN_ITERATIONS:
+        return _Refusal(ErrorCode.unacceptable_credential, "Too few iterations")
+    if refusal is None and upsertion.iterations > MAX_ITERATIONS:
+        return _Refusal(ErrorCode.unacceptable_credential, "Too many iterations")
+    return refusal
+
+
+def _delete(call: Call, deletion: Any) -> _Refusal | None:
+    try:
+        call.cluster.scram_users.remove(deletion.name, MECHANISMS[deletion.mechanism])
+    except StorageError as problem:
+        return _Refusal(ErrorCode.kafka_storage_error, str(problem))
+    return None
+
+
+def _set(call: Call, upsertion: Any) -> _Refusal | None:
+    mechanism = MECHANISMS[upsertion.mechanism]
+    credential = ScramCredential.of_salted_password(
+        mechanism, upsertion.salted_password, upsertion.salt, upsertion.iterations
+    )
+    try:
+        call.cluster.scram_users.set(upsertion.name, mechanism, credential)
+    except StorageError as problem:
+        return _Refusal(ErrorCode.kafka_storage_error, str(problem))
+    return None
+
+
+def _response(call: Call, refused: dict[str, _Refusal | None]) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        results=tuple(
+            call.new.AlterUserScramCredentialsResult(
+                user=name,
+                error_code=ErrorCode.none if refusal is None else refusal.error,
+                error_message=None if refusal is None else refusal.message,
+            )
+            for name, refusal in refused.items()
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    request = call.request
+    return _response(call, {row.name: _Refusal(error, None) for row in (*request.deletions, *request.upsertions)})
+
+
+register(
+    Api(
+        key=51,
+        schema_name="alter_user_scram_credentials",
+        min_version=0,
+        max_version=0,
+        handle=handle,
+        refuse=refuse,
+    )
+)

@@ -1,0 +1,204 @@
+"""Who may ask what before and after the login of a connection: Kafka's states as one table (KIP-43, KIP-152, KIP-368).
+
+    EXPECTS_ANYTHING --ApiVersions--> EXPECTS_HANDSHAKE --SaslHandshake v1--> EXPECTS_REQUESTS ----> AUTHENTICATED
+           \\----------------------------SaslHandshake v0--> EXPECTS_TOKENS ------------------------/
+
+A login ends to be good after its session lifetime. Then, or before, the client logs in again on the same connection:
+SaslHandshake leads from AUTHENTICATED to RENEWING and from there on as at first. Everything that fails ends in FAILED,
+and the connection is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+from dualwrite.broker_emulator.security.principal import USER, Principal
+from dualwrite.broker_emulator.security.sasl.mechanism import Mechanism, SaslAuthenticationError, SaslError
+from dualwrite.broker_emulator.security.sasl.oauthbearer import OAuthBearer
+from dualwrite.broker_emulator.security.sasl.plain import Plain
+from dualwrite.broker_emulator.security.sasl.scram import Scram, ScramCredential
+from dualwrite.broker_emulator.security.sasl.settings import OAUTHBEARER, PLAIN, Sasl
+
+MIN_RENEWAL_INTERVAL_MS: Final = 1000
+"""Kafka takes a new login on the same connection once a second at most."""
+
+
+class State(Enum):
+    """Of the login of one connection."""
+
+    EXPECTS_ANYTHING = "ApiVersions or SaslHandshake"
+    EXPECTS_HANDSHAKE = "SaslHandshake, after ApiVersions"
+    EXPECTS_REQUESTS = "SaslAuthenticate requests"
+    EXPECTS_TOKENS = "tokens that are in no request"
+    AUTHENTICATED = "logged in"
+    RENEWING = "SaslHandshake of a new login"
+    WRONG_MECHANISM = "a new login by another mechanism than before, which fails at the next frame"
+    FAILED = "not logged in; the connection closes"
+
+
+class Asked(Enum):
+    """What a client asks, as far as it matters here."""
+
+    VERSIONS = "ApiVersions"
+    HANDSHAKE = "SaslHandshake"
+    AUTHENTICATE = "SaslAuthenticate"
+    OTHER = "anything else"
+
+
+class Verdict(Enum):
+    """What becomes of a request."""
+
+    SERVE = "it is served"
+    REFUSE = "it is answered with 34 ILLEGAL_SASL_STATE, and the connection closes"
+    CLOSE = "the connection closes"
+    FAIL = "the connection closes as after a failed login"
+
+
+_S, _A, _V = State, Asked, Verdict
+
+VERDICTS: Final[dict[State, dict[Asked, Verdict]]] = {
+    _S.EXPECTS_ANYTHING: {
+        _A.VERSIONS: _V.SERVE,
+        _A.HANDSHAKE: _V.SERVE,
+        _A.AUTHENTICATE: _V.CLOSE,
+        _A.OTHER: _V.CLOSE,
+    },
+    _S.EXPECTS_HANDSHAKE: {
+        _A.VERSIONS: _V.CLOSE,
+        _A.HANDSHAKE: _V.SERVE,
+        _A.AUTHENTICATE: _V.CLOSE,
+        _A.OTHER: _V.CLOSE,
+    },
+    _S.EXPECTS_REQUESTS: {
+        _A.VERSIONS: _V.REFUSE,
+        _A.HANDSHAKE: _V.REFUSE,
+        _A.AUTHENTICATE: _V.SERVE,
+        _A.OTHER: _V.REFUSE,
+    },
+    # in which every frame is a token, whatever it looks like
+    _S.EXPECTS_TOKENS: dict.fromkeys(Asked, _V.CLOSE),
+    # SaslHandshake and SaslAuthenticate answer 34 here, unless the handshake begins a new login
+    _S.AUTHENTICATED: dict.fromkeys(Asked, _V.SERVE),
+    _S.RENEWING: {
+        _A.VERSIONS: _V.CLOSE,
+        _A.HANDSHAKE: _V.SERVE,
+        _A.AUTHENTICATE: _V.CLOSE,
+        _A.OTHER: _V.CLOSE,
+    },
+    _S.WRONG_MECHANISM: dict.fromkeys(Asked, _V.FAIL),
+    _S.FAILED: dict.fromkeys(Asked, _V.CLOSE),
+}
+
+
+class LoginFailedError(Exception):
+    """A login has failed; the message is what the client may be told."""
+
+
+class Login:
+    """The login of one connection. No I/O and no clock of its own: told what comes, it says what is next."""
+
+    def __init__(
+        self, settings: Sasl, scram_credential: Callable[[str, str], ScramCredential | None], now_ms: Callable[[], int]
+    ) -> None:
+        self.settings = settings
+        self.state = State.EXPECTS_ANYTHING
+        self.principal: Principal | None = None
+        """Who has logged in, from the first time on."""
+        self.why_failed = ""
+        self._scram_credential = scram_credential
+        self._now_ms = now_ms
+        self._name = ""
+        self._mechanism: Mechanism | None = None
+        self._expires_ms: int | None = None
+        self._renewed_ms: int | None = None
+
+    def judge(self, asked: Asked) -> Verdict:
+        """What becomes of a request that comes now. A handshake that may begin a new login does so by this."""
+        if self.state is State.AUTHENTICATED and self._expires_ms is not None:
+            if asked is Asked.HANDSHAKE and self._may_renew():
+                self._renewed_ms = self._now_ms()
+                self.state = State.RENEWING
+            elif self._now_ms() > self._expires_ms:
+                return Verdict.CLOSE
+        return VERDICTS[self.state][asked]
+
+    def _may_renew(self) -> bool:
+        return self._renewed_ms is None or self._now_ms() - self._renewed_ms >= MIN_RENEWAL_INTERVAL_MS
+
+    def versions_told(self) -> None:
+        """ApiVersions was answered with the versions."""
+        if self.state is State.EXPECTS_ANYTHING:
+            self.state = State.EXPECTS_HANDSHAKE
+
+    def shake_hands(self, mechanism: str, version: int) -> bool:
+        """Begin by a mechanism; False, and failed, where it is not enabled."""
+        if mechanism not in self.settings.mechanisms:
+            self.fail(f"Unsupported SASL mechanism {mechanism}")
+            return False
+        if self.principal is not None and mechanism != self._name:
+            self.state = State.WRONG_MECHANISM
+            self.why_failed = (
+                f"SASL mechanism '{mechanism}' requested by client is not supported for re-authentication of mechanism "
+                f"'{self._name}'"
+            )
+            return True
+        self._name = mechanism
+        self._mechanism = self._new_mechanism(mechanism)
+        self.state = State.EXPECTS_REQUESTS if version >= 1 else State.EXPECTS_TOKENS
+        return True
+
+    def respond(self, token: bytes) -> tuple[bytes, int]:
+        """The answer to a token, and for how long the login is good: 0 for ever, or if it goes on.
+
+        Raises LoginFailedError, and then it has failed.
+        """
+        mechanism = self._mechanism
+        assert mechanism is not None
+        try:
+            answer = mechanism.respond(token)
+        except SaslAuthenticationError as error:
+            raise self.fail(str(error)) from None
+        except SaslError:
+            what = "authentication" if self.principal is None else "re-authentication"
+            why = f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self._name}"
+            raise self.fail(why) from None
+        return answer, self._complete(mechanism) if mechanism.is_complete else 0
+
+    def _complete(self, mechanism: Mechanism) -> int:
+        """Logged in; for how long."""
+        principal = Principal(USER, mechanism.authorization_id)
+        before = self.principal
+        if before not in (None, principal):
+            assert before is not None
+            raise self.fail(
+                f"Cannot change principals during re-authentication from {before.type}.{before.name}: "
+                f"{principal.type}.{principal.name}"
+            )
+        self.principal = principal
+        self.state = State.AUTHENTICATED
+        self._mechanism = None
+        lifetime_ms = self._lifetime_ms(mechanism.expires_ms)
+        self._expires_ms = None if lifetime_ms is None else self._now_ms() + lifetime_ms
+        return lifetime_ms or 0
+
+    def _lifetime_ms(self, credential_expires_ms: int | None) -> int | None:
+        """Of the session that begins now; None: as long as the connection."""
+        limits = [limit for limit in (self.settings.max_reauth_ms(self._name),) if limit > 0]
+        if credential_expires_ms is not None:
+            limits.append(credential_expires_ms - self._now_ms())
+        return max(min(limits), 0) if limits else None
+
+    def fail(self, why: str) -> LoginFailedError:
+        """End in FAILED; gives the error to raise, where one is wanted."""
+        self.state = State.FAILED
+        self.why_failed = why
+        return LoginFailedError(why)
+
+    def _new_mechanism(self, name: str) -> Mechanism:
+        if name == PLAIN:
+            return Plain(self.settings.plain_users)
+        if name == OAUTHBEARER:
+            return OAuthBearer(self.settings.unsecured_tokens, self._now_ms)
+        return Scram(name, lambda user: self._scram_credential(user, name))

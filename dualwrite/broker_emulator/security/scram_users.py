@@ -1,0 +1,69 @@
+"""The users of SCRAM: salted keys by user and mechanism, which outlive a restart where there is a data directory."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+from dualwrite.broker_emulator.security.sasl.scram import HASHES, ScramCredential
+from dualwrite.broker_emulator.storage import Storage
+
+_KIND: Final = "scram"
+
+
+class ScramUsers:
+    """What a cluster knows of its users. A change raises StorageError where it cannot be kept, and then is none."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._users = {
+            name: {mechanism: _from_json(kept) for mechanism, kept in by_mechanism.items()}
+            for name, by_mechanism in storage.kept(_KIND).items()
+        }
+
+    def names(self) -> list[str]:
+        """Of everybody who has a credential."""
+        return sorted(self._users)
+
+    def credentials(self, name: str) -> dict[str, ScramCredential]:
+        """A user's, by mechanism; none of one that is unknown."""
+        return self._users.get(name, {})
+
+    def find(self, name: str, mechanism: str) -> ScramCredential | None:
+        """What somebody who claims to be `name` is asked for."""
+        return self.credentials(name).get(mechanism)
+
+    def set(self, name: str, mechanism: str, credential: ScramCredential) -> None:
+        """Add a user, or give it another password."""
+        self._keep(name, self.credentials(name) | {mechanism: credential})
+
+    def remove(self, name: str, mechanism: str) -> None:
+        """Forget a user's credential; nothing happens where there is none."""
+        others = {other: credential for other, credential in self.credentials(name).items() if other != mechanism}
+        self._keep(name, others)
+
+    def set_password(self, name: str, password: str) -> None:
+        """Add a user with this password for all mechanisms of SCRAM."""
+        self._keep(name, {mechanism: ScramCredential.of_password(mechanism, password) for mechanism in HASHES})
+
+    def _keep(self, name: str, credentials: dict[str, ScramCredential]) -> None:
+        value = {mechanism: _to_json(credential) for mechanism, credential in credentials.items()}
+        self._storage.keep(_KIND, name, value or None)
+        if credentials:
+            self._users[name] = credentials
+        else:
+            self._users.pop(name, None)
+
+
+def _to_json(credential: ScramCredential) -> dict[str, Any]:
+    return {
+        "salt": base64.b64encode(credential.salt).decode(),
+        "stored_key": base64.b64encode(credential.stored_key).decode(),
+        "server_key": base64.b64encode(credential.server_key).decode(),
+        "iterations": credential.iterations,
+    }
+
+
+def _from_json(kept: dict[str, Any]) -> ScramCredential:
+    salt, stored_key, server_key = (base64.b64decode(kept[name]) for name in ("salt", "stored_key", "server_key"))
+    return ScramCredential(salt, stored_key, server_key, kept["iterations"])
