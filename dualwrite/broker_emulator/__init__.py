@@ -44,8 +44,12 @@ if TYPE_CHECKING:
         Reorder,
     )
     from dualwrite.broker_emulator.pause_points import PausePoint
+    from dualwrite.broker_emulator.security.acl import Acl, AclFilter, AclOperation, PatternType, ResourceType
 
 __all__ = [
+    "Acl",
+    "AclFilter",
+    "AclOperation",
     "BrokerConfig",
     "CloseAfter",
     "CloseBefore",
@@ -65,9 +69,11 @@ __all__ = [
     "HoldReply",
     "LogSnapshot",
     "PartitionError",
+    "PatternType",
     "PausePoint",
     "Profile",
     "Reorder",
+    "ResourceType",
     "SystemClock",
     "VirtualClock",
 ]
@@ -95,6 +101,7 @@ _NAMES = {
         "Reorder",
     ),
     "pause_points": ("PausePoint",),
+    "security.acl": ("Acl", "AclFilter", "AclOperation", "PatternType", "ResourceType"),
 }
 """By the module that they come from."""
 

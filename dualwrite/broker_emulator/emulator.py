@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +18,14 @@ from dualwrite.broker_emulator.cluster import Cluster
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.groups.group import Group
-from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.listeners import Listeners, listeners_of
+from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.log_maintenance import LogMaintenance
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.operations import Operations
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
+from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
+from dualwrite.broker_emulator.security.authorizer import with_access_control
 from dualwrite.broker_emulator.security.listener import Listener
 from dualwrite.broker_emulator.storage import MemoryOnly, Storage
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
@@ -62,7 +64,7 @@ class HeldPoint:
 
     def wait_reached(self, timeout_s: float = 10.0) -> None:
         """Block until somebody waits at the point. Raises TimeoutError after `timeout_s`."""
-        reached = asyncio.run_coroutine_threadsafe(self._hold.reached.wait(), self._loop)
+        reached = asyncio.run_coroutine_threadsafe(self._hold.until_hit(), self._loop)
         try:
             reached.result(timeout_s)
         except TimeoutError:
@@ -92,10 +94,13 @@ class HeldReplication:
 class Emulator:
     """A Kafka cluster of `nodes` brokers; `with Emulator() as emulator:` starts and stops it.
 
-    `listen` is host:port of the first node (127.0.0.1 and a free port unless given); the others get the following ports,
-    or free ones where the port is 0. `listeners` are several of them, secured or not, instead: every node has them all.
+    `listen` is host:port of the first node (127.0.0.1 and a free port unless given); the others get the following
+    ports, or free ones where the port is 0. `listeners` are several of them, secured or not, instead: every node has
+    them all.
     `topics` maps names to partition counts and is created before the first client can connect, unless it is there.
     Everything is kept in memory, or in `data_dir`, and then an emulator that is started on it later has it again.
+    `acls`, or `super_users` such as "User:admin", turn access control on: who is no super user may do what a rule
+    allows, and nothing else.
     """
 
     def __init__(
@@ -108,10 +113,15 @@ class Emulator:
         clock: Clock | None = None,
         topics: Mapping[str, int] | None = None,
         data_dir: str | Path | None = None,
+        acls: Iterable[Acl] | None = None,
+        super_users: Iterable[str] | None = None,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"a cluster needs a node, not {nodes}")
+        self._acls = list(acls or ())
         self.config = config or BrokerConfig()
+        if acls is not None or super_users is not None:
+            self.config = with_access_control(self.config, super_users or ())
         self.clock: Clock = clock or SystemClock()
         self.faults = Faults()
         self.bootstrap_servers = ""
@@ -177,6 +187,7 @@ class Emulator:
         self._storage = _open_storage(self._data_dir, self.config)
         cluster = self._cluster = Cluster(self.config, self.clock, self.faults, self._storage)
         self._operations = Operations(cluster)
+        self._operations.add_acls(self._acls)
         for node_id in range(self._node_count):
             self._listeners.reserve(node_id)
             await self._add_node(node_id)
@@ -350,6 +361,25 @@ class Emulator:
     def groups(self) -> list[Group]:
         """Every consumer group the cluster knows, with its members and their assignments, by id."""
         return self._call(self._operations.groups)
+
+    # access control
+
+    def acls(self, wanted: AclFilter = ALL_ACLS) -> list[Acl]:
+        """The rules of access control, or those that a filter means. Raises RuntimeError where it is off."""
+        return self._call(lambda: self._operations.authorizer.acls(wanted))
+
+    def add_acls(self, *acls: Acl) -> None:
+        """Add rules; they decide from the next request on. One that is there already changes nothing.
+
+        Raises ValueError for one that Kafka would not take, RuntimeError where access control is off, StorageError.
+        """
+        self._call(lambda: self._operations.add_acls(acls))
+
+    def remove_acls(self, wanted: AclFilter = ALL_ACLS) -> list[Acl]:
+        """Remove the rules that a filter means, and name them. Raises RuntimeError where access control is off."""
+        return self._call(lambda: self._operations.authorizer.remove(wanted))
+
+    # partitions
 
     def log(self, topic: str, partition: int = 0) -> LogSnapshot:
         """A partition as it is now. Raises KeyError when there is none."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, Cluster, Partition
 from dualwrite.broker_emulator.groups.group import Group
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.node import Node
+from dualwrite.broker_emulator.security.acl import Acl, Authorizer
+from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.server import Connection
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
 
@@ -67,6 +69,24 @@ class Operations:
             raise ValueError(f"the replication of {topic}-{index} is held already")
         log.hold_high_watermark()
         return log
+
+    # access control
+
+    @property
+    def authorizer(self) -> Authorizer:
+        """Who keeps the rules. Raises RuntimeError where access control is off."""
+        authorizer = self._cluster.authorizer
+        if authorizer is None:
+            raise RuntimeError(
+                "access control is off: start with Emulator(acls=[...]), with super_users, or with the setting "
+                f"authorizer.class.name={STANDARD_AUTHORIZER}"
+            )
+        return authorizer
+
+    def add_acls(self, acls: Iterable[Acl]) -> None:
+        """Add all of them, in order. Raises what the authorizer raises for the first that it does not take."""
+        for acl in acls:
+            self.authorizer.add(acl)
 
     # clients
 

@@ -194,6 +194,9 @@ class AclFilter(NamedTuple):
                 return self.pattern_type is acl.pattern_type and self.name in (None, acl.name)
 
 
+ALL_ACLS: Final = AclFilter()
+
+
 def covers(acl: Acl, name: str) -> bool:
     """Whether a resource of that name, and of the rule's type, falls under the rule."""
     if acl.pattern_type is PatternType.PREFIXED:

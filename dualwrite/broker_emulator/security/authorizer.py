@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from dualwrite.broker_emulator.security.acl import (
@@ -63,6 +64,16 @@ def authorizer_for(config: BrokerConfig, storage: Storage) -> Authorizer | None:
         )
     return StandardAuthorizer(
         storage, parse_super_users(config.super_users), is_open=config.allow_everyone_if_no_acl_found
+    )
+
+
+def with_access_control(config: BrokerConfig, super_users: Iterable[str]) -> BrokerConfig:
+    """The settings with access control on, and with more super users. Raises ValueError where one is no principal."""
+    named = ";".join(str(Principal.parse(user)) for user in super_users)
+    return replace(
+        config,
+        authorizer_class_name=STANDARD_AUTHORIZER,
+        super_users=";".join(part for part in (config.super_users, named) if part),
     )
 
 

@@ -22,6 +22,16 @@ from tests.emulator.api.raw_client import (
     request_parts,
 )
 
+ANY_ACL = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": 1,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+
 
 def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
     """A request that names topic "t", group "g" and transactional id "x" wherever it can."""
@@ -138,6 +148,41 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
             return {"transactional_ids": ()}
         case "list_transactions":
             return {"state_filters": (), "producer_id_filters": ()}
+        case "describe_acls":
+            return ANY_ACL
+        case "create_acls":
+            created = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3}
+            entry = {"principal": "User:x", "host": "*", "operation": 3, "permission_type": 3}
+            return {"creations": (parts.AclCreation(**created, **entry),)}
+        case "delete_acls":
+            return {"filters": (parts.DeleteAclsFilter(**ANY_ACL),)}
+        case "alter_replica_log_dirs":
+            topics = (parts.AlterReplicaLogDirTopic(name="t", partitions=(0,)),)
+            return {"dirs": (parts.AlterReplicaLogDir(path="/memory", topics=topics),)}
+        case "describe_log_dirs":
+            return {"topics": (parts.DescribableLogDirTopic(topic="t", partitions=(0,)),)}
+        case "create_partitions":
+            topics = (parts.CreatePartitionsTopic(name="t", count=9, assignments=None),)
+            return {"topics": topics, "timeout": milliseconds(1), "validate_only": True}
+        case "elect_leaders":
+            named = (parts.TopicPartitions(topic="t", partitions=(0,)),)
+            return {"election_type": 0, "topic_partitions": named, "timeout": milliseconds(1)}
+        case "alter_partition_reassignments":
+            moved = (parts.ReassignablePartition(partition_index=0, replicas=(0,)),)
+            return {"topics": (parts.ReassignableTopic(name="t", partitions=moved),), "timeout": milliseconds(1)}
+        case "list_partition_reassignments":
+            return {"topics": None, "timeout": milliseconds(1)}
+        case "describe_client_quotas":
+            return {"components": (), "strict": False}
+        case "alter_client_quotas":
+            entity = (parts.EntityData(entity_type="client-id", entity_name="c"),)
+            changes = (parts.OpData(key="producer_byte_rate", value=1e9, remove=False),)
+            return {"entries": (parts.EntryData(entity=entity, ops=changes),), "validate_only": True}
+        case "describe_quorum":
+            asked = (parts.PartitionData(partition_index=0),)
+            return {"topics": (parts.TopicData(topic_name="__cluster_metadata", partitions=asked),)}
+        case "describe_topic_partitions":
+            return {"topics": (parts.TopicRequest(name="t"),), "response_partition_limit": 10, "cursor": None}
     raise AssertionError(api)
 
 
@@ -155,6 +200,7 @@ def error_codes(message: Any) -> list[int]:
 
 
 NOT_BEGUN = dict.fromkeys(("add_partitions_to_txn", "add_offsets_to_txn", "end_txn", "txn_offset_commit"), 49)
+NO_ACCESS_CONTROL = dict.fromkeys(("describe_acls", "create_acls", "delete_acls"), 54)
 NO_SUCH_GROUP = {
     **dict.fromkeys(("heartbeat", "leave_group", "sync_group"), 25),
     **dict.fromkeys(("delete_groups", "offset_delete"), 69),
@@ -164,7 +210,7 @@ SINCE_VERSION = {("join_group", 4): 79, ("describe_groups", 6): 69}
 
 def answer_to_sample(api: str, version: int) -> int:
     """The error that the sample is answered with: its transactional id and its group were never initialised."""
-    errors = {**NOT_BEGUN, **NO_SUCH_GROUP}
+    errors = {**NOT_BEGUN, **NO_ACCESS_CONTROL, **NO_SUCH_GROUP, "elect_leaders": 84}
     errors |= {name: error for (name, since), error in SINCE_VERSION.items() if version >= since}
     return errors.get(api, 0)
 

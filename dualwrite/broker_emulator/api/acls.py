@@ -1,0 +1,80 @@
+"""What the ACL APIs share: Kafka's numbers as rules and filters."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import Call, CloseConnectionError
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.security.acl import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    Authorizer,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+
+_Kind = TypeVar("_Kind", bound=IntEnum)
+
+NO_AUTHORIZER = "No Authorizer is configured."
+
+
+def authorizer_or_error(call: Call, operation: AclOperation) -> Authorizer | ErrorCode:
+    """Who keeps the rules; 31 for who may not do that with the cluster, 54 where there is no access control."""
+    if not call.is_allowed(operation, ResourceType.CLUSTER):
+        return ErrorCode.cluster_authorization_failed
+    return call.cluster.authorizer or ErrorCode.security_disabled
+
+
+def acl_of(call: Call, creation: Any) -> Acl:
+    """The rule that a CreateAcls request means."""
+    _check_known(creation.resource_type, creation.resource_pattern_type, creation.operation, creation.permission_type)
+    return Acl(
+        _named(ResourceType, creation.resource_type),
+        creation.resource_name,
+        _named(PatternType, creation.resource_pattern_type),
+        creation.principal,
+        creation.host,
+        _operation(call, creation.operation),
+        _named(PermissionType, creation.permission_type),
+    )
+
+
+def filter_of(call: Call, requested: Any) -> AclFilter:
+    """The filter of a DescribeAcls request, or one of a DeleteAcls request."""
+    _check_known(
+        requested.resource_type_filter, requested.pattern_type_filter, requested.operation, requested.permission_type
+    )
+    return AclFilter(
+        _named(ResourceType, requested.resource_type_filter),
+        requested.resource_name_filter,
+        _named(PatternType, requested.pattern_type_filter),
+        requested.principal_filter,
+        requested.host_filter,
+        _operation(call, requested.operation),
+        _named(PermissionType, requested.permission_type),
+    )
+
+
+def _check_known(*numbers: int) -> None:
+    """Raises CloseConnectionError for UNKNOWN, as Kafka does; numbers that it does not know are another matter."""
+    if 0 in numbers:
+        raise CloseConnectionError("UNKNOWN (0) is no type, operation or permission that can be asked for")
+
+
+def _operation(call: Call, number: int) -> AclOperation:
+    operation = _named(AclOperation, number)
+    knows_it = call.cluster.config.profile is not Profile.KAFKA_3_9
+    return operation if knows_it or operation is not AclOperation.TWO_PHASE_COMMIT else AclOperation.UNKNOWN
+
+
+def _named(kind: type[_Kind], number: int) -> _Kind:
+    try:
+        return kind(number)
+    except ValueError:
+        return kind(0)

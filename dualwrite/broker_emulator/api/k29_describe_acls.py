@@ -1,0 +1,61 @@
+"""DescribeAcls (key 29), versions 1-3.
+
+The rules of access control that a filter means (KIP-140).
+
+* v1 pattern types, for filters also ANY and MATCH (KIP-290); v2 flexible; v3 the resource type USER (KIP-373).
+* Access: DESCRIBE on the cluster (31). Without access control 54. UNKNOWN (0) in a filter closes the connection.
+* Principal and host have to be those of the rule: `*` is one of its own. A number that has no name matches nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, authorizer_or_error, filter_of
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.security.acl import Acl, AclOperation
+
+_Resource = tuple[int, str, int]
+
+
+async def handle(call: Call) -> Any:
+    wanted = filter_of(call, call.request)
+    authorizer = authorizer_or_error(call, AclOperation.DESCRIBE)
+    if isinstance(authorizer, ErrorCode):
+        return refuse(call, authorizer)
+    return _response(call, ErrorCode.none, authorizer.acls(wanted))
+
+
+def _response(call: Call, error: ErrorCode, acls: list[Acl]) -> Any:
+    new = call.new
+    by_resource: dict[_Resource, list[Acl]] = {}
+    for acl in acls:
+        by_resource.setdefault((acl.resource_type, acl.name, acl.pattern_type), []).append(acl)
+    return new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        error_message=NO_AUTHORIZER if error is ErrorCode.security_disabled else None,
+        resources=tuple(
+            new.DescribeAclsResource(
+                resource_type=resource_type,
+                resource_name=name,
+                pattern_type=pattern_type,
+                acls=tuple(
+                    new.AclDescription(
+                        principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission
+                    )
+                    for acl in same
+                ),
+            )
+            for (resource_type, name, pattern_type), same in by_resource.items()
+        ),
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, error, [])
+
+
+register(Api(key=29, schema_name="describe_acls", min_version=1, max_version=3, handle=handle, refuse=refuse))

@@ -1,0 +1,94 @@
+"""DeleteAcls (key 31), versions 1-3.
+
+The rules of access control that filters mean are removed (KIP-140); the answer names them, by filter.
+
+* v1 pattern types, for filters also ANY and MATCH (KIP-290); v2 flexible; v3 the resource type USER (KIP-373).
+* Access: ALTER on the cluster (31). Without access control 54. UNKNOWN (0) in a filter closes the connection.
+* A number that has no name is 42 for its filter. A rule that several filters mean is named by each of them, as all of
+  them look before anything is removed.
+* What a data directory does not take is 56 for the filter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, authorizer_or_error, filter_of
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.security.acl import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    Authorizer,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+
+_UNKNOWN = (ResourceType.UNKNOWN, PatternType.UNKNOWN, AclOperation.UNKNOWN, PermissionType.UNKNOWN)
+
+
+async def handle(call: Call) -> Any:
+    filters = [filter_of(call, requested) for requested in call.request.filters]
+    authorizer = authorizer_or_error(call, AclOperation.ALTER)
+    if isinstance(authorizer, ErrorCode):
+        return refuse(call, authorizer)
+    meant = [authorizer.acls(wanted) for wanted in filters]
+    rows = [_remove(call, authorizer, wanted, acls) for wanted, acls in zip(filters, meant, strict=True)]
+    return _response(call, rows)
+
+
+def _remove(call: Call, authorizer: Authorizer, wanted: AclFilter, meant: list[Acl]) -> Any:
+    if _has_unknown(wanted):
+        return _row(call, ErrorCode.invalid_request, "Unknown patternFilter or entryFilter.")
+    try:
+        authorizer.remove(wanted)
+    except StorageError as problem:
+        return _row(call, ErrorCode.kafka_storage_error, str(problem))
+    return _row(call, ErrorCode.none, None, meant)
+
+
+def _has_unknown(wanted: AclFilter) -> bool:
+    return any(
+        given is unknown
+        for given, unknown in zip(
+            (wanted.resource_type, wanted.pattern_type, wanted.operation, wanted.permission), _UNKNOWN, strict=True
+        )
+    )
+
+
+def _row(call: Call, error: ErrorCode, message: str | None, removed: list[Acl] | None = None) -> Any:
+    return call.new.DeleteAclsFilterResult(
+        error_code=error,
+        error_message=message,
+        matching_acls=tuple(_matching(call, acl) for acl in removed or ()),
+    )
+
+
+def _matching(call: Call, acl: Acl) -> Any:
+    return call.new.DeleteAclsMatchingAcl(
+        error_code=ErrorCode.none,
+        error_message=None,
+        resource_type=acl.resource_type,
+        resource_name=acl.name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
+
+
+def _response(call: Call, rows: list[Any]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, filter_results=tuple(rows))
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    message = NO_AUTHORIZER if error is ErrorCode.security_disabled else None
+    return _response(call, [_row(call, error, message)] * len(call.request.filters))
+
+
+register(Api(key=31, schema_name="delete_acls", min_version=1, max_version=3, handle=handle, refuse=refuse))
