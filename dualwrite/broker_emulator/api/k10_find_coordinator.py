@@ -5,6 +5,8 @@ The node that leads the partition of `__consumer_offsets` or `__transaction_stat
 * v0 knows groups only; v1 adds the key type (0 group, 1 transaction, 2 share group); v4 asks for many keys
   (KIP-699).
 * Key type other than 0 and 1: 42. Keys are not judged here: the coordinator does that.
+* Access: DESCRIBE on the group (30) or the transactional id (53). Whoever asks for share groups, which v6 knows, has to
+  have CLUSTER_ACTION (31).
 * No node alive to lead the partition: 15.
 * Kafka creates the internal topic at the first question and answers 15 meanwhile; here it exists from the
   start.
@@ -18,23 +20,35 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.node import Node
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
-_GROUP = 0
+_GROUP, _SHARE_GROUP = 0, 2
+_SHARE_GROUPS_VERSION = 6
 
 
 async def handle(call: Call) -> Any:
     request = call.request
+    if _asks_for_share_groups(call) and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
     if call.version < 4:
         node, error = _find(call, request.key)
         return _single(call, node, error)
     return _many(call, [(key, *_find(call, key)) for key in request.coordinator_keys])
 
 
+def _asks_for_share_groups(call: Call) -> bool:
+    return call.version >= _SHARE_GROUPS_VERSION and call.request.key_type == _SHARE_GROUP
+
+
 def _find(call: Call, key: str) -> tuple[Node | None, ErrorCode]:
     match getattr(call.request, "key_type", _GROUP):
         case 0:
+            if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, key):
+                return None, ErrorCode.group_authorization_failed
             node = call.cluster.group_coordinator(key)
         case 1:
+            if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
+                return None, ErrorCode.transactional_id_authorization_failed
             node = call.cluster.transaction_coordinator(key)
         case _:
             return None, ErrorCode.invalid_request
