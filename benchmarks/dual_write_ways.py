@@ -32,6 +32,8 @@ OUTBOX = "outbox with relay"
 DUAL = "dual write"
 POOL = "dual write, pool"
 DECIDED = "dual write, pool, confirm=database"
+GROUPED = "dual write, group commit"
+GROUPED_DECIDED = "dual write, group commit, confirm=database"
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,15 @@ class Recipe:
     outbox: str
 
 
-def _styled(style: str) -> list[Recipe]:
+def _styled(style: str, *duals: str) -> list[Recipe]:
     kafka = KAFKA if style == "psycopg" else f"{style}: {KAFKA}"
-    return [Recipe(f"{style}: {dual}", f"{style}: {DATABASE}", kafka, f"{style}: {OUTBOX}") for dual in (POOL, DECIDED)]
+    return [Recipe(f"{style}: {dual}", f"{style}: {DATABASE}", kafka, f"{style}: {OUTBOX}") for dual in duals]
 
 
 RECIPES = [
     *(Recipe(dual, DATABASE, KAFKA, OUTBOX) for dual in (DUAL, POOL, DECIDED)),
-    *_styled("psycopg"),
-    *_styled("asyncio"),
+    *_styled("psycopg", POOL, DECIDED),
+    *_styled("asyncio", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
 ]
 
 
@@ -186,6 +188,8 @@ BY_TASKS: dict[str, AsyncWay] = {
     f"asyncio: {OUTBOX}": psycopg_ways.awaited_outbox,
     f"asyncio: {POOL}": psycopg_ways.awaited_dual_write("kafka"),
     f"asyncio: {DECIDED}": psycopg_ways.awaited_dual_write("database"),
+    f"asyncio: {GROUPED}": psycopg_ways.awaited_group_commit("kafka"),
+    f"asyncio: {GROUPED_DECIDED}": psycopg_ways.awaited_group_commit("database"),
 }
 WAYS = [*BY_THREADS, *BY_TASKS]
 
@@ -217,6 +221,8 @@ def write(way: str, job: Job, database_url: str) -> Written:
 
 async def _in_a_loop(way: AsyncWay, work: Work) -> Done:
     done = await measure_tasks(lambda _, worker: way(work, worker), work.job)
+    if work.group_commit is not None:
+        await work.group_commit.close()
     if work.pool is not None:
         await work.pool.close()
     return done

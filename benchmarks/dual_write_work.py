@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from benchmarks.clients import Job
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite import AsyncPsycopgDualWriterPool, AsyncPsycopgGroupCommit
+from dualwrite.recipes.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.state_table import create_state_table
 
 PoolT = TypeVar("PoolT")
@@ -57,6 +59,8 @@ class Work:
         self.body = b"x" * job.record_bytes
         self.committed_s: dict[str, float] = {}
         self.pool: Any = None
+        self.group_commit: AsyncPsycopgGroupCommit | None = None
+        self._group_committed_s: dict[str, float] = {}
 
     def keys(self, worker: str) -> Callable[[], str]:
         """Names the next write of `worker`, which runs in this thread or task."""
@@ -77,7 +81,23 @@ class Work:
         if point is PausePoint.AFTER_DATABASE_COMMIT:
             self.committed(_key.get())
 
-    def the_pool(self, make: Callable[..., PoolT], source: Any, confirm: str) -> PoolT:
+    def pause_of_groups(self, point: PausePoint) -> None:
+        """The hook of dual writes of several workers at a time."""
+        task = asyncio.current_task() if point is PausePoint.AFTER_DATABASE_COMMIT else None
+        if task is not None:
+            self._group_committed_s[task.get_name()] = time.perf_counter()
+
+    def committed_in(self, group: int, key: str) -> None:
+        self.committed_s[key] = self._group_committed_s[f"dualwrite-group-{group}"]
+
+    def the_group_commit(self, confirm: str) -> AsyncPsycopgGroupCommit:
+        """One for all workers."""
+        if self.group_commit is None:
+            pool = self.the_pool(AsyncPsycopgDualWriterPool, self.conninfo, confirm, self.pause_of_groups)
+            self.group_commit = AsyncPsycopgGroupCommit(pool)
+        return self.group_commit
+
+    def the_pool(self, make: Callable[..., PoolT], source: Any, confirm: str, pause: PauseHook | None = None) -> PoolT:
         """One for all workers. An id that Kafka has not confirmed yet is not free, so then there are two for each."""
         if self.pool is None:
             self.pool = make(
@@ -86,7 +106,7 @@ class Work:
                 max_writers=self.job.producers * (2 if confirm == "database" else 1),
                 bootstrap_servers=self.job.bootstrap_servers,
                 confirm=confirm,
-                pause=self.pause,
+                pause=pause or self.pause,
             )
         pool: PoolT = self.pool
         return pool

@@ -107,6 +107,24 @@ async def awaited_outbox(work: Work, worker: str) -> AsyncIterator[TransactAsync
         yield transact
 
 
+def awaited_group_commit(confirm: str) -> AsyncWay:
+    @asynccontextmanager
+    async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
+        key_of_next = work.keys(worker)
+        group_commit = work.the_group_commit(confirm)
+
+        async def transact() -> None:
+            key = key_of_next()
+            async with group_commit.transaction() as tx:
+                await tx.connection.execute(PSYCOPG_INSERT, (key, work.body))
+                tx.send(work.job.topic, work.body, key)
+            work.committed_in(tx.group, key)
+
+        yield transact
+
+    return way
+
+
 def awaited_dual_write(confirm: str) -> AsyncWay:
     @asynccontextmanager
     async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:

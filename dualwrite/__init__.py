@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from dualwrite.recipes.pool import DualWriterPool as DualWriterPool
     from dualwrite.recipes.pool_async import AsyncDualWriterPool as AsyncDualWriterPool
+    from dualwrite.recipes.group_commit import AsyncPsycopgGroupCommit as AsyncPsycopgGroupCommit
     from dualwrite.recipes.psycopg import PsycopgDualWriter as PsycopgDualWriter
     from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
     from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool as PsycopgDualWriterPool
@@ -102,6 +103,7 @@ _MODULES: Final = {
     "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg_async",
     "PsycopgDualWriterPool": "dualwrite.recipes.psycopg_pool",
     "AsyncPsycopgDualWriterPool": "dualwrite.recipes.psycopg_pool_async",
+    "AsyncPsycopgGroupCommit": "dualwrite.recipes.group_commit",
     "current_dual_write": "dualwrite.recipes.sessions",
     "dual_write_sessions": "dualwrite.recipes.sessions",
     "AsyncDualWriter": "dualwrite.recipes.sqlalchemy_async",

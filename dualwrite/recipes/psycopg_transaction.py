@@ -159,6 +159,10 @@ class PsycopgTransaction:
     def assert_intact(self) -> None:
         self._watch.assert_intact()
 
+    def forgive(self) -> None:
+        """What `assert_intact` would complain of was undone, with everything that came after a savepoint of ours."""
+        self._watch.forgive()
+
     async def flush(self) -> None:
         """A connection holds nothing back."""
 
@@ -299,6 +303,10 @@ class PsycopgTransaction:
             cursor_class = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
             self._cursor = cursor_class(connection, row_factory=tuple_row)
         return await settled(self._cursor.execute(_pyformat(sql) if parameters else sql, parameters, prepare=prepare))
+
+    async def execute(self, sql: str) -> None:
+        """A statement of the recipe's own."""
+        await self._execute(sql, prepare=False)
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """What a SELECT gives; parameters are written `:name`."""

@@ -113,6 +113,10 @@ class Watch:
         if self._nested or is_busy(self._connection):
             raise IllegalStateError(_UNFINISHED)
 
+    def forgive(self) -> None:
+        """Everything that was refused or failed was undone, and whoever did it knows."""
+        self._refused_ending = self._statement_failure = None
+
     # -- statements ----------------------------------------------------------------------------------------------
 
     @contextmanager

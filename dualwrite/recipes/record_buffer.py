@@ -151,6 +151,11 @@ class RecordBuffer:
         self._entries.append(entry)
         self._bytes += size
 
+    @property
+    def is_half_full(self) -> bool:
+        """Whether half of `max_buffered_bytes` is used."""
+        return self._bytes * 2 >= self._max_bytes
+
     def close(self) -> None:
         """Take no more: the decision is being made."""
         self._closed = True
