@@ -45,12 +45,16 @@ if TYPE_CHECKING:
     )
     from dualwrite.broker_emulator.pause_points import PausePoint
     from dualwrite.broker_emulator.security.acl import Acl, AclFilter, AclOperation, PatternType, ResourceType
+    from dualwrite.broker_emulator.security.listener import Listener
+    from dualwrite.broker_emulator.security.sasl.settings import Sasl, UnsecuredTokens
+    from dualwrite.broker_emulator.security.tls import ClientAuth, Tls
 
 __all__ = [
     "Acl",
     "AclFilter",
     "AclOperation",
     "BrokerConfig",
+    "ClientAuth",
     "CloseAfter",
     "CloseBefore",
     "CrashAfter",
@@ -67,6 +71,7 @@ __all__ = [
     "HeldPoint",
     "Hold",
     "HoldReply",
+    "Listener",
     "LogSnapshot",
     "PartitionError",
     "PatternType",
@@ -74,7 +79,10 @@ __all__ = [
     "Profile",
     "Reorder",
     "ResourceType",
+    "Sasl",
     "SystemClock",
+    "Tls",
+    "UnsecuredTokens",
     "VirtualClock",
 ]
 
@@ -102,6 +110,9 @@ _NAMES = {
     ),
     "pause_points": ("PausePoint",),
     "security.acl": ("Acl", "AclFilter", "AclOperation", "PatternType", "ResourceType"),
+    "security.listener": ("Listener",),
+    "security.sasl.settings": ("Sasl", "UnsecuredTokens"),
+    "security.tls": ("ClientAuth", "Tls"),
 }
 """By the module that they come from."""
 

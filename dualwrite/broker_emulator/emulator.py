@@ -96,7 +96,7 @@ class Emulator:
 
     `listen` is host:port of the first node (127.0.0.1 and a free port unless given); the others get the following
     ports, or free ones where the port is 0. `listeners` are several of them, secured or not, instead: every node has
-    them all.
+    them all. `scram_users` are passwords by name, for both mechanisms of SCRAM.
     `topics` maps names to partition counts and is created before the first client can connect, unless it is there.
     Everything is kept in memory, or in `data_dir`, and then an emulator that is started on it later has it again.
     `acls`, or `super_users` such as "User:admin", turn access control on: who is no super user may do what a rule
@@ -115,6 +115,7 @@ class Emulator:
         data_dir: str | Path | None = None,
         acls: Iterable[Acl] | None = None,
         super_users: Iterable[str] | None = None,
+        scram_users: Mapping[str, str] | None = None,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"a cluster needs a node, not {nodes}")
@@ -127,6 +128,7 @@ class Emulator:
         self.bootstrap_servers = ""
         self._node_count = nodes
         self._listeners = Listeners(listeners_of(listen, listeners), nodes)
+        self._scram_users = dict(scram_users or {})
         self._topics = dict(topics or {})
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._storage: Storage | None = None
@@ -188,6 +190,8 @@ class Emulator:
         cluster = self._cluster = Cluster(self.config, self.clock, self.faults, self._storage)
         self._operations = Operations(cluster)
         self._operations.add_acls(self._acls)
+        for name, password in self._scram_users.items():
+            cluster.scram_users.set_password(name, password)
         for node_id in range(self._node_count):
             self._listeners.reserve(node_id)
             await self._add_node(node_id)
@@ -266,6 +270,14 @@ class Emulator:
         Raises ValueError where there is no such listener, RuntimeError before the emulator was started.
         """
         return self._listeners.bootstrap(listener)
+
+    def set_scram_user(self, name: str, password: str | None) -> None:
+        """Let a user log in by both mechanisms of SCRAM with this password from now on; None: never again.
+
+        Whoever has logged in stays so. Raises StorageError where that cannot be kept.
+        """
+        users = self._cluster.scram_users
+        self._call(lambda: users.remove_user(name) if password is None else users.set_password(name, password))
 
     # for tests
 

@@ -81,11 +81,14 @@ class Listeners:
     def _protocol(self, node: Node, listener: Listener) -> Callable[[], asyncio.Protocol]:
         """What makes the protocol of one connection."""
         name, tls, sasl = listener.name, listener.tls, listener.sasl
-        make = (lambda: Connection(node, name)) if sasl is None else (lambda: SaslConnection(node, name, sasl))
+
+        def connection() -> Connection:
+            return Connection(node, name) if sasl is None else SaslConnection(node, name, sasl)
+
         if tls is None:
-            return make
+            return connection
         mapping = tls.principal_mapping if sasl is None else None
-        return lambda: TlsTransport(self._tls_contexts[name], make(), mapping)
+        return lambda: TlsTransport(self._tls_contexts[name], connection(), mapping)
 
     def _port(self, node_id: int, name: str) -> int:
         port: int = self._reserved[node_id][name].getsockname()[1]

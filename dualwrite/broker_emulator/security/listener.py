@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from dualwrite.broker_emulator.security.sasl.settings import Sasl
 from dualwrite.broker_emulator.security.tls import Tls
 
-MAX_PORT = 65535
-_UNROUTABLE = ("0.0.0.0", "::")
+MAX_PORT: Final = 65535
+UNROUTABLE: Final = ("0.0.0.0", "::")
 
 
 class SecurityProtocol(StrEnum):

@@ -42,6 +42,10 @@ class ScramUsers:
         others = {other: credential for other, credential in self.credentials(name).items() if other != mechanism}
         self._keep(name, others)
 
+    def remove_user(self, name: str) -> None:
+        """Forget a user altogether; nothing happens where there is none."""
+        self._keep(name, {})
+
     def set_password(self, name: str, password: str) -> None:
         """Add a user with this password for all mechanisms of SCRAM."""
         self._keep(name, {mechanism: ScramCredential.of_password(mechanism, password) for mechanism in HASHES})

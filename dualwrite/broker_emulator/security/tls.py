@@ -60,9 +60,7 @@ class Tls:
     def __post_init__(self) -> None:
         inline = (self.keystore_certificate_chain, self.keystore_key)
         if (self.keystore_location is None) == (None in inline):
-            raise ValueError(
-                "a listener with TLS takes ssl.keystore.location, or ssl.keystore.certificate.chain and ssl.keystore.key"
-            )
+            raise ValueError("TLS takes ssl.keystore.location, or ssl.keystore.certificate.chain and ssl.keystore.key")
         if None in inline and inline != (None, None):
             raise ValueError("ssl.keystore.certificate.chain and ssl.keystore.key go together")
         if self.truststore_location is not None and self.truststore_certificates is not None:
@@ -154,7 +152,7 @@ def _identity_of_pkcs12(path: str | os.PathLike[str], password: str | None) -> s
         raise ValueError(f"{path} holds no certificate with its key")
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     chain = b"".join(each.public_bytes(serialization.Encoding.PEM) for each in (certificate, *others))
-    return (pem + chain).decode()
+    return str(pem + chain, "ascii")
 
 
 def _trusted_of_pkcs12(path: str | os.PathLike[str], password: str | None) -> str:
@@ -162,7 +160,7 @@ def _trusted_of_pkcs12(path: str | os.PathLike[str], password: str | None) -> st
 
     _, certificate, others = _open_pkcs12(path, password)
     every = (*([] if certificate is None else [certificate]), *others)
-    return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in every).decode()
+    return str(b"".join(each.public_bytes(serialization.Encoding.PEM) for each in every), "ascii")
 
 
 def _open_pkcs12(path: str | os.PathLike[str], password: str | None) -> Any:
