@@ -133,6 +133,8 @@ class Cluster:
         # from 0 again, a new transaction could be taken for that one and be committed by mistake.
         first_producer_id = self.storage.next_producer_id or clock.now_ms() * PRODUCER_IDS_PER_MS
         self.producer_id_blocks = ProducerIdBlocks(first_producer_id, self.storage.producer_ids_allocated)
+        self.topics_version = 0
+        """Grows whenever a topic comes, goes or gets more partitions: consumer groups look at their topics then."""
         self._topics_by_id: dict[uuid.UUID, Topic] = {}
         self._first_leader = 0
         faults.crash_node = lambda node_id: self.nodes[node_id].crash()
@@ -254,6 +256,7 @@ class Cluster:
             leader_id = elect(replicas, living)
             log = self._new_log(topic, index, leader_epoch, leader_id)
             topic.partitions.append(Partition(topic, index, leader_id, log, replicas, leader_id))
+        self.topics_version += 1
 
     def _assign(self, partitions: int, replication_factor: int, first_leader: int | None = None) -> list[list[int]]:
         """Leaders go round the living nodes, each partition's copies round all of them."""
@@ -347,6 +350,7 @@ class Cluster:
         self.storage.topic_deleted(name)
         del self.topics[name]
         del self._topics_by_id[topic.topic_id]
+        self.topics_version += 1
         for partition in topic.partitions:
             partition.leader_id = NO_LEADER
             partition.log.begin_leader_epoch(partition.log.leader_epoch + 1)  # whoever waits for replication gives up

@@ -72,6 +72,14 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 0  # Kafka: 3000, but 0 in the server.properties that it ships for trying it
     group_max_size: int = 2147483647
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_size: int = 2147483647
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """The assignors that members may ask for; the first is taken where none does."""
+    group_consumer_assignment_interval_ms: int = 0  # Kafka: 1000 since 4.4; nobody waits for the sake of batching here
+    group_consumer_migration_policy: str = "bidirectional"
+    group_consumer_regex_refresh_interval_ms: int = 600_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
     transactional_id_expiration_ms: int = 604_800_000
