@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, Timer, VirtualClock
 from dualwrite.broker_emulator.cluster import Cluster
@@ -26,9 +26,12 @@ from dualwrite.broker_emulator.operations import Operations
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
 from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import with_access_control
-from dualwrite.broker_emulator.security.listener import Listener
+from dualwrite.broker_emulator.security.listener import MAX_PORT, Listener
 from dualwrite.broker_emulator.storage import MemoryOnly, Storage
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.control.server import ControlServer
 
 _START_TIMEOUT_S = 600.0  # of a large data directory that was not left in order
 _STOP_TIMEOUT_S = 120.0
@@ -100,7 +103,7 @@ class Emulator:
     `topics` maps names to partition counts and is created before the first client can connect, unless it is there.
     Everything is kept in memory, or in `data_dir`, and then an emulator that is started on it later has it again.
     `acls`, or `super_users` such as "User:admin", turn access control on: who is no super user may do what a rule
-    allows, and nothing else.
+    allows, and nothing else. `control` is host:port of control over HTTP, which is off unless that is given.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class Emulator:
         acls: Iterable[Acl] | None = None,
         super_users: Iterable[str] | None = None,
         scram_users: Mapping[str, str] | None = None,
+        control: str | None = None,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"a cluster needs a node, not {nodes}")
@@ -131,6 +135,10 @@ class Emulator:
         self._scram_users = dict(scram_users or {})
         self._topics = dict(topics or {})
         self._data_dir = None if data_dir is None else Path(data_dir)
+        self._control_address = None if control is None else _address(control)
+        self._control: ControlServer | None = None
+        self.control_url = ""
+        """Where control over HTTP is reached, such as http://127.0.0.1:8080; empty where there is none."""
         self._storage: Storage | None = None
         self._is_recovered = False
         self._cluster: Cluster  # from start() on
@@ -207,6 +215,18 @@ class Emulator:
         self._begin_maintenance(cluster, self._storage)
         for node in cluster.nodes.values():
             await self._serve(node)  # last: nobody may meet a cluster that is not complete
+        if self._control_address is not None:
+            self._control, self.control_url = await self._open_control(*self._control_address)
+
+    async def _open_control(self, host: str, port: int) -> tuple[ControlServer, str]:
+        # what nobody asks for need not be there, nor take time to load
+        from dualwrite.broker_emulator.control.controlled import Controlled
+        from dualwrite.broker_emulator.control.server import ControlServer
+
+        controlled = Controlled(self._cluster, self._operations, self.bootstrap_servers, self._start_node)
+        server = ControlServer(controlled, own_name=host)
+        await server.start(host.strip("[]"), port)
+        return server, f"http://{host}:{server.port}"
 
     def _begin_maintenance(self, cluster: Cluster, storage: Storage) -> None:
         """The periodic work on what belongs to no node."""
@@ -245,6 +265,9 @@ class Emulator:
         storage, self._storage = self._storage, None
         if storage is None:  # it could not even be opened
             return
+        if self._control is not None:
+            self._control.close()
+            self._control, self.control_url = None, ""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -434,6 +457,13 @@ class Emulator:
 
         self._running_loop.call_soon_threadsafe(run)
         return outcome.result(_CALL_TIMEOUT_S)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
+        raise ValueError(f"control takes host:port, not {text!r}")
+    return host, int(port)
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

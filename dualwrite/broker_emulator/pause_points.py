@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from dualwrite.broker_emulator.changes import Changes
+
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.faults import Faults
 
@@ -50,7 +52,7 @@ class Hold:
     hits: int = 0
     waiting: int = 0
     """How many wait here at this moment."""
-    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    changes: Changes = field(default_factory=Changes)
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def release(self) -> None:
@@ -58,11 +60,15 @@ class Hold:
         self.released.set()
         self.ended(self)
 
+    async def until_hit(self, hits: int = 1) -> None:
+        """Wait until the point was reached so often."""
+        await self.changes.until(lambda: self.hits >= hits)
+
     async def wait(self) -> None:
         """Wait until released."""
         self.hits += 1
         self.waiting += 1
-        self.reached.set()
+        self.changes.tell()
         try:
             await self.released.wait()
         finally:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dualwrite.broker_emulator.changes import Changes
 from dualwrite.broker_emulator.faults.actions import Action, CrashBefore, Delay, Hold, Reorder
 from dualwrite.broker_emulator.faults.checks import check
 from dualwrite.broker_emulator.faults.gate import Gate
@@ -104,7 +105,7 @@ class FaultHandle:
         self._hits = 0
         self._held = 0
         self._unsent: list[Any] = []
-        self._watching: list[asyncio.Future[None]] = []
+        self._changes = Changes()
 
     # for tests
 
@@ -168,17 +169,11 @@ class FaultHandle:
     def _tell(self) -> None:
         """Wake up whoever waits for a count, in other threads and in the loop."""
         self._changed.notify_all()
-        watching, self._watching = self._watching, []
-        for future in watching:
-            if not future.done():
-                future.set_result(None)
+        self._changes.tell()
 
     async def until(self, is_reached: Callable[[], bool]) -> None:
         """Wait until `is_reached`, which is asked again whenever one of the counts has changed."""
-        while not is_reached():
-            changed = asyncio.get_running_loop().create_future()
-            self._watching.append(changed)
-            await changed
+        await self._changes.until(is_reached)
 
     @property
     def is_spent(self) -> bool:

@@ -8,9 +8,9 @@ must be let finish, as a broker finishes a request whose client is gone: cancell
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -109,6 +109,15 @@ class _MarkerRun:
     decided: TransactionMetadata
     acknowledged: set[TopicPartition] = field(default_factory=set)
     is_cancelled: bool = False
+
+
+class KnownId(NamedTuple):
+    """A transactional id, and how far its transaction is ended."""
+
+    metadata: TransactionMetadata
+    coordinator_epoch: int
+    marked: frozenset[TopicPartition]
+    """The partitions whose leaders have acknowledged its marker."""
 
 
 class TransactionCoordinator:
@@ -366,6 +375,14 @@ class TransactionCoordinator:
             if filters.admit(metadata, now_ms)
         )
         return ListTransactionsResult(ErrorCode.none, unknown, tuple(rows))
+
+    def known_ids(self) -> Iterator[KnownId]:
+        """Every id of the partitions that are loaded, in no order."""
+        for owned in self._partitions.values():
+            for transactional_id, metadata in owned.ids.items():
+                run = owned.marker_runs.get(transactional_id)
+                marked = frozenset() if run is None else frozenset(run.acknowledged)
+                yield KnownId(metadata, owned.coordinator_epoch, marked)
 
     # --- scans ---
 

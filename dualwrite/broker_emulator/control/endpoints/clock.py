@@ -1,0 +1,67 @@
+"""The broker's clock: read, and moved forward where it is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Final, Literal
+
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.endpoint import Endpoint
+from dualwrite.broker_emulator.control.errors import conflict
+from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
+
+_STEP_MS: Final = 600_000
+"""Clients are served after so much virtual time; a year in one go would keep them waiting for seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockView:
+    """The broker's time."""
+
+    kind: Annotated[Literal["system", "virtual"], "A virtual clock stands still until it is moved."]
+    now_ms: Annotated[int, "Milliseconds since the Unix epoch."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """How far."""
+
+    duration_ms: Annotated[int, AtLeast(0), AtMost(366 * 86_400_000)]
+
+
+def view(controlled: Controlled) -> ClockView:
+    """The time as it is shown."""
+    clock = controlled.cluster.clock
+    return ClockView(kind="virtual" if isinstance(clock, VirtualClock) else "system", now_ms=clock.now_ms())
+
+
+async def show(controlled: Controlled) -> ClockView:
+    return view(controlled)
+
+
+async def advance(controlled: Controlled, body: Advance) -> ClockView:
+    clock = controlled.cluster.clock
+    if not isinstance(clock, VirtualClock):
+        raise conflict("the clock is the machine's; only one of --clock virtual can be moved")
+    left_ms = body.duration_ms
+    while left_ms > 0:
+        step_ms = min(left_ms, _STEP_MS)
+        clock.advance(step_ms)
+        left_ms -= step_ms
+        await asyncio.sleep(0)
+    return view(controlled)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/clock", show, "The broker's time"),
+    Endpoint(
+        "POST",
+        "/v1/clock/advance",
+        advance,
+        "Move a virtual clock forward; every timer that became due has run when this is answered",
+        (HTTPStatus.CONFLICT,),
+    ),
+)

@@ -1,0 +1,351 @@
+"""Faults: add, list, wait for, release, remove."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from http import HTTPStatus
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from dualwrite.broker_emulator import faults
+from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.endpoint import Endpoint
+from dualwrite.broker_emulator.control.errors import bad_request, conflict, not_found
+from dualwrite.broker_emulator.control.request_fields import RequestFields, plain
+from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost, tag_of
+from dualwrite.broker_emulator.faults import Fault, FaultHandle
+from dualwrite.broker_emulator.pause_points import PausePoint
+
+Code: TypeAlias = Annotated[int | str, "Kafka's number or name of an error, such as 51 or CONCURRENT_TRANSACTIONS"]
+Milliseconds: TypeAlias = Annotated[int, AtLeast(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Error:
+    """Answer with an error everywhere the response has room for it; nothing is applied."""
+
+    type: Literal["Error"]
+    code: Code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionError:
+    """Answer an error for the selected topic (and partition) only; the rest is applied and answered."""
+
+    type: Literal["PartitionError"]
+    code: Code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delay:
+    """Wait, in real time, then serve the request as usual."""
+
+    type: Literal["Delay"]
+    duration_ms: Milliseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropRequest:
+    """Do not apply the request, and never answer on this connection again."""
+
+    type: Literal["DropRequest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropReply:
+    """Apply the request, close the connection instead of answering."""
+
+    type: Literal["DropReply"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseBefore:
+    """Close the connection instead of applying the request."""
+
+    type: Literal["CloseBefore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseAfter:
+    """Apply the request, answer it, then close the connection."""
+
+    type: Literal["CloseAfter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Keep the request, not applied, until it is released; then serve it, even if its client is gone."""
+
+    type: Literal["Hold"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldReply:
+    """Apply the request, keep the answer until it is released."""
+
+    type: Literal["HoldReply"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashBefore:
+    """Crash the node that got the request instead of applying it."""
+
+    type: Literal["CrashBefore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashAfter:
+    """Apply the request, then crash the node instead of answering."""
+
+    type: Literal["CrashAfter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate:
+    """Apply the request twice: at once, after that many more requests, or when it is released."""
+
+    type: Literal["Duplicate"]
+    after_requests: Annotated[int, AtLeast(0)] = 0
+    on_release: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reorder:
+    """Apply the next request that the fault selects before this one."""
+
+    type: Literal["Reorder"]
+
+
+Action: TypeAlias = (
+    Error
+    | PartitionError
+    | Delay
+    | DropRequest
+    | DropReply
+    | CloseBefore
+    | CloseAfter
+    | Hold
+    | HoldReply
+    | CrashBefore
+    | CrashAfter
+    | Duplicate
+    | Reorder
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFault:
+    """Which requests are meant, and what happens to them. A selector that is not given accepts everything."""
+
+    action: Annotated[Action | None, "What happens; without it, matching requests are only counted."] = None
+    api: Annotated[str | int | None, "An API's name or key, such as EndTxn or 26."] = None
+    point: Annotated[PausePoint | None, "Instead of requests: the coordinator's passing of this instant."] = None
+    client_id: str | None = None
+    transactional_id: str | None = None
+    group: str | None = None
+    topic: str | None = None
+    partition: Annotated[int, AtLeast(0)] | None = None
+    node: Annotated[int, AtLeast(0)] | None = None
+    request: Annotated[
+        dict[str, Any] | None,
+        "Fields of the decoded request by Kafka's names in snake case, such as committed or producer_id, and the value "
+        "that each must have; at a pause point, of its context.",
+    ] = None
+    count: Annotated[int | None, "How many matching requests are hit; null is every one until removed."] = 1
+    skip: Annotated[int, AtLeast(0), "How many matching requests pass first."] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultView:
+    """A fault, and what became of it."""
+
+    fault_id: int
+    action: dict[str, Any] | None
+    selectors: Annotated[dict[str, Any], "Those that were given, and count and skip."]
+    hits: Annotated[int, "How many requests were hit (or, without an action, counted)."]
+    held: Annotated[int, "How many requests, answers or copies wait for release at this moment."]
+    unsent: Annotated[int, "How many answers nobody was sent."]
+    is_in_place: Annotated[bool, "Whether requests may still be hit."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultList:
+    """Faults in the order in which they were added; the first that acts decides."""
+
+    faults: tuple[FaultView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsentList:
+    """Answers that no client saw: to copies of requests, and those that were dropped."""
+
+    unsent: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """How many faults were taken away."""
+
+    removed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPath:
+    """A fault that was added."""
+
+    fault_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultWait:
+    """What is waited for; all that are given."""
+
+    hits: Annotated[int, AtLeast(1), "At least so many requests were hit."] | None = None
+    held: Annotated[int, AtLeast(1), "At least so many wait for release."] | None = None
+    unsent: Annotated[int, AtLeast(1), "At least so many answers were sent to nobody."] | None = None
+    timeout_ms: Annotated[int, AtLeast(0), AtMost(60_000)] = 10_000
+
+
+_SELECTORS = tuple(field.name for field in fields(NewFault) if field.name not in ("action", "request"))
+
+
+def view(controlled: Controlled, handle: FaultHandle) -> FaultView:
+    """A fault as it is shown."""
+    return FaultView(
+        fault_id=handle.fault_id,
+        action=_shown_action(handle.fault.action),
+        selectors=_shown_selectors(handle.fault),
+        hits=handle.hits,
+        held=handle.held,
+        unsent=len(handle.unsent),
+        is_in_place=controlled.fault_book.is_in_place(handle),
+    )
+
+
+def _shown_action(action: faults.Action | None) -> dict[str, Any] | None:
+    if action is None:
+        return None
+    return {
+        "type": type(action).__name__,
+        **{field.name: plain(getattr(action, field.name)) for field in fields(action)},
+    }
+
+
+def _shown_selectors(fault: Fault) -> dict[str, Any]:
+    given = {name: getattr(fault, name) for name in _SELECTORS}
+    shown = {name: value for name, value in given.items() if value is not None or name == "count"}
+    if isinstance(fault.predicate, RequestFields):
+        shown["request"] = dict(fault.predicate.wanted)
+    elif fault.predicate is not None:
+        shown["predicate"] = "a function of the test's own"
+    return shown
+
+
+async def add(controlled: Controlled, body: NewFault) -> FaultView:
+    try:
+        fault = _fault(body)
+        return view(controlled, controlled.fault_book.add(fault))
+    except ValueError as error:
+        raise bad_request(str(error)) from None
+
+
+def _fault(body: NewFault) -> Fault:
+    selectors = {name: getattr(body, name) for name in _SELECTORS}
+    wanted = None if body.request is None else RequestFields.of(body.api, body.point, body.request)
+    return Fault(action=_action(body.action), predicate=wanted, **selectors)
+
+
+def _action(action: Action | None) -> faults.Action | None:
+    if action is None:
+        return None
+    arguments = {field.name: getattr(action, field.name) for field in fields(action) if field.name != "type"}
+    return _KINDS[action.type](**arguments)
+
+
+_KINDS: Mapping[str, Callable[..., faults.Action]] = {
+    tag_of(shape): getattr(faults, tag_of(shape)) for shape in get_args(Action)
+}
+
+
+async def list_all(controlled: Controlled) -> FaultList:
+    return FaultList(faults=tuple(view(controlled, handle) for handle in controlled.fault_book.all()))
+
+
+def _find(controlled: Controlled, path: FaultPath) -> FaultHandle:
+    handle = controlled.fault_book.find(path.fault_id)
+    if handle is None:
+        known = [str(handle.fault_id) for handle in controlled.fault_book.all()]
+        raise not_found(f"there is no fault {path.fault_id}", known)
+    return handle
+
+
+async def show(controlled: Controlled, path: FaultPath) -> FaultView:
+    return view(controlled, _find(controlled, path))
+
+
+async def unsent(controlled: Controlled, path: FaultPath) -> UnsentList:
+    return UnsentList(unsent=tuple(plain(response) for response in _find(controlled, path).unsent))
+
+
+async def wait(controlled: Controlled, path: FaultPath, query: FaultWait) -> FaultView:
+    handle = _find(controlled, path)
+    if query.hits is query.held is query.unsent is None:
+        raise bad_request("say what to wait for", ["hits", "held", "unsent"])
+
+    def is_reached() -> bool:
+        return (
+            handle.hits >= (query.hits or 0)
+            and handle.held >= (query.held or 0)
+            and len(handle.unsent) >= (query.unsent or 0)
+        )
+
+    try:
+        async with asyncio.timeout(query.timeout_ms / 1000):
+            await handle.until(is_reached)
+    except TimeoutError:
+        now = f"{handle.hits} hits, {handle.held} held, {len(handle.unsent)} unsent"
+        raise conflict(f"not within {query.timeout_ms} ms; fault {handle.fault_id} has {now}", "not-reached") from None
+    return view(controlled, handle)
+
+
+async def release(controlled: Controlled, path: FaultPath) -> FaultView:
+    handle = _find(controlled, path)
+    handle.release()
+    await asyncio.sleep(0)  # who was let go has gone when this is answered
+    return view(controlled, handle)
+
+
+async def remove(controlled: Controlled, path: FaultPath) -> FaultView:
+    handle = _find(controlled, path)
+    controlled.fault_book.remove(handle)
+    await asyncio.sleep(0)
+    return view(controlled, handle)
+
+
+async def remove_all(controlled: Controlled) -> Removed:
+    handles = controlled.fault_book.all()
+    for handle in handles:
+        controlled.fault_book.remove(handle)
+    return Removed(removed=len(handles))
+
+
+_ONE = "/v1/faults/{fault_id}"
+_MISSING = (HTTPStatus.NOT_FOUND,)
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/faults", list_all, "All faults, with their hits"),
+    Endpoint("POST", "/v1/faults", add, "Put a fault in place", status=HTTPStatus.CREATED),
+    Endpoint("DELETE", "/v1/faults", remove_all, "Remove all faults, and let everything go that they hold"),
+    Endpoint("GET", _ONE, show, "One fault", _MISSING),
+    Endpoint("DELETE", _ONE, remove, "Remove a fault, and let everything go that it holds", _MISSING),
+    Endpoint(
+        "GET",
+        _ONE + "/wait",
+        wait,
+        "Wait until requests were hit, are held, or were not answered",
+        (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
+    ),
+    Endpoint("GET", _ONE + "/unsent", unsent, "The answers that nobody was sent", _MISSING),
+    Endpoint("POST", _ONE + "/release", release, "Let everything go that the fault holds now", _MISSING),
+)

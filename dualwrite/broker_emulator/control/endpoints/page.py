@@ -1,0 +1,40 @@
+"""The page for people, and the files that it consists of."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.endpoint import Content, Endpoint
+
+_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+
+
+@cache
+def _content(path: str) -> Content:
+    name, content_type = _FILES[path]
+    return Content(content_type, files("dualwrite.broker_emulator.control").joinpath("page", name).read_bytes())
+
+
+async def index(controlled: Controlled) -> Content:
+    return _content("/")
+
+
+async def style(controlled: Controlled) -> Content:
+    return _content("/page.css")
+
+
+async def script(controlled: Controlled) -> Content:
+    return _content("/page.js")
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/", index, "The page for people", content_type="text/html"),
+    Endpoint("GET", "/page.css", style, "What the page looks like", content_type="text/css"),
+    Endpoint("GET", "/page.js", script, "What the page does", content_type="text/javascript"),
+)

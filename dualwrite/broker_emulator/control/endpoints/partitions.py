@@ -1,0 +1,239 @@
+"""Partitions: their logs, their producers and open transactions; who leads them; replication held back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated
+
+from dualwrite.broker_emulator.cluster import NO_LEADER, Partition
+from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.endpoint import Endpoint
+from dualwrite.broker_emulator.control.endpoints.topics import find as find_topic
+from dualwrite.broker_emulator.control.errors import ControlError, bad_request, conflict, not_found
+from dualwrite.broker_emulator.control.limits import Limit, first
+from dualwrite.broker_emulator.control.shapes import AtLeast
+from dualwrite.broker_emulator.log.partition_log import ProducerDescription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerView:
+    """What a partition knows of a producer; null where it knows nothing."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int | None
+    last_timestamp_ms: int | None
+    coordinator_epoch: Annotated[int | None, "Of the last marker."]
+    open_transaction_first_offset: Annotated[int | None, "Where its open transaction begins on this partition."]
+    transactional_id: Annotated[str | None, "Whose producer id it is, as far as a coordinator knows."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """One partition."""
+
+    topic: str
+    partition: int
+    leader: Annotated[int | None, "Null while no node with a copy is alive."]
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: Annotated[int, "Where readers of committed records stop."]
+    size_bytes: int
+    is_replication_held: bool
+    open_transactions: Annotated[tuple[ProducerView, ...], "Producers with an open transaction here."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDetails:
+    """One partition with all its producers."""
+
+    partition: PartitionView
+    producers: tuple[ProducerView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionList:
+    """Partitions, by topic."""
+
+    partitions: tuple[PartitionView, ...]
+    total: Annotated[int, "How many there are, the limit aside."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionQuery:
+    """Which partitions."""
+
+    topic: str | None = None
+    internal: Annotated[bool, "Whether internal topics are shown too."] = False
+    limit: Limit = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPath:
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLeader:
+    """The node that is to lead."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationRelease:
+    """How far followers may fetch."""
+
+    up_to: Annotated[
+        Annotated[int, AtLeast(0)] | None, "The offset that is not replicated yet; without it, everything is."
+    ] = None
+
+
+def views(controlled: Controlled, query: PartitionQuery) -> PartitionList:
+    """Partitions as they are shown."""
+    shown, total = first(_partitions(controlled, query), query.limit)
+    owners = _Owners(controlled)
+    return PartitionList(partitions=tuple(_view(partition, owners) for partition in shown), total=total)
+
+
+def _partitions(controlled: Controlled, query: PartitionQuery) -> Iterator[Partition]:
+    topics = controlled.cluster.topics
+    for name in sorted(topics):
+        if query.topic in (None, name) and (query.internal or query.topic == name or not topics[name].is_internal):
+            yield from topics[name].partitions
+
+
+class _Owners:
+    """Transactional ids by producer id, looked up when first asked for."""
+
+    def __init__(self, controlled: Controlled) -> None:
+        self._controlled = controlled
+        self._by_producer_id: dict[int, str] | None = None
+
+    def of(self, producer_id: int) -> str | None:
+        if self._by_producer_id is None:
+            self._by_producer_id = {
+                known.metadata.producer_id: known.metadata.transactional_id
+                for node in self._controlled.cluster.living_nodes
+                for known in node.transactions.known_ids()
+            }
+        return self._by_producer_id.get(producer_id)
+
+
+def _view(partition: Partition, owners: _Owners) -> PartitionView:
+    log = partition.log
+    is_stable = log.last_stable_offset == log.log_end_offset  # and then nobody has to be looked at
+    producers = () if is_stable else tuple(_producers(partition, owners))
+    return PartitionView(
+        topic=partition.topic.name,
+        partition=partition.index,
+        leader=None if partition.leader_id == NO_LEADER else partition.leader_id,
+        leader_epoch=log.leader_epoch,
+        replicas=tuple(partition.replicas),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        size_bytes=log.size_bytes,
+        is_replication_held=log.is_high_watermark_held,
+        open_transactions=tuple(each for each in producers if each.open_transaction_first_offset is not None),
+    )
+
+
+def _producers(partition: Partition, owners: _Owners) -> Iterator[ProducerView]:
+    for producer in partition.log.producers():
+        yield _producer_view(producer, owners.of(producer.producer_id))
+
+
+def _producer_view(producer: ProducerDescription, owner: str | None) -> ProducerView:
+    def known(number: int) -> int | None:
+        return None if number < 0 else number
+
+    return ProducerView(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        last_sequence=known(producer.last_sequence),
+        last_timestamp_ms=known(producer.last_timestamp),
+        coordinator_epoch=known(producer.coordinator_epoch),
+        open_transaction_first_offset=known(producer.current_txn_start_offset),
+        transactional_id=owner,
+    )
+
+
+async def list_all(controlled: Controlled, query: PartitionQuery) -> PartitionList:
+    if query.topic is not None:
+        find_topic(controlled, query.topic)
+    return views(controlled, query)
+
+
+def _find(controlled: Controlled, path: PartitionPath) -> Partition:
+    partitions = find_topic(controlled, path.topic).partitions
+    if not 0 <= path.partition < len(partitions):
+        raise not_found(f"{path.topic} has no partition {path.partition}", map(str, range(len(partitions))))
+    return partitions[path.partition]
+
+
+async def show(controlled: Controlled, path: PartitionPath) -> PartitionDetails:
+    partition, owners = _find(controlled, path), _Owners(controlled)
+    return PartitionDetails(partition=_view(partition, owners), producers=tuple(_producers(partition, owners)))
+
+
+async def move_leader(controlled: Controlled, path: PartitionPath, body: NewLeader) -> PartitionView:
+    partition = _find(controlled, path)
+    move(controlled, partition, body.node)
+    return _view(partition, _Owners(controlled))
+
+
+def move(controlled: Controlled, partition: Partition, node: int) -> None:
+    """Let a node lead a partition. Raises ControlError where it cannot."""
+    if node not in controlled.cluster.nodes:
+        raise not_found(f"there is no node {node}", map(str, sorted(controlled.cluster.nodes)))
+    try:
+        controlled.operations.move_leader(partition, node)
+    except ValueError as error:
+        raise conflict(str(error)) from None
+
+
+async def hold_replication(controlled: Controlled, path: PartitionPath) -> PartitionView:
+    partition = _find(controlled, path)
+    try:
+        controlled.operations.hold_replication(path.topic, path.partition)
+    except ValueError as error:
+        raise conflict(str(error)) from None
+    return _view(partition, _Owners(controlled))
+
+
+async def release_replication(controlled: Controlled, path: PartitionPath, body: ReplicationRelease) -> PartitionView:
+    partition = _find(controlled, path)
+    if not partition.log.is_high_watermark_held:
+        raise conflict(f"the replication of {path.topic}-{path.partition} is not held")
+    try:
+        partition.log.release_high_watermark(body.up_to)
+    except ValueError as error:
+        raise _wrong_offset(error) from None
+    return _view(partition, _Owners(controlled))
+
+
+def _wrong_offset(error: ValueError) -> ControlError:
+    return bad_request(f"'up_to': {error}")
+
+
+_ONE = "/v1/topics/{topic}/partitions/{partition}"
+_MISSING = (HTTPStatus.NOT_FOUND,)
+_ERRORS = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/partitions", list_all, "Partitions with their offsets and open transactions", _MISSING),
+    Endpoint("GET", _ONE, show, "One partition with all its producers", _MISSING),
+    Endpoint("PUT", _ONE + "/leader", move_leader, "Let a node lead, under a new leader epoch", _ERRORS),
+    Endpoint("POST", _ONE + "/hold-replication", hold_replication, "Keep followers from fetching", _ERRORS),
+    Endpoint("POST", _ONE + "/release-replication", release_replication, "Let followers fetch, all or a part", _ERRORS),
+)

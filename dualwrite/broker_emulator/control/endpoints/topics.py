@@ -1,0 +1,109 @@
+"""Topics: list, create, delete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated
+
+from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
+from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.endpoint import Endpoint
+from dualwrite.broker_emulator.control.errors import bad_request, conflict, did_you_mean, not_found
+from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic that is to be. Its copies are on all nodes unless a number is given."""
+
+    name: str
+    partitions: Annotated[int, AtLeast(1), AtMost(10_000)] = 1
+    replication_factor: Annotated[int, AtLeast(1)] | None = None
+    configs: Annotated[dict[str, str] | None, "By Kafka's names, such as cleanup.policy."] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """A topic."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    is_internal: bool
+    configs: Annotated[dict[str, str | None], "The topic's own."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicList:
+    """All topics, by name."""
+
+    topics: tuple[TopicView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPath:
+    """A topic by its name."""
+
+    topic: str
+
+
+def _view(topic: Topic) -> TopicView:
+    return TopicView(
+        name=topic.name,
+        topic_id=str(topic.topic_id),
+        partitions=len(topic.partitions),
+        is_internal=topic.is_internal,
+        configs=dict(topic.configs),
+    )
+
+
+def find(controlled: Controlled, name: str) -> Topic:
+    """A topic. Raises ControlError where there is none."""
+    topics = controlled.cluster.topics
+    if name not in topics:
+        known = sorted(topic.name for topic in topics.values() if not topic.is_internal)
+        raise not_found(f"there is no topic {name!r}{did_you_mean(name, known)}", known)
+    return topics[name]
+
+
+async def list_all(controlled: Controlled) -> TopicList:
+    topics = controlled.cluster.topics
+    return TopicList(topics=tuple(_view(topics[name]) for name in sorted(topics)))
+
+
+async def show(controlled: Controlled, path: TopicPath) -> TopicView:
+    return _view(find(controlled, path.topic))
+
+
+async def create(controlled: Controlled, body: NewTopic) -> TopicView:
+    if not is_legal_topic_name(body.name):
+        raise bad_request(f"{body.name!r} is not a legal topic name")
+    if body.name in controlled.cluster.topics:
+        raise conflict(f"there is a topic {body.name!r} already")
+    try:
+        topic = controlled.cluster.create_topic(
+            body.name, body.partitions, configs=body.configs, replication_factor=body.replication_factor
+        )
+    except ValueError as error:
+        raise bad_request(str(error)) from None
+    return _view(topic)
+
+
+async def delete(controlled: Controlled, path: TopicPath) -> TopicView:
+    topic = find(controlled, path.topic)
+    if topic.is_internal:
+        raise conflict(f"{topic.name} belongs to the coordinators and cannot be deleted")
+    view = _view(topic)
+    controlled.cluster.delete_topic(topic.name)
+    return view
+
+
+_ONE = "/v1/topics/{topic}"
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/topics", list_all, "All topics"),
+    Endpoint("POST", "/v1/topics", create, "Create a topic", (HTTPStatus.CONFLICT,), HTTPStatus.CREATED),
+    Endpoint("GET", _ONE, show, "One topic", (HTTPStatus.NOT_FOUND,)),
+    Endpoint("DELETE", _ONE, delete, "Delete a topic", (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)),
+)

@@ -1,0 +1,150 @@
+"""What the transaction coordinators know: every field of every transactional id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated
+
+from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.endpoint import Endpoint
+from dualwrite.broker_emulator.control.errors import bad_request, did_you_mean, not_found
+from dualwrite.broker_emulator.control.limits import Limit, first
+from dualwrite.broker_emulator.transactions.service import KnownId
+from dualwrite.broker_emulator.transactions.states import PREPARE_STATES, STATE_BY_LABEL, TransactionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionPartition:
+    """A partition of a transaction."""
+
+    topic: str
+    partition: int
+    is_marker_written: Annotated[bool, "While it is being ended: whether this partition knows already."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionView:
+    """One transactional id; null where nothing is known or nothing is open."""
+
+    transactional_id: str
+    state: Annotated[str, "By Kafka's name, such as Ongoing."]
+    pending_state: Annotated[str | None, "What is being written and is not in the log yet."]
+    producer_id: Annotated[int, "Of the open transaction; while it is being ended, that of its markers."]
+    producer_epoch: int
+    last_producer_epoch: int | None
+    previous_producer_id: int | None
+    next_producer_id: Annotated[int | None, "Recorded for the one that follows (KIP-890, KIP-939)."]
+    next_producer_epoch: int | None
+    client_transaction_version: int
+    is_two_phase_commit: Annotated[bool, "Whether it never times out (KIP-939)."]
+    is_kept_prepared: Annotated[bool, "Whether a recovering client has taken the open transaction over (KIP-939)."]
+    has_failed_epoch_fence: bool
+    timeout_ms: int
+    is_open: Annotated[bool, "Whether there is a transaction that is not completely ended."]
+    start_timestamp_ms: int | None
+    last_update_timestamp_ms: int | None
+    open_for_ms: Annotated[int | None, "By the broker's clock."]
+    partitions: tuple[TransactionPartition, ...]
+    coordinator: Annotated[int, "The node."]
+    coordinator_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionList:
+    """Transactional ids: those with an open transaction first, oldest first, then the others by id."""
+
+    transactions: tuple[TransactionView, ...]
+    total: Annotated[int, "How many there are, the limit aside."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionQuery:
+    """Which transactional ids."""
+
+    state: Annotated[str | None, "By Kafka's name."] = None
+    open: Annotated[bool | None, "Only those with an open transaction, or only the others."] = None
+    prefix: Annotated[str, "What the id begins with."] = ""
+    transactional_id: Annotated[str | None, "This one only; 404 where it is not known."] = None
+    limit: Limit = 1000
+
+
+def views(controlled: Controlled, query: TransactionQuery) -> TransactionList:
+    """Transactional ids as they are shown."""
+    now_ms = controlled.cluster.clock.now_ms()
+    found = sorted(_known(controlled, query), key=lambda entry: _order(entry[1]))
+    shown, total = first(found, query.limit)
+    return TransactionList(transactions=tuple(_view(node, known, now_ms) for node, known in shown), total=total)
+
+
+def _known(controlled: Controlled, query: TransactionQuery) -> Iterator[tuple[int, KnownId]]:
+    for node in controlled.cluster.living_nodes:
+        for known in node.transactions.known_ids():
+            metadata = known.metadata
+            if (
+                query.transactional_id in (None, metadata.transactional_id)
+                and metadata.transactional_id.startswith(query.prefix)
+                and query.state in (None, metadata.state.label)
+                and query.open in (None, _is_open(known))
+            ):
+                yield node.node_id, known
+
+
+def _is_open(known: KnownId) -> bool:
+    return known.metadata.state is TransactionState.ONGOING or known.metadata.state in PREPARE_STATES
+
+
+def _order(known: KnownId) -> tuple[bool, int, str]:
+    is_open = _is_open(known)
+    return not is_open, known.metadata.start_timestamp_ms if is_open else 0, known.metadata.transactional_id
+
+
+def _view(node_id: int, known: KnownId, now_ms: int) -> TransactionView:
+    metadata = known.metadata
+    is_open = _is_open(known)
+
+    def given(number: int) -> int | None:
+        return None if number < 0 else number
+
+    return TransactionView(
+        transactional_id=metadata.transactional_id,
+        state=metadata.state.label,
+        pending_state=None if metadata.pending_state is None else metadata.pending_state.label,
+        producer_id=metadata.producer_id,
+        producer_epoch=metadata.producer_epoch,
+        last_producer_epoch=given(metadata.last_producer_epoch),
+        previous_producer_id=given(metadata.previous_producer_id),
+        next_producer_id=given(metadata.next_producer_id),
+        next_producer_epoch=given(metadata.next_producer_epoch),
+        client_transaction_version=metadata.client_transaction_version,
+        is_two_phase_commit=metadata.is_two_phase_commit,
+        is_kept_prepared=metadata.has_dual_identity,
+        has_failed_epoch_fence=metadata.has_failed_epoch_fence,
+        timeout_ms=metadata.timeout_ms,
+        is_open=is_open,
+        start_timestamp_ms=given(metadata.start_timestamp_ms),
+        last_update_timestamp_ms=given(metadata.last_update_timestamp_ms),
+        open_for_ms=now_ms - metadata.start_timestamp_ms if is_open and metadata.start_timestamp_ms >= 0 else None,
+        partitions=tuple(
+            TransactionPartition(topic=topic, partition=partition, is_marker_written=(topic, partition) in known.marked)
+            for topic, partition in sorted(metadata.topic_partitions)
+        ),
+        coordinator=node_id,
+        coordinator_epoch=known.coordinator_epoch,
+    )
+
+
+async def list_all(controlled: Controlled, query: TransactionQuery) -> TransactionList:
+    if query.state is not None and query.state not in STATE_BY_LABEL:
+        hint = did_you_mean(query.state, STATE_BY_LABEL)
+        raise bad_request(f"no transaction is ever in a state {query.state!r}{hint}", STATE_BY_LABEL)
+    found = views(controlled, query)
+    if query.transactional_id is not None and not found.total:
+        raise not_found(f"no coordinator that is alive and has loaded its ids knows {query.transactional_id!r}")
+    return found
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/transactions", list_all, "Transactional ids with all that is known", (HTTPStatus.NOT_FOUND,)),
+)

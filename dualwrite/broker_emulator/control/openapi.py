@@ -1,0 +1,99 @@
+"""The endpoints as an OpenAPI 3.1 document, drawn from the table that routes and checks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from http import HTTPStatus
+from typing import Any, Final
+
+from dualwrite.broker_emulator.control.endpoint import Endpoint
+from dualwrite.broker_emulator.control.shapes import field_kinds, required, schema
+
+_ERROR: Final = {
+    "type": "object",
+    "description": "What was wrong.",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string", "description": "The kind of error, for programs."},
+                "message": {"type": "string", "description": "A sentence for people."},
+                "known": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "What could have been named instead.",
+                },
+            },
+            "required": ["code", "message"],
+        }
+    },
+    "required": ["error"],
+}
+_JSON: Final = "application/json"
+
+
+@cache
+def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """The whole document."""
+    definitions: dict[str, Any] = {"Error": _ERROR}
+    paths: dict[str, Any] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.template, {})[endpoint.method.lower()] = _operation(endpoint, definitions)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Control of the broker emulator",
+            "version": "1",
+            "description": "Faults, pause points, time, nodes and state of a Kafka broker emulator. What is not known "
+            "here is an error that names it.",
+        },
+        "paths": paths,
+        "components": {"schemas": dict(sorted(definitions.items()))},
+    }
+
+
+def _operation(endpoint: Endpoint, definitions: dict[str, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {"operationId": _operation_id(endpoint), "summary": endpoint.summary}
+    parameters = [
+        parameter for place in ("path", "query") for parameter in _parameters(place, endpoint.takes(place), definitions)
+    ]
+    if parameters:
+        operation["parameters"] = parameters
+    body = endpoint.takes("body")
+    if body is not None:
+        content = {_JSON: {"schema": schema(body, definitions)}}
+        operation["requestBody"] = {"required": bool(required(body)), "content": content}
+    operation["responses"] = {
+        str(int(endpoint.status)): {"description": endpoint.summary, "content": _answer(endpoint, definitions)},
+        **{str(int(status)): _error(status) for status in (HTTPStatus.BAD_REQUEST, *endpoint.errors)},
+    }
+    return operation
+
+
+def _operation_id(endpoint: Endpoint) -> str:
+    words = re.findall(r"[a-z0-9]+", endpoint.template.removeprefix("/v1"))
+    return "_".join([endpoint.method.lower(), *(words or ["page"])])
+
+
+def _parameters(place: str, shape: type | None, definitions: dict[str, Any]) -> list[dict[str, Any]]:
+    if shape is None:
+        return []
+    described = []
+    for name, kind in field_kinds(shape).items():
+        said = schema(kind, definitions)
+        parameter = {"name": name, "in": place, "required": place == "path" or name in required(shape), "schema": said}
+        described.append(parameter)
+    return described
+
+
+def _answer(endpoint: Endpoint, definitions: dict[str, Any]) -> dict[str, Any]:
+    if endpoint.content_type != _JSON:
+        return {endpoint.content_type: {"schema": {"type": "string"}}}
+    return {_JSON: {"schema": schema(endpoint.hints["return"], definitions)}}
+
+
+def _error(status: HTTPStatus) -> dict[str, Any]:
+    content = {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {"description": status.phrase, "content": content}

@@ -1,0 +1,154 @@
+"""The control port: finds what a request asks for, checks it, and answers.
+
+Runs in the emulator's own loop, so that nothing changes between what is looked at and what is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.endpoint import Content, Endpoint, Routes
+from dualwrite.broker_emulator.control.endpoints import ENDPOINTS
+from dualwrite.broker_emulator.control.errors import ControlError, bad_request, did_you_mean
+from dualwrite.broker_emulator.control.http_connection import (
+    JSON,
+    HttpAnswer,
+    HttpConnection,
+    HttpRequest,
+    error_answer,
+)
+from dualwrite.broker_emulator.control.origin import why_not
+from dualwrite.broker_emulator.control.shapes import ShapeError, read, read_texts, write
+
+MAX_CONNECTIONS: Final = 128
+
+ROUTES: Final = Routes(ENDPOINTS)
+
+
+class ControlServer:
+    """Listens at one address."""
+
+    def __init__(self, controlled: Controlled, own_name: str) -> None:
+        self._controlled = controlled
+        self._own_name = own_name
+        self._connections: set[HttpConnection] = set()
+        self._server: asyncio.AbstractServer | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Begin to listen; at a free port, which `port` has then, where it is 0. Raises OSError where it is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: HttpConnection(self.answer, self._connections, MAX_CONNECTIONS), host, port
+        )
+        self.port: int = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        """Listen no longer, and break all connections."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.abort()
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Answer one request. Raises ControlError with what is wrong with it."""
+        refusal = why_not(request.method, request.headers, self._own_name)
+        if refusal is not None:
+            raise ControlError(HTTPStatus.FORBIDDEN, "refused", refusal)
+        path, _, query = request.target.partition("?")
+        endpoint, named = _find(request.method, path)
+        if isinstance(endpoint, HttpAnswer):
+            return endpoint
+        inputs = _inputs(endpoint, named, query, request)
+        answered = await endpoint.handle(self._controlled, **inputs)
+        if isinstance(answered, Content):
+            return HttpAnswer(endpoint.status, answered.content_type, answered.body)
+        body = json.dumps(write(answered), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        return HttpAnswer(endpoint.status, JSON, body)
+
+
+def _find(method: str, path: str) -> tuple[Endpoint | HttpAnswer, dict[str, str]]:
+    try:
+        found = ROUTES.at(path)
+    except UnicodeDecodeError:
+        raise bad_request(f"the path {path} is no UTF-8") from None
+    if not found:
+        templates = ROUTES.templates
+        message = f"there is nothing at {path}{did_you_mean(path, templates)}"
+        raise ControlError(HTTPStatus.NOT_FOUND, "unknown-path", message, templates)
+    allowed = [*found, *(["HEAD"] if "GET" in found else [])]
+    chosen = found.get("GET" if method == "HEAD" else method)
+    if chosen is None:
+        message = f"{path} takes {', '.join(allowed)}, not {method}"
+        error = ControlError(HTTPStatus.METHOD_NOT_ALLOWED, "wrong-method", message, allowed)
+        return error_answer(error, {"Allow": ", ".join(allowed)}), {}
+    return chosen
+
+
+def _inputs(endpoint: Endpoint, named: Mapping[str, str], query: str, request: HttpRequest) -> dict[str, Any]:
+    try:
+        inputs = _texts(endpoint, named, query)
+        shape = endpoint.takes("body")
+        if shape is not None:
+            inputs["body"] = read(shape, _json(request))
+        elif request.body:
+            raise bad_request(f"{request.method} {endpoint.template} takes no body")
+    except ShapeError as error:
+        raise bad_request(str(error), error.known) from None
+    return inputs
+
+
+def _texts(endpoint: Endpoint, named: Mapping[str, str], query: str) -> dict[str, Any]:
+    inputs: dict[str, Any] = {}
+    path_shape, query_shape = endpoint.takes("path"), endpoint.takes("query")
+    if path_shape is not None:
+        inputs["path"] = read_texts(path_shape, named, "path")
+    parameters = _parameters(query)
+    if query_shape is not None:
+        inputs["query"] = read_texts(query_shape, parameters, "query")
+    elif parameters:
+        raise bad_request(f"{endpoint.template} takes no query: {', '.join(map(repr, parameters))} is not known")
+    return inputs
+
+
+def _parameters(query: str) -> dict[str, str]:
+    parameters: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict", max_num_fields=50)
+    except ValueError as error:
+        raise bad_request(f"the query is not name=value&...: {error}") from None
+    for name, value in pairs:
+        if name in parameters:
+            raise bad_request(f"the query names {name!r} twice")
+        parameters[name] = value
+    return parameters
+
+
+def _json(request: HttpRequest) -> Any:
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.body and content_type != JSON:
+        message = f"a body is JSON, and says so: Content-Type: {JSON} (curl --json), not {content_type or 'nothing'!r}"
+        raise ControlError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", message)
+    if not request.body:
+        return {}
+    try:
+        return json.loads(request.body.decode(), object_pairs_hook=_no_name_twice, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"the body is not JSON: {error}", code="malformed-json") from None
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    read_object = dict(pairs)
+    if len(read_object) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return read_object
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
