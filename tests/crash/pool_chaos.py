@@ -34,7 +34,7 @@ from dualwrite.recipes.sqlalchemy import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.chaos_servers import DEADLINE_S, KillableEmulator, KillablePostgres
 from tests.crash.killed import processes
-from tests.crash.pool_worker import COMMITTED, MISTAKE, ROLLED_BACK, Job, bodies_of, events, work
+from tests.crash.pool_worker import COMMITTED, KINDS, MISTAKE, ROLLED_BACK, Job, bodies_of, events, work
 from tests.support.conditions import until
 from tests.support.topics import read_topic
 
@@ -112,7 +112,7 @@ class Chaos:
         self._lives += 1
         name = f"w{number}.{self._lives}"
         ours, theirs = self._processes.Pipe()
-        process = self._processes.Process(target=work, args=(self._job, name, bool(self._lives % 2), theirs))
+        process = self._processes.Process(target=work, args=(self._job, name, KINDS[self._lives % len(KINDS)], theirs))
         process.start()
         theirs.close()
         self._workers[number] = (process, ours)

@@ -1,10 +1,11 @@
-"""A process of the chaos test: threads that do dual writes through one pool until they are told to stop, or killed.
+"""A process of the chaos test: threads or tasks do dual writes through one pool until it is told to stop, or killed.
 
 What each dual write told its caller goes to a journal, a line at a time, which outlives the process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import threading
@@ -19,15 +20,20 @@ import sqlalchemy as sa
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.dual_writes import DualWrite
+from dualwrite.recipes.group_commit import AsyncPsycopgGroupCommit, GroupedDualWrite
 from dualwrite.recipes.pool import DualTransaction, DualWriterPool
 from dualwrite.recipes.psycopg import PsycopgDualTransaction
 from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg_pool_async import AsyncPsycopgDualWriterPool
 
 events = sa.Table("chaos_events", sa.MetaData(), sa.Column("body", sa.String(60), primary_key=True))
 
 EXPECTED = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error)
 LEASE_MS = 2_000
 RECORDS_PER_WRITE = 2
+
+INSERT = "INSERT INTO chaos_events VALUES (%s)"
+KINDS = ("sqlalchemy", "psycopg", "grouped")
 
 COMMITTED = "committed"
 ROLLED_BACK = "rolled-back"
@@ -54,6 +60,11 @@ class Job:
         url = sa.make_url(self.database_url).set(drivername="postgresql")
         return PsycopgDualWriterPool(url.render_as_string(hide_password=False), **self._settings(writers))
 
+    def awaited_pool(self, writers: int) -> AsyncPsycopgDualWriterPool:
+        """The same, for tasks."""
+        url = sa.make_url(self.database_url).set(drivername="postgresql")
+        return AsyncPsycopgDualWriterPool(url.render_as_string(hide_password=False), **self._settings(writers))
+
     def _settings(self, writers: int) -> dict[str, Any]:
         return {
             "prefix": self.prefix,
@@ -77,7 +88,7 @@ class Worker:
         engine = sa.create_engine(job.database_url, pool_size=job.writers, pool_pre_ping=True)
         self._pool = job.psycopg_pool(job.writers) if on_psycopg else job.pool(engine, job.writers)
         self._stopped = threading.Event()
-        self._journal = os.open(job.journals / f"{name}.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        self._journal = _journal(job, name)
 
     def work(self, orders: Connection) -> None:
         threads = [threading.Thread(target=self._write_on, args=(number,)) for number in range(self._job.writers)]
@@ -118,18 +129,70 @@ class Worker:
         os.write(self._journal, f"{name} {told}\n".encode())
 
 
+class GroupedWorker:
+    """One process, whose tasks commit together."""
+
+    def __init__(self, job: Job, name: str) -> None:
+        self._job = job
+        self._name = name
+        self._is_stopped = False
+        self._journal = _journal(job, name)
+
+    def work(self, orders: Connection) -> None:
+        asyncio.run(self._work(orders))
+
+    async def _work(self, orders: Connection) -> None:
+        async with self._job.awaited_pool(self._job.writers) as pool, AsyncPsycopgGroupCommit(pool) as group_commit:
+            tasks = [asyncio.create_task(self._write_on(group_commit, task)) for task in range(self._job.writers)]
+            await asyncio.to_thread(orders.poll, None)
+            self._is_stopped = True
+            await asyncio.gather(*tasks)
+
+    async def _write_on(self, group_commit: AsyncPsycopgGroupCommit, task: int) -> None:
+        chance = random.Random(f"{self._name}/{task}")
+        number = 0
+        while not self._is_stopped:
+            number += 1
+            await self._write(group_commit, f"{self._name}/{task}/{number}", give_up=chance.random() < 0.1)
+
+    async def _write(self, group_commit: AsyncPsycopgGroupCommit, name: str, *, give_up: bool) -> None:
+        tx: GroupedDualWrite | None = None
+        try:
+            async with group_commit.transaction() as tx:
+                for body in bodies_of(name):
+                    await tx.connection.execute(INSERT, (body,))
+                    tx.send(self._job.topic, value=body, key=name)
+                if give_up:
+                    raise _GivenUpError
+            told = COMMITTED
+        except _GivenUpError:
+            told = ROLLED_BACK
+        except IllegalStateError as error:
+            told = f"{MISTAKE} {error!r}"
+        except EXPECTED as error:
+            told = _told(tx, error)
+            await asyncio.sleep(0.05)  # a server may be away: leave it time to come back
+        except BaseException as error:
+            told = f"{MISTAKE} {error!r}"
+        os.write(self._journal, f"{name} {told}\n".encode())
+
+
+def _journal(job: Job, name: str) -> int:
+    return os.open(job.journals / f"{name}.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+
+
 class _GivenUpError(Exception):
     """The block changes its mind."""
 
 
 def _insert(tx: DualTransaction | PsycopgDualTransaction, body: str) -> None:
     if isinstance(tx, PsycopgDualTransaction):
-        tx.connection.execute("INSERT INTO chaos_events VALUES (%s)", (body,))
+        tx.connection.execute(INSERT, (body,))
     else:
         tx.session.execute(sa.insert(events), {"body": body})
 
 
-def _told(tx: DualWrite | None, error: Exception) -> str:
+def _told(tx: DualWrite | GroupedDualWrite | None, error: Exception) -> str:
     if tx is not None and tx.outcome is not None:
         return COMMITTED if tx.outcome is Outcome.COMMITTED else ROLLED_BACK
     return UNKNOWN if isinstance(error, OutcomeUnknown) else ROLLED_BACK
@@ -139,6 +202,7 @@ def bodies_of(name: str) -> list[str]:
     return [f"{name}:{index}" for index in range(RECORDS_PER_WRITE)]
 
 
-def work(job: Job, name: str, on_psycopg: bool, orders: Connection) -> None:
-    """What a worker process does."""
-    Worker(job, name, on_psycopg=on_psycopg).work(orders)
+def work(job: Job, name: str, kind: str, orders: Connection) -> None:
+    """What a worker process of one of `KINDS` does."""
+    worker = GroupedWorker(job, name) if kind == "grouped" else Worker(job, name, on_psycopg=kind == "psycopg")
+    worker.work(orders)
