@@ -93,9 +93,15 @@ CLIENT_FOLDERS: Final = (
 )
 
 
-def folder_of(path: Path) -> ClientFolder | None:
-    """The client's folder that a test file is in."""
-    return next((client for client in CLIENT_FOLDERS if path.parent == ROOT / client.folder), None)
+_PREFIX: Final = "tests/interop/"
+_BY_FOLDER: Final = {client.folder: client for client in CLIENT_FOLDERS}
+
+
+def folder_of(item: pytest.Item) -> ClientFolder | None:
+    """The client's folder that a test is in. Asked for every test of the suite, so it takes no path apart."""
+    if not item.nodeid.startswith(_PREFIX):
+        return None
+    return _BY_FOLDER.get(item.nodeid[len(_PREFIX) :].partition("/")[0])
 
 
 def case_of(item: pytest.Item) -> str:
@@ -107,4 +113,6 @@ def case_of(item: pytest.Item) -> str:
 def broker_of(item: pytest.Item) -> On | None:
     """On which broker a test runs."""
     callspec = getattr(item, "callspec", None)
-    return None if callspec is None else BROKER_FIXTURES.get(callspec.params.get("broker", ""))
+    if callspec is None:
+        return None
+    return BROKER_FIXTURES.get(callspec.params.get("broker") or callspec.params.get("three_nodes", ""))

@@ -170,7 +170,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     is_interop_run = any(isinstance(plugin, ReportCard) for plugin in config.pluginmanager.get_plugins())
     left_out = []
     for item in items:
-        client = folder_of(item.path)
+        client = folder_of(item)
         if client is None:
             continue
         known = client.known_failures.get(case_of(item))

@@ -28,6 +28,7 @@ _BY_OUTCOME: Final[Mapping[str, Result]] = {
     "failed": Result.FAILED,
     "skipped": Result.NOT_RUN,
 }
+_REASON_CHARS: Final = 200
 _WORST_FIRST: Final = (Result.FAILED, Result.NOT_RUN, Result.KNOWN, Result.PASSED)
 
 
@@ -65,7 +66,7 @@ class ReportCard:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         wanted = []
         for item in items:
-            client, broker = folder_of(item.path), broker_of(item)
+            client, broker = folder_of(item), broker_of(item)
             if client is not None and broker in self.brokers:
                 self._places[item.nodeid] = client.folder, broker, case_of(item)
                 wanted.append(item)
@@ -138,7 +139,7 @@ def _reason(report: pytest.TestReport) -> str:
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr)
-    return text.strip().splitlines()[0] if text.strip() else "no reason given"
+    return text.strip().splitlines()[0][:_REASON_CHARS] if text.strip() else "no reason given"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -102,6 +102,11 @@ def compiled() -> Path:
     return cached(f"interop-java-{VERSION}-{digest}", compile_in)
 
 
+def _java() -> list[str]:
+    java = find_program("java", "Kafka's tools need a Java 17 runtime")
+    return [java, *_JVM_OPTIONS, "-cp", f"{compiled()}:{fetch_tools()}/*"]
+
+
 class Running:
     """A tool that runs."""
 
@@ -126,9 +131,9 @@ class JavaTools:
     """The JVM. Raises ServerUnavailableError where there is no Java, or the jars cannot be had."""
 
     def __init__(self) -> None:
-        java = find_program("java", "Kafka's tools need a Java 17 runtime")
-        command = [java, *_JVM_OPTIONS, "-cp", f"{compiled()}:{fetch_tools()}/*", "ToolRunner"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [*_java(), "ToolRunner"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Future[Ended]] = {}
         self._lock = threading.Lock()
@@ -146,6 +151,11 @@ class JavaTools:
     def run(self, main: str, *arguments: str, stdin: str = "", timeout_s: float = _TIMEOUT_S) -> Ended:
         """The same, to its end."""
         return self.start(main, *arguments, stdin=stdin).result(timeout_s)
+
+    def run_alone(self, main: str, *arguments: str) -> Ended:
+        """In a JVM of its own, for tools that finish their work only when that ends."""
+        done = subprocess.run([*_java(), main, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S)
+        return Ended(done.returncode, done.stdout, done.stderr)
 
     def send(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -186,10 +196,11 @@ class KafkaScripts:
 
     def start(self, script: str, *arguments: str, stdin: str = "") -> Running:
         """Run one, beside whatever else runs."""
-        where = "--broker-list" if script == "transactional-message-copier" else "--bootstrap-server"
-        at = [where, self.bootstrap_servers]
-        first, rest = (list(arguments[:1]), arguments[1:]) if script == "kafka-cluster" else ([], arguments)
-        return self.tools.start(SCRIPTS[script], *first, *at, *rest, stdin=stdin)
+        return self.tools.start(SCRIPTS[script], *self._with_broker(script, arguments), stdin=stdin)
+
+    def alone(self, script: str, *arguments: str) -> Ended:
+        """Run one to its end, in a JVM of its own."""
+        return self.tools.run_alone(SCRIPTS[script], *self._with_broker(script, arguments))
 
     def run(self, script: str, *arguments: str, stdin: str = "") -> Ended:
         """Run one to its end, whatever that is."""
@@ -200,3 +211,8 @@ class KafkaScripts:
         ended = self.run(script, *arguments, stdin=stdin)
         assert ended.exit_status == 0, ended
         return ended.out
+
+    def _with_broker(self, script: str, arguments: tuple[str, ...]) -> list[str]:
+        where = "--broker-list" if script == "transactional-message-copier" else "--bootstrap-server"
+        commands = 1 if script == "kafka-cluster" else 0  # its command comes first
+        return [*arguments[:commands], where, self.bootstrap_servers, *arguments[commands:]]

@@ -70,10 +70,10 @@ def test_consumer_performance(scripts: KafkaScripts, wire: Wire, topic: str) -> 
 
 @pytest.mark.matrix
 def test_verifiable_producer_and_consumer(scripts: KafkaScripts, wire: Wire, topic: str, group: str) -> None:
-    out = scripts.ok("kafka-verifiable-producer", "--topic", topic, "--max-messages", "200", "--acks", "-1")
-    assert '"sent":200,"acked":200' in out
+    written = scripts.alone("kafka-verifiable-producer", "--topic", topic, "--max-messages", "200", "--acks", "-1")
+    assert '"sent":200,"acked":200' in written.out
     assert [int(value) for value in values_of(wire, topic)] == list(range(200))
     options = ["--topic", topic, "--group-id", group, "--max-messages", "200", "--reset-policy", "earliest"]
-    consumed = scripts.ok("kafka-verifiable-consumer", *options)
-    assert '"name":"offsets_committed"' in consumed
+    consumed = scripts.alone("kafka-verifiable-consumer", *options)
+    assert '"name":"offsets_committed"' in consumed.out
     assert wire.offset_fetch(group, topic) == (Code.NONE, 200)
