@@ -178,6 +178,16 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
             entity = (parts.EntityData(entity_type="client-id", entity_name="c"),)
             changes = (parts.OpData(key="producer_byte_rate", value=1e9, remove=False),)
             return {"entries": (parts.EntryData(entity=entity, ops=changes),), "validate_only": True}
+        case "sasl_handshake":
+            return {"mechanism": "PLAIN"}
+        case "sasl_authenticate":
+            return {"auth_bytes": b""}
+        case "describe_user_scram_credentials":
+            return {"users": None}
+        case "alter_user_scram_credentials":
+            keys = {"salt": b"salt", "salted_password": b"p" * 32}
+            user = parts.ScramCredentialUpsertion(name="u", mechanism=1, iterations=4096, **keys)
+            return {"deletions": (), "upsertions": (user,)}
         case "describe_quorum":
             asked = (parts.PartitionData(partition_index=0),)
             return {"topics": (parts.TopicData(topic_name="__cluster_metadata", partitions=asked),)}
@@ -201,6 +211,7 @@ def error_codes(message: Any) -> list[int]:
 
 NOT_BEGUN = dict.fromkeys(("add_partitions_to_txn", "add_offsets_to_txn", "end_txn", "txn_offset_commit"), 49)
 NO_ACCESS_CONTROL = dict.fromkeys(("describe_acls", "create_acls", "delete_acls"), 54)
+NO_LOGIN_DUE = dict.fromkeys(("sasl_handshake", "sasl_authenticate"), 34)
 NO_SUCH_GROUP = {
     **dict.fromkeys(("heartbeat", "leave_group", "sync_group"), 25),
     **dict.fromkeys(("delete_groups", "offset_delete"), 69),
@@ -210,7 +221,7 @@ SINCE_VERSION = {("join_group", 4): 79, ("describe_groups", 6): 69}
 
 def answer_to_sample(api: str, version: int) -> int:
     """The error that the sample is answered with: its transactional id and its group were never initialised."""
-    errors = {**NOT_BEGUN, **NO_ACCESS_CONTROL, **NO_SUCH_GROUP, "elect_leaders": 84}
+    errors = {**NOT_BEGUN, **NO_ACCESS_CONTROL, **NO_LOGIN_DUE, **NO_SUCH_GROUP, "elect_leaders": 84}
     errors |= {name: error for (name, since), error in SINCE_VERSION.items() if version >= since}
     return errors.get(api, 0)
 
