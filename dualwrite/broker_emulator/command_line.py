@@ -1,8 +1,8 @@
 """`dualwrite broker`, or `python -m dualwrite.broker_emulator`: a cluster of its own process.
 
-Prints the bootstrap address alone on one line once it serves, logs to standard error, and stops at SIGINT or
-SIGTERM with exit status 0. What keeps it from starting is one line on standard error: exit status 2, or 1 where it is
-the data directory.
+Prints the bootstrap address alone on one line once it serves, and with --control the URL of that on a second one, logs to
+standard error, and stops at SIGINT or SIGTERM with exit status 0. What keeps it from starting is one line on standard
+error: exit status 2, or 1 where it is the data directory.
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
+from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
 from dualwrite.broker_emulator.cluster import is_legal_topic_name
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segment import StorageError
 
 _MAX_PORT = 65535
+
+_CLOCKS: Mapping[str, Callable[[], Clock]] = {
+    "system": SystemClock,
+    # clients have no virtual clock, and producer ids go on from where an earlier process left them
+    "virtual": lambda: VirtualClock(SystemClock().now_ms()),
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,6 +43,8 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
     parser = _parser(prog)
     options = parser.parse_args(arguments)
     host, port = options.listen
+    if options.clock == "virtual" and options.control is None:
+        parser.error("argument --clock: nothing could move a virtual clock without --control")
     if port and port + options.nodes - 1 > _MAX_PORT:
         parser.error(f"argument --listen: {options.nodes} nodes from port {port} on need ports beyond {_MAX_PORT}")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -46,6 +55,8 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
             config=BrokerConfig.from_properties({"profile": options.profile, **dict(options.config)}),
             topics=dict(options.topic),
             data_dir=options.data_dir,
+            clock=_CLOCKS[options.clock](),
+            control=options.control and "{}:{}".format(*options.control),
         )
     except ValueError as error:
         parser.error(str(error))
@@ -56,6 +67,8 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
         _start(emulator, parser, host)
         try:
             print(emulator.bootstrap_servers, flush=True)
+            if emulator.control_url:
+                print(emulator.control_url, flush=True)
             stopped.wait()
         finally:
             emulator.stop()
@@ -94,6 +107,19 @@ def _parser(prog: str) -> _Parser:
         choices=[str(profile) for profile in Profile],
         default=str(Profile.KIP_939),
         help="whose behaviour is imitated (default: %(default)s, everything that the KIPs say)",
+    )
+    parser.add_argument(
+        "--control",
+        type=_address,
+        metavar="HOST:PORT",
+        help="serve control over HTTP and a page that shows the state there; port 0: a free one (default: no control)",
+    )
+    parser.add_argument(
+        "--clock",
+        choices=list(_CLOCKS),
+        default="system",
+        help="where the broker's time comes from; a virtual clock stands still until it is moved by --control "
+        "(default: %(default)s)",
     )
     parser.add_argument("--data-dir", metavar="DIR", help="keep everything there; without it, in memory")
     parser.add_argument(

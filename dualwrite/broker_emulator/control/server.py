@@ -43,9 +43,14 @@ class ControlServer:
     async def start(self, host: str, port: int) -> None:
         """Begin to listen; at a free port, which `port` has then, where it is 0. Raises OSError where it is taken."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: HttpConnection(self.answer, self._connections, MAX_CONNECTIONS), host, port
-        )
+        try:
+            self._server = await loop.create_server(
+                lambda: HttpConnection(self.answer, self._connections, MAX_CONNECTIONS), host, port
+            )
+        except (OSError, UnicodeError) as error:
+            reason = (getattr(error, "strerror", None) or "that cannot be the name of a host").lower()
+            number = getattr(error, "errno", None) or 0
+            raise OSError(number, f"control cannot listen on {host}:{port}: {reason}") from error
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
