@@ -114,7 +114,7 @@ class Cluster:
         self.altered_configs = AlteredConfigs(self.storage)
         self.on_config_change: list[Callable[[], None]] = []
         """Called when brokers have other settings; must not raise."""
-        self._given_config = config
+        self.given_config = config
         self.config = config
         """What every node goes by that has no settings of its own (`config_of`)."""
         self._node_configs: dict[int, BrokerConfig] = {}
@@ -312,7 +312,7 @@ class Cluster:
 
         Raises ValueError for a value that a setting does not take, StorageError when it cannot be kept.
         """
-        broker_log_config(self._given_config.altered(configs))
+        broker_log_config(self.given_config.altered(configs))
         self.altered_configs.replace(ConfigResource.BROKER, name, configs)
         self._follow_configs()
 
@@ -321,7 +321,7 @@ class Cluster:
         return _as_finalized(altered, self._features)
 
     def _read_configs(self) -> None:
-        self.config = self._as_altered(self._given_config, ALL_BROKERS)
+        self.config = self._as_altered(self.given_config, ALL_BROKERS)
         self._node_configs = {
             int(name): self._as_altered(self.config, name)
             for name in self.altered_configs.names(ConfigResource.BROKER)

@@ -43,7 +43,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "log.flush.interval.ms": Difference(
         "Kafka leaves it to its replicas; goes with fsync=interval", "1000", Between(1)
     ),
-    "log.roll.ms": Difference("a setting in milliseconds wins over one in hours; both say a week", "604800000"),
+    "flush.ms": Difference("as log.flush.interval.ms", "1000"),
     "log.cleaner.backoff.ms": Difference("an interval is a millisecond at least", rule=Between(1)),
     "log.message.timestamp.after.max.ms": Difference(
         "clients go by the machine's time, the broker perhaps by a virtual clock", _MAX_LONG

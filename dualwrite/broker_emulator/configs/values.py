@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.configs.broker_settings import broker_synonyms
 from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE
 from dualwrite.broker_emulator.configs.group_settings import BROKER_SETTING_OF, GROUP_SETTINGS
+from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
 from dualwrite.broker_emulator.configs.reading import given_text
 from dualwrite.broker_emulator.log.log_config import LogConfig, parse_cleanup_policy
 
@@ -20,6 +22,18 @@ def broker_value(config: BrokerConfig, name: str) -> str | None:
         return config.properties[name]
     setting = BROKER_SETTINGS_HERE.get(name)
     return None if setting is None else setting.default
+
+
+def static_properties(config: BrokerConfig) -> dict[str, str]:
+    """What was set when the broker started: what a file said, and what Python gave that is not the default."""
+    found = dict(config.properties)
+    defaults = BrokerConfig()
+    for field in BrokerConfig.names():
+        value = getattr(config, field)
+        name = field.replace("_", ".")
+        if value != getattr(defaults, field) and not any(synonym in found for synonym in broker_synonyms(name)):
+            found[name] = given_text(value)
+    return {name: text for name, text in found.items() if name not in OWN_SETTINGS}
 
 
 def group_values(config: BrokerConfig, own: Mapping[str, str]) -> dict[str, str]:

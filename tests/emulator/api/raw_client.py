@@ -48,11 +48,14 @@ KEYS = {
     "create_acls": 30,
     "delete_acls": 31,
     "alter_replica_log_dirs": 34,
+    "describe_configs": 32,
+    "alter_configs": 33,
     "describe_log_dirs": 35,
     "sasl_authenticate": 36,
     "create_partitions": 37,
     "delete_groups": 42,
     "elect_leaders": 43,
+    "incremental_alter_configs": 44,
     "alter_partition_reassignments": 45,
     "list_partition_reassignments": 46,
     "offset_delete": 47,
@@ -66,6 +69,7 @@ KEYS = {
     "describe_producers": 61,
     "describe_transactions": 65,
     "list_transactions": 66,
+    "list_config_resources": 74,
     "describe_topic_partitions": 75,
 }
 ALL_VERSIONS = [(api, version) for api in KEYS for version in schema_name_map[api]]

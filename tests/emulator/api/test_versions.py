@@ -159,6 +159,15 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
         case "alter_replica_log_dirs":
             topics = (parts.AlterReplicaLogDirTopic(name="t", partitions=(0,)),)
             return {"dirs": (parts.AlterReplicaLogDir(path="/memory", topics=topics),)}
+        case "describe_configs":
+            resource = parts.DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)
+            return {"resources": (resource,), "include_synonyms": True, "include_documentation": True}
+        case "alter_configs" | "incremental_alter_configs":
+            config = parts.AlterableConfig(name="retention.ms", config_operation=0, value="1000")
+            resource = parts.AlterConfigsResource(resource_type=2, resource_name="t", configs=(config,))
+            return {"resources": (resource,), "validate_only": False}
+        case "list_config_resources":
+            return {"resource_types": ()}
         case "describe_log_dirs":
             return {"topics": (parts.DescribableLogDirTopic(topic="t", partitions=(0,)),)}
         case "create_partitions":

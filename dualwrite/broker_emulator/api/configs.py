@@ -1,0 +1,220 @@
+"""What the APIs of settings share: which resources there are, who may see or alter them, and where values come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator import loggers
+from dualwrite.broker_emulator.api.registry import Call
+from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
+from dualwrite.broker_emulator.configs.alteration import (
+    AlterationError,
+    Change,
+    Operation,
+    after_changes,
+    check_broker_configs,
+    check_changes,
+    check_client_metrics_configs,
+    check_group_configs,
+    check_topic_configs,
+)
+from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, ConfigResource
+from dualwrite.broker_emulator.configs.description import BrokerLayers
+from dualwrite.broker_emulator.configs.registry import alterable_broker_settings, broker_settings, topic_settings
+from dualwrite.broker_emulator.configs.values import broker_value, static_properties
+from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.node import Node
+from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, AclOperation, ResourceType
+
+_PROTECTED: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = {
+    ConfigResource.TOPIC: (ResourceType.TOPIC, ErrorCode.topic_authorization_failed),
+    ConfigResource.GROUP: (ResourceType.GROUP, ErrorCode.group_authorization_failed),
+    ConfigResource.BROKER: (ResourceType.CLUSTER, ErrorCode.cluster_authorization_failed),
+    ConfigResource.BROKER_LOGGER: (ResourceType.CLUSTER, ErrorCode.cluster_authorization_failed),
+    ConfigResource.CLIENT_METRICS: (ResourceType.CLUSTER, ErrorCode.cluster_authorization_failed),
+}
+
+
+def check_access(call: Call, operation: AclOperation, resource_type: int, name: str) -> None:
+    """Raise AlterationError for who may not do that, and for a type that has no settings (42)."""
+    if resource_type not in _PROTECTED:
+        raise AlterationError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}")
+    protected, error = _PROTECTED[resource_type]
+    if not call.is_allowed(operation, protected, CLUSTER_NAME if protected is ResourceType.CLUSTER else name):
+        raise AlterationError(error, f"{operation.name} is not allowed with this {protected.name.lower()}")
+
+
+def known_topic(call: Call, name: str) -> Topic:
+    """The topic of this name. Raises AlterationError: 17 for a name that none can have, 3 where there is none."""
+    if not is_legal_topic_name(name):
+        raise AlterationError(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {name!r}")
+    topic = call.cluster.topics.get(name)
+    if topic is None:
+        raise AlterationError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+    return topic
+
+
+def layers_of(call: Call, node: Node) -> BrokerLayers:
+    """What is set of a broker, by where it was set."""
+    cluster = call.cluster
+    return BrokerLayers(
+        settings=broker_settings(cluster.config.profile),
+        own=cluster.altered_configs.of(ConfigResource.BROKER, str(node.node_id)),
+        of_all_brokers=cluster.altered_configs.of(ConfigResource.BROKER, ALL_BROKERS),
+        static={**static_properties(cluster.given_config), **_facts_of(node)},
+        effective=lambda name: broker_value(cluster.config_of(node.node_id), name),
+    )
+
+
+def _facts_of(node: Node) -> dict[str, str]:
+    """What a file would have to say of a node for it to be as it is."""
+    addresses = ",".join(f"{name}://{address.host}:{address.port}" for name, address in node.endpoints.items())
+    return {
+        "node.id": str(node.node_id),
+        "broker.id": str(node.node_id),
+        "process.roles": "broker,controller",
+        "listeners": addresses,
+        "advertised.listeners": addresses,
+    }
+
+
+# --- altering ---------------------------------------------------------------------------------------------------------
+
+
+def alter(call: Call, resource_type: int, name: str, changes: Sequence[Change], *, is_incremental: bool) -> None:
+    """Alter the settings of one resource, or (ValidateOnly) see whether they could be. Raises AlterationError.
+
+    Not `is_incremental`: what the changes do not name goes.
+    """
+    check_access(call, AclOperation.ALTER_CONFIGS, resource_type, name)
+    check_changes(changes)
+    try:
+        _ALTERATIONS[ConfigResource(resource_type)](call, name, changes, is_incremental)
+    except StorageError as error:
+        raise AlterationError(ErrorCode.kafka_storage_error, str(error)) from error
+
+
+def _alter_topic(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+    if not name:
+        raise AlterationError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
+    topic = known_topic(call, name)
+    settings = topic_settings(call.cluster.config.profile)
+    current = {key: value for key, value in topic.configs.items() if value is not None}
+    after = after_changes(current if is_incremental else {}, changes, settings)
+    check_topic_configs(after, settings)
+    if not call.request.validate_only:
+        call.cluster.alter_topic(topic, after)
+
+
+def _alter_broker(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+    cluster = call.cluster
+    if name != ALL_BROKERS:
+        check_is_this_node(call, name, "Unexpected broker id, expected {}, but received {}")
+    settings = alterable_broker_settings(cluster.config.profile)
+    current = cluster.altered_configs.of(ConfigResource.BROKER, name) if is_incremental else {}
+    after = after_changes(current, changes, settings, of_broker=True)
+    check_broker_configs(name, after, settings)
+    if not call.request.validate_only:
+        try:
+            cluster.alter_brokers(name, after)
+        except ValueError as error:
+            raise AlterationError(ErrorCode.invalid_request, str(error)) from error
+
+
+def _alter_group(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+    if not name:
+        raise AlterationError(ErrorCode.invalid_request, "Default group resources are not allowed.")
+    configs = call.cluster.altered_configs
+    # Kafka's controller takes no list of a group or a subscription for one
+    after = after_changes(configs.of(ConfigResource.GROUP, name) if is_incremental else {}, changes, {})
+    check_group_configs(after, call.cluster.config)
+    _replace(call, ConfigResource.GROUP, name, after)
+
+
+def _alter_client_metrics(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+    if not name:
+        raise AlterationError(ErrorCode.invalid_request, "Subscription name can't be empty")
+    configs = call.cluster.altered_configs
+    after = after_changes(configs.of(ConfigResource.CLIENT_METRICS, name) if is_incremental else {}, changes, {})
+    check_client_metrics_configs(after)
+    _replace(call, ConfigResource.CLIENT_METRICS, name, after)
+
+
+def _replace(call: Call, resource: ConfigResource, name: str, configs: Mapping[str, str]) -> None:
+    if call.request.validate_only:
+        return
+    if configs:
+        call.cluster.altered_configs.replace(resource, name, configs)
+    else:
+        call.cluster.altered_configs.forget(resource, name)
+
+
+def _alter_loggers(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+    if not is_incremental:
+        raise AlterationError(ErrorCode.invalid_request, f"Unknown resource type {int(ConfigResource.BROKER_LOGGER)}")
+    check_is_this_node(call, name, "Unexpected node id. Expected {}, but received {}")
+    known = loggers.levels()
+    for change in changes:
+        _check_logger(change, known)
+    if not call.request.validate_only:
+        for change in changes:
+            loggers.set_level(change.name, None if change.operation == Operation.DELETE else change.value)
+
+
+def _check_logger(change: Change, known: Mapping[str, str]) -> None:
+    name, operation, level = change
+    if operation in (Operation.APPEND, Operation.SUBTRACT):
+        raise AlterationError(
+            ErrorCode.invalid_request,
+            f"{Operation(operation).name} operation is not allowed for the BROKER_LOGGER resource",
+        )
+    if name not in known:
+        raise AlterationError(ErrorCode.invalid_config, f"Logger {name} does not exist!")
+    if operation == Operation.DELETE and name == loggers.ROOT:
+        raise AlterationError(ErrorCode.invalid_request, "Removing the log level of the root logger is not allowed")
+    if operation == Operation.SET and level not in loggers.LEVELS:
+        raise AlterationError(
+            ErrorCode.invalid_config,
+            f"Cannot set the log level of {name} to {level} as it is not a supported log level. Valid log levels are "
+            f"{', '.join(loggers.LEVELS)}",
+        )
+
+
+def check_is_this_node(call: Call, name: str, otherwise: str, *, called: str = "Node") -> None:
+    """Raise AlterationError (42) unless `name` is the id of the node that is asked."""
+    if not (name.removeprefix("-").isascii() and name.removeprefix("-").isdecimal()):
+        raise AlterationError(ErrorCode.invalid_request, f"{called} id must be an integer, but it is: {name}")
+    if int(name) != call.node.node_id:
+        raise AlterationError(ErrorCode.invalid_request, otherwise.format(call.node.node_id, name))
+
+
+_ALTERATIONS: Final = {
+    ConfigResource.TOPIC: _alter_topic,
+    ConfigResource.BROKER: _alter_broker,
+    ConfigResource.BROKER_LOGGER: _alter_loggers,
+    ConfigResource.CLIENT_METRICS: _alter_client_metrics,
+    ConfigResource.GROUP: _alter_group,
+}
+
+
+def altered_rows(call: Call, changes_of: Any, *, is_incremental: bool) -> list[tuple[Any, ErrorCode, str | None]]:
+    """Each resource of a request with what came of it; `changes_of` reads the changes of one.
+
+    A resource that is named twice is not altered at all (42).
+    """
+    resources = call.request.resources
+    names = [(resource.resource_type, resource.resource_name) for resource in resources]
+    rows: list[tuple[Any, ErrorCode, str | None]] = []
+    for resource, key in zip(resources, names, strict=True):
+        error, message = ErrorCode.none, None
+        try:
+            if names.count(key) > 1:
+                raise AlterationError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            alter(call, *key, changes_of(resource), is_incremental=is_incremental)
+        except AlterationError as refused:
+            error, message = refused.error, refused.message
+        rows.append((resource, error, message))
+    return rows

@@ -1,0 +1,132 @@
+"""DescribeConfigs (key 32), versions 1-4.
+
+Settings of topics, brokers, loggers, groups and client metrics, with their values and where those come from (KIP-133).
+
+* v1 sources and synonyms (KIP-226); v3 types and, if asked for, documentation (KIP-569), here of what has an effect
+  here; v4 flexible.
+* BROKER: by its id every setting of that broker, which alone answers (42 from another one); without a name what was
+  altered for all brokers.
+* Names narrow the answer; those that there are not are left out. What is sensitive, and what Kafka does not know, has
+  no value.
+* Not there: topic 3, a name that no topic can have 17. GROUP and CLIENT_METRICS need not exist, but be named (42).
+* Access: DESCRIBE_CONFIGS on the topic (29) or the group (30), else on the cluster (31). An unknown type is 42.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator import loggers
+from dualwrite.broker_emulator.api.configs import check_access, check_is_this_node, known_topic, layers_of
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.configs.alteration import AlterationError
+from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, ConfigResource
+from dualwrite.broker_emulator.configs.description import (
+    Entry,
+    all_brokers_entries,
+    broker_entries,
+    client_metrics_entries,
+    group_entries,
+    logger_entries,
+    only,
+    topic_entries,
+)
+from dualwrite.broker_emulator.configs.registry import topic_settings
+from dualwrite.broker_emulator.security.acl import AclOperation
+
+
+async def handle(call: Call) -> Any:
+    results = tuple(_describe(call, resource) for resource in call.request.resources)
+    return call.new.response(throttle_time=NO_THROTTLE, results=results)
+
+
+def _describe(call: Call, resource: Any) -> Any:
+    name = resource.resource_name
+    try:
+        check_access(call, AclOperation.DESCRIBE_CONFIGS, resource.resource_type, name)
+        entries = _ENTRIES[ConfigResource(resource.resource_type)](call, name)
+    except AlterationError as refused:
+        return _result(call, resource, refused.error, refused.message)
+    rows = tuple(_row(call, entry) for entry in only(entries, resource.configuration_keys))
+    return _result(call, resource, ErrorCode.none, "", rows)
+
+
+def _of_topic(call: Call, name: str) -> Sequence[Entry]:
+    topic = known_topic(call, name)
+    return topic_entries(topic_settings(call.cluster.config.profile), topic.configs, layers_of(call, call.node))
+
+
+def _of_broker(call: Call, name: str) -> Sequence[Entry]:
+    layers = layers_of(call, call.node)
+    if name == ALL_BROKERS:
+        return all_brokers_entries(layers)
+    check_is_this_node(
+        call, name, "Unexpected broker id, expected {} or empty string, but received {}", called="Broker"
+    )
+    return broker_entries(layers)
+
+
+def _of_loggers(call: Call, name: str) -> Sequence[Entry]:
+    if not name:
+        raise AlterationError(ErrorCode.invalid_request, "Broker id must not be empty")
+    check_is_this_node(call, name, "Unexpected broker id, expected {} but received {}", called="Broker")
+    return logger_entries(loggers.levels())
+
+
+def _of_client_metrics(call: Call, name: str) -> Sequence[Entry]:
+    if not name:
+        raise AlterationError(ErrorCode.invalid_request, "Client metrics subscription name must not be empty")
+    return client_metrics_entries(call.cluster.altered_configs.of(ConfigResource.CLIENT_METRICS, name))
+
+
+def _of_group(call: Call, name: str) -> Sequence[Entry]:
+    if not name:
+        raise AlterationError(ErrorCode.invalid_request, "Group name must not be empty")
+    own = call.cluster.altered_configs.of(ConfigResource.GROUP, name)
+    return group_entries(own, call.cluster.group_config(name), layers_of(call, call.node))
+
+
+_ENTRIES = {
+    ConfigResource.TOPIC: _of_topic,
+    ConfigResource.BROKER: _of_broker,
+    ConfigResource.BROKER_LOGGER: _of_loggers,
+    ConfigResource.CLIENT_METRICS: _of_client_metrics,
+    ConfigResource.GROUP: _of_group,
+}
+
+
+def _row(call: Call, entry: Entry) -> Any:
+    new, request = call.new, call.request
+    return new.DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=tuple(new.DescribeConfigsSynonym(**synonym._asdict()) for synonym in entry.synonyms)
+        if request.include_synonyms
+        else (),
+        config_type=entry.type,
+        documentation=entry.documentation if getattr(request, "include_documentation", False) else None,
+    )
+
+
+def _result(call: Call, resource: Any, error: ErrorCode, message: str | None, configs: tuple[Any, ...] = ()) -> Any:
+    return call.new.DescribeConfigsResult(
+        error_code=error,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=configs,
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    results = tuple(_result(call, resource, error, None) for resource in call.request.resources)
+    return call.new.response(throttle_time=NO_THROTTLE, results=results)
+
+
+register(Api(key=32, schema_name="describe_configs", min_version=1, max_version=4, handle=handle, refuse=refuse))

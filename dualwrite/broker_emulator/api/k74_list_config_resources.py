@@ -1,0 +1,62 @@
+"""ListConfigResources (key 74), versions 0-1.
+
+The resources that have settings: v0 subscriptions to client metrics only (KIP-714, then ListClientMetricsResources),
+v1 by type, or of every type where none is named (KIP-1142).
+
+* Topics and living brokers, with their loggers, are always listed; groups and subscriptions where something is set.
+* A type that there is not is 35. Access: DESCRIBE_CONFIGS on the cluster (31).
+* v1 is hidden by the profile kafka-3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.configs.altered import ConfigResource
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+
+_KNOWN = frozenset(int(resource) for resource in ConfigResource)
+
+
+async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
+    wanted = (ConfigResource.CLIENT_METRICS,) if call.version == 0 else call.request.resource_types or ConfigResource
+    if not _KNOWN.issuperset(wanted):
+        return refuse(call, ErrorCode.unsupported_version)
+    resources = tuple(
+        call.new.ConfigResource(resource_name=name, resource_type=resource)
+        for resource in map(ConfigResource, wanted)
+        for name in _names(call, resource)
+    )
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=resources)
+
+
+def _names(call: Call, resource: ConfigResource) -> Sequence[str]:
+    if resource is ConfigResource.TOPIC:
+        return sorted(call.cluster.topics)
+    if resource in (ConfigResource.BROKER, ConfigResource.BROKER_LOGGER):
+        return [str(node.node_id) for node in call.cluster.living_nodes]
+    return call.cluster.altered_configs.names(resource)
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, config_resources=())
+
+
+register(
+    Api(
+        key=74,
+        schema_name="list_config_resources",
+        min_version=0,
+        max_version=1,
+        handle=handle,
+        refuse=refuse,
+        newest={Profile.KAFKA_3_9: 0},
+    )
+)

@@ -1,0 +1,295 @@
+"""What altering settings makes of those that are set, or why it is refused. Pure.
+
+Errors are Kafka's: of a topic, a group or a client metrics subscription a wrong value is 40 INVALID_CONFIG; of a
+broker, whose nodes check it before their controller does, it is 42 INVALID_REQUEST, and so is a setting that only a
+start changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
+from dualwrite.broker_emulator.configs.group_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
+from dualwrite.broker_emulator.configs.reading import base_name
+from dualwrite.broker_emulator.configs.setting import ConfigType, InvalidValueError, Setting, UpdateMode
+from dualwrite.broker_emulator.configs.values import broker_value
+
+
+class Operation(IntEnum):
+    """What happens to one setting (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Change(NamedTuple):
+    """One setting of a request."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+class AlterationError(Exception):
+    """The settings of a resource stay as they are."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+
+
+def _invalid_config(message: str) -> AlterationError:
+    return AlterationError(ErrorCode.invalid_config, message)
+
+
+def _invalid_request(message: str) -> AlterationError:
+    return AlterationError(ErrorCode.invalid_request, message)
+
+
+def check_changes(changes: Sequence[Change]) -> None:
+    """What is wrong with a request whatever it is about. Raises AlterationError."""
+    if any(times > 1 for times in Counter(change.name for change in changes).values()):
+        raise _invalid_request("Error due to duplicate config keys")
+    missing = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
+    if missing:
+        raise _invalid_request(f"Null value not supported for : {', '.join(missing)}")
+    for change in changes:
+        if change.operation not in Operation.__members__.values():
+            raise _invalid_request(f"Unknown operations type {change.operation}")
+
+
+def after_changes(
+    current: Mapping[str, str], changes: Iterable[Change], settings: Mapping[str, Setting], *, of_broker: bool = False
+) -> dict[str, str]:
+    """The settings of a resource after `changes`. Raises AlterationError for a list operation on what is no list."""
+    after = dict(current)
+    for name, operation, value in changes:
+        if operation == Operation.DELETE:
+            after.pop(name, None)
+        elif operation == Operation.SET:
+            after[name] = str(value)
+        else:
+            setting = settings.get(name)
+            if setting is None or setting.type is not ConfigType.LIST:
+                raise _not_a_list(name, Operation(operation), of_broker)
+            after[name] = _with_list_changed(after.get(name, setting.default), operation, str(value))
+    return after
+
+
+def _not_a_list(name: str, operation: Operation, of_broker: bool) -> AlterationError:
+    if of_broker:
+        return _invalid_config(f"Config value {operation.name.lower()} is not allowed for config key: {name}")
+    return _invalid_config(f"Can't {operation.name} to key {name} because its type is not LIST.")
+
+
+def _with_list_changed(text: str | None, operation: int, change: str) -> str:
+    elements = [element for element in (text or "").split(",") if element]
+    for element in change.split(","):
+        if operation == Operation.SUBTRACT and element in elements:
+            elements.remove(element)
+        elif operation == Operation.APPEND and element not in elements:
+            elements.append(element)
+    return ",".join(elements)
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+_OF_TIERED_STORAGE: Final = "remote.storage.enable"
+
+
+def check_topic_configs(configs: Mapping[str, str | None], settings: Mapping[str, Setting]) -> None:
+    """Whether a topic can have these settings. Raises AlterationError."""
+    missing = sorted(name for name, value in configs.items() if value is None)
+    if missing:
+        raise _invalid_config(f"Null value not supported for topic configs: {','.join(missing)}")
+    values = _parsed(configs, settings, "topic")
+    least, most = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms")
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        raise _invalid_config(
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        )
+    if values.get(_OF_TIERED_STORAGE) is True:
+        raise _invalid_config(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log "
+            "storage."
+        )
+
+
+def _parsed(configs: Mapping[str, str | None], settings: Mapping[str, Setting], kind: str) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for name, text in configs.items():
+        if name not in settings:
+            raise _invalid_config(f"Unknown {kind} config name: {name}")
+        try:
+            values[name] = settings[name].parse(str(text))
+        except InvalidValueError as error:
+            raise _invalid_config(str(error)) from error
+    return values
+
+
+# --- brokers ----------------------------------------------------------------------------------------------------------
+
+_PER_LISTENER: Final = frozenset(
+    {
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+"""Those of a listener can be altered, those of all listeners cannot."""
+
+_FIXED_HERE: Final = frozenset({"listeners", "listener.security.protocol.map"})
+
+
+def check_broker_configs(name: str, configs: Mapping[str, str], settings: Mapping[str, Setting]) -> None:
+    """Whether a running broker, or all of them (ALL_BROKERS), can have these settings. Raises AlterationError.
+
+    What Kafka does not know is accepted, because a class of the user's may.
+    """
+    known = {key: settings[base_name(key)] for key in configs if base_name(key) in settings}
+    _refuse("Cannot update these configs dynamically", (k for k in known if known[k].update is UpdateMode.READ_ONLY))
+    _refuse(
+        "These security configs can be dynamically updated only per-listener using the listener prefix",
+        (key for key in known if key in _PER_LISTENER),
+    )
+    if name == ALL_BROKERS:
+        _refuse(
+            "Cannot update these configs at default cluster level, broker id must be specified",
+            (key for key in known if known[key].update is UpdateMode.PER_BROKER),
+        )
+    _refuse("The emulator changes these only when it starts", (key for key in known if key in _FIXED_HERE))
+    for key, setting in known.items():
+        try:
+            value = setting.parse(configs[key])
+        except InvalidValueError as error:
+            raise _invalid_request(str(error)) from error
+        problem = _PROBLEMS.get((key, value if isinstance(value, int) else -1))
+        if problem is not None:
+            raise _invalid_request(problem)
+
+
+_PROBLEMS: Final = {
+    ("log.retention.ms", 0): "requirement failed: log.retention.ms must be unlimited (-1) or, greater than or equal "
+    "to 1",
+    ("max.connections", 0): "Invalid max.connections 0",
+    ("max.connections.per.ip", 0): "requirement failed: max.connections.per.ip can be set to zero only if "
+    "max.connections.per.ip.overrides property is set.",
+}
+
+
+def _refuse(why: str, names: Iterable[str]) -> None:
+    found = sorted(names)
+    if found:
+        raise _invalid_request(f"{why}: [{', '.join(found)}]")
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+class _Limits(NamedTuple):
+    """The brokers' settings that a group's own must lie between."""
+
+    least: str | None
+    most: str
+
+
+_GROUP_LIMITS: Final[Mapping[str, _Limits]] = {
+    f"{kind}.{what}": _Limits(f"group.{kind}.min.{what}", f"group.{kind}.max.{what}")
+    for kind in ("consumer", "share", "streams")
+    for what in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+} | {
+    "share.record.lock.duration.ms": _Limits(
+        "group.share.min.record.lock.duration.ms", "group.share.max.record.lock.duration.ms"
+    ),
+    "share.delivery.count.limit": _Limits(
+        "group.share.min.delivery.count.limit", "group.share.max.delivery.count.limit"
+    ),
+    "share.partition.max.record.locks": _Limits(
+        "group.share.min.partition.max.record.locks", "group.share.max.partition.max.record.locks"
+    ),
+    "streams.num.standby.replicas": _Limits(None, "group.streams.max.standby.replicas"),
+}
+
+
+def check_group_configs(configs: Mapping[str, str], config: BrokerConfig) -> None:
+    """Whether a group can have these settings. Raises AlterationError."""
+    for name, value in _parsed(configs, GROUP_SETTINGS, "group").items():
+        limits = _GROUP_LIMITS.get(name)
+        if limits is None:
+            continue
+        most = int(broker_value(config, limits.most) or 0)
+        assert isinstance(value, int)
+        if limits.least is None:
+            if value > most:
+                raise _invalid_config(f"{name} must be less than or equal to {most}")
+            continue
+        least = int(broker_value(config, limits.least) or 0)
+        if not least <= value <= most:
+            raise _invalid_config(f"{name} must be in the range {least} to {most} inclusive.")
+
+
+# --- client metrics ---------------------------------------------------------------------------------------------------
+
+_LEAST_INTERVAL_MS: Final = 100
+_MOST_INTERVAL_MS: Final = 3_600_000
+_MATCHED: Final = (
+    "client_instance_id",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+)
+
+
+def check_client_metrics_configs(configs: Mapping[str, str]) -> None:
+    """Whether a subscription to client metrics can have these settings (KIP-714). Raises AlterationError."""
+    for name, text in configs.items():
+        if name not in CLIENT_METRICS_SETTINGS:
+            raise _invalid_request(f"Unknown client metrics configuration: {name}")
+        if name == "interval.ms":
+            _check_interval(text)
+        elif name == "match":
+            for pattern in filter(None, text.split(",")):
+                _check_pattern(pattern)
+
+
+def _check_interval(text: str) -> None:
+    try:
+        interval_ms = CLIENT_METRICS_SETTINGS["interval.ms"].parse(text)
+    except InvalidValueError as error:
+        raise _invalid_request(str(error)) from error
+    assert isinstance(interval_ms, int)
+    if not _LEAST_INTERVAL_MS <= interval_ms <= _MOST_INTERVAL_MS:
+        raise _invalid_request(
+            f"Invalid value {text} for interval.ms, interval must be between {_LEAST_INTERVAL_MS} and "
+            f"{_MOST_INTERVAL_MS} (1 hour)"
+        )
+
+
+def _check_pattern(pattern: str) -> None:
+    key, equals, expression = pattern.partition("=")
+    try:
+        re.compile(expression)
+    except re.error:
+        equals = ""
+    if not equals or key.strip() not in _MATCHED:
+        raise _invalid_config(f"Illegal client matching pattern: {pattern}")
