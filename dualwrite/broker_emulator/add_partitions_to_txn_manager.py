@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -68,10 +69,17 @@ class AddPartitionsToTxnManager:
                 return dict.fromkeys(partitions, error)
         else:
             self._in_flight[transactional_id] = None
+        began_ns = perf_counter_ns()
         try:
-            return await self._ask(transactional_id, producer_id, producer_epoch, partitions, add)
+            answers = await self._ask(transactional_id, producer_id, producer_epoch, partitions, add)
         finally:
             self._hand_over(transactional_id)
+        counters = self._cluster.nodes[self._node_id].counters
+        counters.verifications.add(perf_counter_ns() - began_ns)
+        for error in answers.values():
+            if error is not ErrorCode.none:
+                counters.verification_failures += 1
+        return answers
 
     async def _turn(self, transactional_id: str, producer_epoch: int) -> ErrorCode:
         queued = self._in_flight[transactional_id]

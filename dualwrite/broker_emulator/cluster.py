@@ -21,6 +21,8 @@ from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.pause_points import PausePoints
+from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas
+from dualwrite.broker_emulator.quotas.enforcement import ControllerQuotas
 from dualwrite.broker_emulator.reassignment import finish_if_possible
 from dualwrite.broker_emulator.security.acl import Authorizer
 from dualwrite.broker_emulator.security.authorizer import authorizer_for
@@ -122,6 +124,8 @@ class Cluster:
         self.clock = clock
         self.faults = faults
         self.pause_points = PausePoints(faults)
+        self.quotas = ClientQuotas(self.storage)
+        self.controller_quotas = ControllerQuotas(self.quotas, clock, self.config)
         self.authorizer: Authorizer | None = authorizer_for(self.config, self.storage)
         """None: everybody may do everything."""
         self.scram_users = ScramUsers(self.storage)

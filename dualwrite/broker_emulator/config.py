@@ -57,6 +57,10 @@ class BrokerConfig:
     max_connections: int = 2147483647
     max_connections_per_ip: int = 2147483647
     connections_max_idle_ms: int = 600_000
+    quota_window_num: int = 11
+    quota_window_size_seconds: int = 1
+    controller_quota_window_num: int = 11
+    controller_quota_window_size_seconds: int = 1
     connection_failed_authentication_delay_ms: int = 100
     sasl_server_max_receive_size: int = 524288
     max_request_elements: int = 100_000

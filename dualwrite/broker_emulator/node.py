@@ -13,7 +13,9 @@ from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Cluster, NodeGoneError, Partition
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
 from dualwrite.broker_emulator.log.record_batch import iter_records
+from dualwrite.broker_emulator.metrics.counters import NodeCounters
 from dualwrite.broker_emulator.pause_points import PausePoint
+from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
 from dualwrite.broker_emulator.replication import wait_until_replicated
 from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -38,6 +40,8 @@ class Node:
         self.servers: list[asyncio.AbstractServer] = []  # from the emulator, once it listens
         self.timers: list[Timer] = []
         self.connections: set[Connection] = set()
+        self.counters = NodeCounters()
+        self.quotas = NodeQuotas(cluster.quotas, cluster.clock, cluster.config)
         self.groups = GroupCoordinator(cluster)
         self.add_partitions_to_txn = AddPartitionsToTxnManager(node_id, cluster)
         self.transactions = TransactionCoordinator(

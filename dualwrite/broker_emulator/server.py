@@ -15,6 +15,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Coroutine
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -26,9 +27,11 @@ from dualwrite.broker_emulator.api.registry import APIS, Api, Call, CloseConnect
 from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
 from dualwrite.broker_emulator.eager import begin, finish
 from dualwrite.broker_emulator.faults.service import serve_with_faults
+from dualwrite.broker_emulator.quotas.rules import Quota
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
 
 if TYPE_CHECKING:
+    from dualwrite.broker_emulator.clock import Timer
     from dualwrite.broker_emulator.node import Node
     from dualwrite.broker_emulator.security.login import Login
 
@@ -69,6 +72,13 @@ class Connection(asyncio.Protocol):
         self._work_api: Api | None = None
         self._silent = False
         self._unread = False
+        self._muted: Timer | None = None
+        """Until when a client that used up a quota is not served."""
+        self._is_paused = False
+        """Unread or muted."""
+        self._request_bytes = 0
+        self._eager_ns = 0
+        """How long the request in work took before it had to wait."""
         self._behind: list[bytes] | None = None
         """Answers that are ready and wait for one before them."""
         self._loop = asyncio.get_running_loop()
@@ -92,9 +102,14 @@ class Connection(asyncio.Protocol):
             self._close(ConnectionLimitError(excess))
             return
         self.node.connections.add(self)
+        self.node.counters.connections_made += 1
         transport.set_write_buffer_limits(high=_MAX_UNREAD)  # type: ignore[attr-defined]  # as above
         self._last_active_s = self._loop.time()
         self._idle_timer = self._loop.call_later(self._max_idle_s, self._close_if_idle)
+        if self.node.cluster.quotas.is_active:
+            too_early_ms = self.node.quotas.connected(self.peer_host)
+            if too_early_ms:
+                self._keep_waiting(too_early_ms)
 
     def _excess(self) -> str | None:
         """The limit that one more connection breaks."""
@@ -124,6 +139,8 @@ class Connection(asyncio.Protocol):
         self._buffer.clear()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        if self._muted is not None:
+            self._muted.cancel()
         if self._work is not None and self._work_api is not None and self._work_api.is_abandonable:
             self._work.cancel()
 
@@ -131,24 +148,62 @@ class Connection(asyncio.Protocol):
         if self._silent:
             return
         self._last_active_s = self._loop.time()
-        if self._work is None and not self._unread and not self._buffer:
+        if self._work is None and not self._is_paused and not self._buffer:
             served = self._serve_frames(data)  # mostly all of it: one frame, which then is not copied
             if served < len(data):
                 self._buffer += data[served:]
             return
         self._buffer += data
-        if self._work is None and not self._unread:
+        if self._work is None and not self._is_paused:
             self._serve_buffered()
         elif self._transport is not None and len(self._buffer) > _MAX_BUFFERED_WHILE_BUSY:
             self._transport.pause_reading()
 
     def pause_writing(self) -> None:
-        self._unread = True
+        self._unread = self._is_paused = True
 
     def resume_writing(self) -> None:
         self._unread = False
+        self._resume()
+
+    def _resume(self) -> None:
+        self._is_paused = self._unread or self._muted is not None
         if self._work is None:
             self._go_on()
+
+    # quotas
+
+    def _mute(self, duration_ms: int) -> None:
+        """Serve nothing more for a while, as Kafka does with a client that used up a quota (KIP-219)."""
+        if self._muted is not None:
+            self._muted.cancel()
+        self._is_paused = True
+        self._muted = self.node.cluster.clock.call_later(duration_ms, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._resume()
+
+    def _throttled(self, call: Call, response: Any, duration_ns: int) -> Any:
+        """What a client is answered whose quotas were looked at; it may be muted from now on."""
+        message = schema(call.api.key, call.version)
+        response, throttle_ms = self.node.quotas.throttled(
+            call,
+            response,
+            request_bytes=self._request_bytes,
+            request_ns=duration_ns if self._work is None else self._eager_ns,
+            size_of=lambda answer: len(message.frame(0, answer)) - _SIZE.size,
+        )
+        if throttle_ms:
+            self.node.counters.of(call.api.key).throttle_ms += throttle_ms
+            self._mute(throttle_ms)
+        return response
+
+    def _keep_waiting(self, duration_ms: int) -> None:
+        """Take nothing from a connection that was one too many for its address, and close it later (KIP-612)."""
+        self.silence()
+        reason = ConnectionLimitError(f"{Quota.CONNECTION_CREATION_RATE} of {self.peer_host}")
+        self._muted = self.node.cluster.clock.call_later(duration_ms, lambda: self._close(reason))
 
     # frames in
 
@@ -159,7 +214,7 @@ class Connection(asyncio.Protocol):
         """Serve whole frames until there is none, or one has to wait; how many bytes they were."""
         start = 0
         try:
-            while start < len(buffer) and self._work is None and not self._silent and not self._unread:
+            while start < len(buffer) and self._work is None and not self._silent and not self._is_paused:
                 end = self._frame_end(buffer, start)
                 if end is None or not self._is_open:
                     break
@@ -201,6 +256,8 @@ class Connection(asyncio.Protocol):
         call = Call(
             api, version, request, message.new, self.node, self.client_id, self.peer_host, self.principal, self
         )
+        self._request_bytes = len(frame) - _SIZE.size
+        self.node.counters.bytes_in += len(frame)
         self._run(self._answer(call, message, correlation_id), api)
 
     def _refuse_version(self, api: Api, version: int, correlation_id: int) -> None:
@@ -219,9 +276,28 @@ class Connection(asyncio.Protocol):
             return
         response = await self._handle(call)
         if response is not None:
-            self._write(message.frame(correlation_id, response))
+            self._write(self._encode(message, correlation_id, response))
+
+    def _encode(self, message: Schema, correlation_id: int, response: Any) -> bytes:
+        """The frame of a response, which is counted."""
+        frame = message.frame(correlation_id, response)
+        counters = self.node.counters
+        counters.bytes_out += len(frame)
+        codes = message.errors_of(response)
+        if codes:
+            counters.of(message.key).failed(codes)
+        return frame
 
     async def _handle(self, call: Call) -> Any:
+        began_ns = perf_counter_ns()
+        response = await self._apply(call)
+        duration_ns = perf_counter_ns() - began_ns
+        requests = self.node.counters.of(call.api.key)
+        requests.count += 1
+        requests.duration.add(duration_ns)
+        return self._throttled(call, response, duration_ns) if self.node.cluster.quotas.is_active else response
+
+    async def _apply(self, call: Call) -> Any:
         try:
             storage = self.node.cluster.storage
             writes = storage.writes
@@ -238,9 +314,11 @@ class Connection(asyncio.Protocol):
 
     def _run(self, answer: Coroutine[Any, Any, None], api: Api) -> None:
         """Run `answer` as far as it goes without waiting; the rest of one that waits becomes this connection's work."""
+        began_ns = perf_counter_ns() if self.node.cluster.quotas.is_active else 0
         rest = begin(answer)
         if rest is None:
             return
+        self._eager_ns = perf_counter_ns() - began_ns if began_ns else 0
         if not self.node.is_alive:  # it died of this very request
             rest.close()
             return
@@ -257,7 +335,7 @@ class Connection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Serve what came while that had to wait."""
-        if self._transport is not None and self._is_open and not self._unread:
+        if self._transport is not None and self._is_open and not self._is_paused:
             self._transport.resume_reading()
             self._serve_buffered()
 
@@ -333,11 +411,12 @@ class _Reply:
         self._is_first = False
 
     def answer(self, response: Any) -> None:
-        frame = None if response is None else self._message.frame(self._correlation_id, response)
+        connection = self._connection
+        frame = None if response is None else connection._encode(self._message, self._correlation_id, response)
         if self._is_first:
-            self._connection.release_answers(frame)
+            connection.release_answers(frame)
         elif frame is not None:
-            self._connection._write(frame)
+            connection._write(frame)
 
     def abort(self) -> None:
         self._connection.abort()

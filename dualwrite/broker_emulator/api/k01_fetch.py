@@ -50,6 +50,8 @@ class _Read(NamedTuple):
 
     results: list[ReadResult]
     logs: list[PartitionLog]
+    sizes: list[int]
+    """How much was read of each log."""
     is_enough: bool
 
 
@@ -60,6 +62,8 @@ async def handle(call: Call) -> Any:
     max_wait_ms = call.request.max_wait // _MILLISECOND
     if not read.is_enough and max_wait_ms > 0:
         read = await _read_when_enough(call, read, max_wait_ms / 1000)
+    for log, size in zip(read.logs, read.sizes, strict=True):
+        log.traffic.bytes_out += size
     return _response(call, ErrorCode.none, iter(read.results), [result.error for result in read.results])
 
 
@@ -75,8 +79,10 @@ async def _read_when_enough(call: Call, read: _Read, max_wait_s: float) -> _Read
 
 def _read(call: Call) -> _Read:
     request = call.request
+    most = call.node.quotas.most_fetched(call) if call.cluster.quotas.is_active else request.max_bytes
     results: list[ReadResult] = []
     logs: list[PartitionLog] = []
+    sizes: list[int] = []
     size = 0
     for topic in request.topics:
         for requested in topic.partitions:
@@ -86,15 +92,16 @@ def _read(call: Call) -> _Read:
                 continue
             result = log.read(
                 requested.fetch_offset,
-                max_bytes=max(0, min(request.max_bytes - size, requested.partition_max_bytes)),
+                max_bytes=max(0, min(most - size, requested.partition_max_bytes)),
                 read_committed=request.isolation_level == _READ_COMMITTED,
                 at_least_one=size == 0,
             )
             size += len(result.records)
             logs.append(log)
+            sizes.append(len(result.records))
             results.append(result)
     failed = any(result.error is not ErrorCode.none for result in results)
-    return _Read(results, logs, failed or not logs or size >= request.min_bytes)
+    return _Read(results, logs, sizes, failed or not logs or size >= min(request.min_bytes, most))
 
 
 def _led_log(call: Call, topic: Any, requested: Any) -> tuple[PartitionLog | None, ErrorCode]:

@@ -11,6 +11,7 @@
   kept (`LogConfig`) is obeyed, and a value that it does not take is 40; others are kept to be shown.
 * What the disk does not take is 56.
 * More than 10,000 partitions in one request 44 for all of it, as from Kafka's controller.
+* v6 refuses what a quota of mutations is used up for with 89; before, it is created and throttled (KIP-599).
 * ValidateOnly answers as if and creates nothing.
 """
 
@@ -26,6 +27,7 @@ from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.quotas.enforcement import QUOTA_EXCEEDED, Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
@@ -34,15 +36,18 @@ async def handle(call: Call) -> Any:
     if asked_for > MAX_PARTITIONS_PER_REQUEST:
         return refuse(call, ErrorCode.policy_violation)
     given = Counter(topic.name for topic in call.request.topics)
-    rows = [_create(call, topic, given[topic.name] > 1) for topic in call.request.topics]
-    return call.new.response(throttle_time=NO_THROTTLE, topics=tuple(rows))
+    mutations = call.cluster.controller_quotas.mutations(call, strict_since=6)
+    rows = [_create(call, topic, mutations, given[topic.name] > 1) for topic in call.request.topics]
+    return call.new.response(throttle_time=mutations.throttle_time, topics=tuple(rows))
 
 
-def _create(call: Call, requested: Any, is_repeated: bool) -> Any:
+def _create(call: Call, requested: Any, mutations: Mutations, is_repeated: bool) -> Any:
     error, message = (ErrorCode.invalid_request, "named twice") if is_repeated else _check(call, requested)
     if error is not ErrorCode.none:
         return _row(call, requested, error, message)
     partitions, replicas = _partition_count(call, requested), _replication_factor(call, requested)
+    if not mutations.are_allowed(partitions):
+        return _row(call, requested, ErrorCode.throttling_quota_exceeded, QUOTA_EXCEEDED)
     if call.request.validate_only:
         return _row(call, requested, ErrorCode.none, None, partitions=partitions, replicas=replicas)
     try:

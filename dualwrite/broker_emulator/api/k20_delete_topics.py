@@ -3,22 +3,27 @@
 * v4 flexible; v5 error messages; v6 by name or by id (KIP-516; unknown id 100, both or neither given 42).
 * Access: DELETE on the topics, or on the cluster (29). Who may not DESCRIBE a topic either is not told the name of an
   id, nor whether there is a topic of that name.
+* v5 refuses what a quota of mutations is used up for with 89; before, it is deleted and throttled (KIP-599).
 * Unknown name 3. Internal topics are not deleted: 42 INVALID_REQUEST (Kafka allows it and breaks).
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.cluster import Topic
+from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 async def handle(call: Call) -> Any:
-    return _response(call, [_delete(call, name, topic_id) for name, topic_id in _requested(call)])
+    mutations = call.cluster.controller_quotas.mutations(call, strict_since=5)
+    rows = [_delete(call, name, topic_id, mutations) for name, topic_id in _requested(call)]
+    return _response(call, rows, mutations.throttle_time)
 
 
 def _requested(call: Call) -> list[tuple[str | None, Any]]:
@@ -27,7 +32,7 @@ def _requested(call: Call) -> list[tuple[str | None, Any]]:
     return [(name, None) for name in call.request.topic_names]
 
 
-def _delete(call: Call, name: str | None, topic_id: Any) -> Any:
+def _delete(call: Call, name: str | None, topic_id: Any, mutations: Mutations) -> Any:
     if (name is None) == (topic_id is None):
         return _row(call, name, topic_id, ErrorCode.invalid_request)
     topic, refusal = _by_id(call, topic_id) if name is None else _by_name(call, name)
@@ -35,6 +40,8 @@ def _delete(call: Call, name: str | None, topic_id: Any) -> Any:
         return refusal
     if topic.is_internal:
         return _row(call, name, topic_id, ErrorCode.invalid_request)
+    if not mutations.are_allowed(len(topic.partitions)):
+        return _row(call, topic.name, topic.topic_id, ErrorCode.throttling_quota_exceeded)
     call.cluster.delete_topic(topic.name)
     return _row(call, topic.name, topic.topic_id, ErrorCode.none)
 
@@ -71,8 +78,8 @@ def _row(call: Call, name: str | None, topic_id: Any, error: ErrorCode) -> Any:
     return call.new.DeletableTopicResult(name=name, topic_id=topic_id, error_code=error, error_message=None)
 
 
-def _response(call: Call, rows: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, responses=tuple(rows))
+def _response(call: Call, rows: list[Any], throttle_time: timedelta = NO_THROTTLE) -> Any:
+    return call.new.response(throttle_time=throttle_time, responses=tuple(rows))
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -25,6 +26,7 @@ from dualwrite.broker_emulator.api.assignments import why_not_assignable
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.quotas.enforcement import QUOTA_EXCEEDED, Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
@@ -39,9 +41,10 @@ async def handle(call: Call) -> Any:
         message = "Excessively large number of additional partitions per request."
         return _response(call, ((name, _Outcome(ErrorCode.policy_violation, message)) for name in given))
     repeated = _Outcome(ErrorCode.invalid_request, "Duplicate topic name.")
+    mutations = call.cluster.controller_quotas.mutations(call, strict_since=3)
     rows = [(name, repeated) for name, times in given.items() if times > 1]
-    rows += [(topic.name, _create(call, topic)) for topic in call.request.topics if given[topic.name] == 1]
-    return _response(call, rows)
+    rows += [(topic.name, _create(call, topic, mutations)) for topic in call.request.topics if given[topic.name] == 1]
+    return _response(call, rows, mutations.throttle_time)
 
 
 def _additional(call: Call) -> int:
@@ -51,16 +54,18 @@ def _additional(call: Call) -> int:
     )
 
 
-def _create(call: Call, requested: Any) -> _Outcome:
+def _create(call: Call, requested: Any, mutations: Mutations) -> _Outcome:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.TOPIC, requested.name):
         return _Outcome(ErrorCode.topic_authorization_failed)
     topic = call.cluster.topics.get(requested.name)
     if topic is None:
         return _Outcome(ErrorCode.unknown_topic_or_partition)
+    additional = requested.count - len(topic.partitions)
     outcome = _check(call, requested)
+    if outcome.error is ErrorCode.none and not mutations.are_allowed(additional):
+        outcome = _Outcome(ErrorCode.throttling_quota_exceeded, QUOTA_EXCEEDED)
     if outcome.error is not ErrorCode.none or call.request.validate_only:
         return outcome
-    additional = requested.count - len(topic.partitions)
     given = requested.assignments
     assignments = (
         call.cluster.assign_more(topic, additional) if given is None else [list(each.broker_ids) for each in given]
@@ -98,12 +103,12 @@ def _check(call: Call, requested: Any) -> _Outcome:
     return _Outcome()
 
 
-def _response(call: Call, rows: Iterable[tuple[str, _Outcome]]) -> Any:
+def _response(call: Call, rows: Iterable[tuple[str, _Outcome]], throttle_time: timedelta = NO_THROTTLE) -> Any:
     results = tuple(
         call.new.CreatePartitionsTopicResult(name=name, error_code=outcome.error, error_message=outcome.message)
         for name, outcome in rows
     )
-    return call.new.response(throttle_time=NO_THROTTLE, results=results)
+    return call.new.response(throttle_time=throttle_time, results=results)
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:

@@ -22,6 +22,7 @@ from kio.serial import entity_reader
 from dualwrite.broker_emulator.api.request_bounds import bounds_check
 from dualwrite.broker_emulator.codec import builder, writer
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.metrics.response_errors import errors_of
 from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, ResourceType
 from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
@@ -45,7 +46,9 @@ class Schema:
         "_flexible_response_header",
         "_write",
         "check_bounds",
+        "errors_of",
         "flexible_request_header",
+        "key",
         "new",
         "read",
         "version",
@@ -54,12 +57,14 @@ class Schema:
     def __init__(self, key: int, version: int) -> None:
         request_type = load_request_schema(key, version)
         response_type = load_response_schema(key, version)
+        self.key = key
         self.version = version
         self.flexible_request_header: bool = request_type.__header_schema__.__flexible__
         # An ApiVersions answer has the old header in every version: the client does not know yet what we speak.
         self._flexible_response_header = response_type.__flexible__ and key != _API_VERSIONS_KEY
         self.read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(_untyped(request_type))
         self.check_bounds = bounds_check(request_type)
+        self.errors_of = errors_of(response_type)
         self._write = writer(response_type)
         self.new = SimpleNamespace(**_builders(response_type), response=builder(response_type))
 

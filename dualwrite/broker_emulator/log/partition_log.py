@@ -46,6 +46,7 @@ from dualwrite.broker_emulator.log.retention import retained_from
 from dualwrite.broker_emulator.log.segment import LogStorage, StorageError, StoredBatch
 from dualwrite.broker_emulator.log.segments import Segments
 from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard, Verifications
+from dualwrite.broker_emulator.metrics.counters import LogTraffic
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +133,7 @@ class PartitionLog:
         self.leader_epoch = leader_epoch
         self.on_advance: list[Callable[[], None]] = []
         self.on_release: list[Callable[[], None]] = []
+        self.traffic = LogTraffic()
         self.config = config or LogConfig()
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._open_at_any_epoch = not tells_epochs_apart
@@ -344,7 +346,10 @@ class PartitionLog:
             self._store(batches)
         except StorageError as error:
             return _refused(Rejection(ErrorCode.kafka_storage_error, str(error)))
+        traffic = self.traffic
         for header, _ in batches:
+            traffic.messages_in += header.record_count
+            traffic.bytes_in += header.size_bytes
             if header.is_transactional:
                 self._verifications.end(header.producer_id)
         for producer_id, entry in entries.items():
@@ -506,6 +511,12 @@ class PartitionLog:
     def batches(self, from_offset: int = 0) -> Iterator[bytes]:
         """Every stored batch from the one that holds `from_offset`, for replay; control batches included."""
         return self._segments.iterate(max(from_offset, self.log_start_offset))
+
+    @property
+    def oldest_transaction_append_ms(self) -> int | None:
+        """When the transaction that has been open for longest got its last batch; None where none is open."""
+        producer_id = self._unstable.first_open_producer_id()
+        return None if producer_id is None else self._producers[producer_id].last_append_ms
 
     @property
     def size_bytes(self) -> int:

@@ -60,6 +60,10 @@ class UnstableTransactions:
         """First offset of the earliest open transaction."""
         return next(iter(self._open.values()), None)
 
+    def first_open_producer_id(self) -> int | None:
+        """Whose transaction has been open for longest."""
+        return next(iter(self._open), None)
+
     def last_stable_offset(self, high_watermark: int) -> int:
         """The first unstable offset if there is one below the high watermark, else the high watermark."""
         first_open = self.first_open_offset()

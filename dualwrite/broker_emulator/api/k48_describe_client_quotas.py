@@ -1,0 +1,50 @@
+"""DescribeClientQuotas (key 48), versions 0-1.
+
+The quotas that are set for the entities which a filter means (KIP-546).
+
+* Components are ANDed: a name (0), the default (1), or any of both (2) of a type. Strict: entities of no other type.
+* A filter that means nothing 42, a type that is not known 35.
+* Access: DESCRIBE_CONFIGS on the cluster (31).
+* v1 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.quotas.filters import Component, FilterError, parse
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+
+
+async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
+    components = (Component(each.entity_type, each.match_type, each.match) for each in call.request.components)
+    try:
+        wanted = parse(components, strict=call.request.strict)
+    except FilterError as error:
+        return _response(call, error.code, str(error), None)
+    new = call.new
+    entries = tuple(
+        new.EntryData(
+            entity=tuple(new.EntityData(entity_type=kind, entity_name=name) for kind, name in sorted(entity)),
+            values=tuple(new.ValueData(key=key, value=value) for key, value in values.items()),
+        )
+        for entity, values in call.cluster.quotas.all()
+        if wanted.matches(entity)
+    )
+    return _response(call, ErrorCode.none, "", entries)
+
+
+def _response(call: Call, error: ErrorCode, message: str | None, entries: tuple[Any, ...] | None) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, entries=entries)
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, error, None, None)
+
+
+register(Api(key=48, schema_name="describe_client_quotas", min_version=0, max_version=1, handle=handle, refuse=refuse))

@@ -1,0 +1,75 @@
+"""AlterClientQuotas (key 49), versions 0-1.
+
+Sets quotas of users, client ids, both together, and addresses, or takes them away (KIP-546, KIP-599, KIP-612).
+
+* An entity that cannot be, a quota that it does not take, and a value that is none, are 42; so is an entity, or one of
+  its quotas, that is named twice, though what it was named with first is done.
+* Names are those of `quotas/rules.py`. What nobody has can be taken away.
+* Access: ALTER_CONFIGS on the cluster (31).
+* ValidateOnly answers as if and changes nothing. What the disk does not take is 56.
+* v1 flexible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.quotas.entity import Entity, entity, shown
+from dualwrite.broker_emulator.quotas.rules import why_not
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+
+Outcome = tuple[ErrorCode, str | None]
+
+
+async def handle(call: Call) -> Any:
+    if not call.is_allowed(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER):
+        return refuse(call, ErrorCode.cluster_authorization_failed)
+    outcomes: dict[Entity, Outcome] = {}
+    for entry in call.request.entries:
+        named = entity((part.entity_type, part.entity_name) for part in entry.entity)
+        keys = [change.key for change in entry.ops]
+        if named in outcomes or len(set(keys)) < len(keys):
+            outcomes[named] = ErrorCode.invalid_request, f"Ignoring duplicate entity {shown(named)}"
+        else:
+            outcomes[named] = _alter(
+                call, named, {change.key: None if change.remove else change.value for change in entry.ops}
+            )
+    return _response(call, outcomes.items())
+
+
+def _alter(call: Call, named: Entity, changes: dict[str, float | None]) -> Outcome:
+    message = why_not(named, changes)
+    if message is not None:
+        return ErrorCode.invalid_request, message
+    if not call.request.validate_only:
+        try:
+            call.cluster.quotas.alter(named, changes)
+        except StorageError as problem:
+            return ErrorCode.kafka_storage_error, str(problem)
+    return ErrorCode.none, None
+
+
+def _response(call: Call, outcomes: Iterable[tuple[Entity, Outcome]]) -> Any:
+    new = call.new
+    entries = tuple(
+        new.EntryData(
+            error_code=error,
+            error_message=message,
+            entity=tuple(new.EntityData(entity_type=kind, entity_name=name) for kind, name in sorted(named)),
+        )
+        for named, (error, message) in outcomes
+    )
+    return new.response(throttle_time=NO_THROTTLE, entries=entries)
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    named = [entity((part.entity_type, part.entity_name) for part in entry.entity) for entry in call.request.entries]
+    return _response(call, [(each, (error, None)) for each in named])
+
+
+register(Api(key=49, schema_name="alter_client_quotas", min_version=0, max_version=1, handle=handle, refuse=refuse))

@@ -1,0 +1,158 @@
+"""Measuring what clients do against their quotas, and for how long they are not served if it was too much.
+
+Every node measures for itself, as in Kafka, except for partitions created and deleted, which the controller counts. The
+time is that of the emulator's clock. Where no quota is set, nothing here is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit
+from dualwrite.broker_emulator.quotas.rules import Quota
+from dualwrite.broker_emulator.quotas.window import (
+    Bucket,
+    Samples,
+    WindowSize,
+    counted,
+    refill_ms,
+    refilled,
+    throttle_ms,
+)
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.api.registry import Call
+    from dualwrite.broker_emulator.clock import Clock
+    from dualwrite.broker_emulator.config import BrokerConfig
+
+QUOTA_EXCEEDED = "The throttling quota has been exceeded."
+"""What Kafka says with 89."""
+
+_PRODUCE, _FETCH = 0, 1
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class NodeQuotas:
+    """What clients did at one node."""
+
+    def __init__(self, quotas: ClientQuotas, clock: Clock, config: BrokerConfig) -> None:
+        self._quotas = quotas
+        self._clock = clock
+        self._size = WindowSize(config.quota_window_size_seconds * 1000, config.quota_window_num)
+        self._used: dict[tuple[Quota, str, str], Samples] = {}
+
+    def throttled(
+        self, call: Call, response: Any, *, request_bytes: int, request_ns: int, size_of: Callable[[Any], int]
+    ) -> tuple[Any, int]:
+        """The answer that a client gets, and for how many milliseconds it is not served afterwards.
+
+        `request_bytes` is the size of its request, `request_ns` how long that was in work, and `size_of` gives that of
+        an answer.
+        """
+        longest_ms = self._by_time(call, request_ns)
+        if response is not None and hasattr(response, "throttle_time"):
+            longest_ms = max(longest_ms, response.throttle_time // _MILLISECOND)
+        if call.api.key == _PRODUCE:
+            longest_ms = max(longest_ms, self._use(Quota.PRODUCER_BYTE_RATE, call, request_bytes))
+        elif call.api.key == _FETCH:
+            response, longest_ms = self._fetched(call, response, longest_ms, size_of)
+        if longest_ms and response is not None and hasattr(response, "throttle_time"):
+            response.throttle_time = longest_ms * _MILLISECOND
+        return response, longest_ms
+
+    def _by_time(self, call: Call, request_ns: int) -> int:
+        percent = request_ns / 1e9 * 100
+        return min(self._use(Quota.REQUEST_PERCENTAGE, call, percent), self._size.sample_ms)
+
+    def _fetched(self, call: Call, response: Any, longest_ms: int, size_of: Callable[[Any], int]) -> tuple[Any, int]:
+        """A Fetch answer that is too much is not sent, nor counted: the client asks again later."""
+        limit = self._limit(Quota.CONSUMER_BYTE_RATE, call)
+        if limit is not None:
+            size = size_of(response)
+            too_much_ms = self._count(Quota.CONSUMER_BYTE_RATE, limit, size)
+            if too_much_ms:
+                self._count(Quota.CONSUMER_BYTE_RATE, limit, -size)
+            longest_ms = max(longest_ms, too_much_ms)
+        if longest_ms:
+            response = call.new.response(
+                throttle_time=longest_ms * _MILLISECOND, error_code=ErrorCode.none, session_id=0, responses=()
+            )
+        return response, longest_ms
+
+    def most_fetched(self, call: Call) -> int:
+        """The bytes that one Fetch answer may have: what the quota allows in a whole window, so that it goes on."""
+        limit = self._limit(Quota.CONSUMER_BYTE_RATE, call)
+        most: int = call.request.max_bytes
+        return most if limit is None else min(most, int(limit.bound * self._size.complete_ms / 1000))
+
+    def connected(self, host: str) -> int:
+        """Count a connection from an address; for how many milliseconds one that is too much is kept waiting."""
+        rate = self._quotas.connection_rate(host)
+        if rate is None:
+            return 0
+        limit = Limit(rate, host, "")
+        too_much_ms = self._count(Quota.CONNECTION_CREATION_RATE, limit, 1)
+        if too_much_ms:
+            self._count(Quota.CONNECTION_CREATION_RATE, limit, -1)
+        return min(too_much_ms, self._size.sample_ms)
+
+    def _use(self, quota: Quota, call: Call, value: float) -> int:
+        limit = self._limit(quota, call)
+        return 0 if limit is None else self._count(quota, limit, value)
+
+    def _limit(self, quota: Quota, call: Call) -> Limit | None:
+        return self._quotas.limit(quota, call.principal.name, call.client_id or "")
+
+    def _count(self, quota: Quota, limit: Limit, value: float) -> int:
+        key, now_ms = (quota, limit.user, limit.client_id), self._clock.now_ms()
+        used = self._used[key] = counted(self._used.get(key, ()), value, now_ms, self._size)
+        return throttle_ms(used, limit.bound, now_ms, self._size)
+
+
+class ControllerQuotas:
+    """Partitions created and deleted in the whole cluster."""
+
+    def __init__(self, quotas: ClientQuotas, clock: Clock, config: BrokerConfig) -> None:
+        self._quotas = quotas
+        self._clock = clock
+        self._size = WindowSize(config.controller_quota_window_size_seconds * 1000, config.controller_quota_window_num)
+        self._buckets: dict[tuple[str, str], Bucket] = {}
+
+    def mutations(self, call: Call, *, strict_since: int) -> Mutations:
+        """What one request may still do; from version `strict_since` on what is too much is refused (KIP-599)."""
+        limit = None
+        if self._quotas.is_active:
+            limit = self._quotas.limit(Quota.CONTROLLER_MUTATION_RATE, call.principal.name, call.client_id or "")
+        return Mutations(self, limit, is_strict=call.version >= strict_since)
+
+    def spend(self, limit: Limit, partitions: int, *, is_strict: bool) -> int:
+        """Take tokens for `partitions`; a strict quota gives none below zero. How long until there are some again."""
+        key = (limit.user, limit.client_id)
+        bucket = refilled(self._buckets.get(key, Bucket()), limit.bound, self._clock.now_ms(), self._size)
+        if is_strict and bucket.tokens < 0:
+            return max(refill_ms(bucket, limit.bound), 1)
+        bucket = self._buckets[key] = bucket._replace(tokens=bucket.tokens - partitions)
+        return 0 if is_strict else refill_ms(bucket, limit.bound)
+
+
+class Mutations:
+    """The partitions that one request creates or deletes, as they are counted."""
+
+    def __init__(self, quotas: ControllerQuotas, limit: Limit | None, *, is_strict: bool) -> None:
+        self._quotas = quotas
+        self._limit = limit
+        self._is_strict = is_strict
+        self.throttle_time = timedelta(0)
+        """What the answer says: how long the client has to wait."""
+
+    def are_allowed(self, partitions: int) -> bool:
+        """Count `partitions` more; False where the quota is used up, which is answered with 89."""
+        if self._limit is None:
+            return True
+        wait_ms = self._quotas.spend(self._limit, partitions, is_strict=self._is_strict)
+        self.throttle_time = max(self.throttle_time, wait_ms * _MILLISECOND)
+        return not (wait_ms and self._is_strict)

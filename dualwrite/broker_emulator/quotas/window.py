@@ -1,0 +1,84 @@
+"""Rates over a sliding window, and a bucket of tokens: pure functions of what was counted and of the time.
+
+The arithmetic is that of Kafka's Rate and TokenBucket, so that a client is throttled here for as long as there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+
+class WindowSize(NamedTuple):
+    """How long samples are, and how many are kept (`quota.window.size.seconds`, `quota.window.num`)."""
+
+    sample_ms: int = 1000
+    samples: int = 11
+
+    @property
+    def complete_ms(self) -> int:
+        """All samples but the one that is being counted."""
+        return (self.samples - 1) * self.sample_ms
+
+
+class Sample(NamedTuple):
+    """What was counted in one stretch of time."""
+
+    started_ms: int
+    last_ms: int
+    value: float
+
+
+Samples: TypeAlias = tuple[Sample, ...]
+"""Oldest first."""
+
+
+def counted(samples: Samples, value: float, now_ms: int, size: WindowSize) -> Samples:
+    """`samples` with `value` counted now, and without those that are over."""
+    kept = _kept(samples, now_ms, size)
+    if kept and now_ms - kept[-1].started_ms < size.sample_ms:
+        newest = kept[-1]
+        return (*kept[:-1], Sample(newest.started_ms, now_ms, newest.value + value))
+    return (*kept[-size.samples :], Sample(now_ms, now_ms, value))
+
+
+def rate(samples: Samples, now_ms: int, size: WindowSize) -> float:
+    """What was counted per second."""
+    kept = _kept(samples, now_ms, size)
+    return sum(sample.value for sample in kept) * 1000 / _duration_ms(kept, now_ms, size)
+
+
+def throttle_ms(samples: Samples, limit: float, now_ms: int, size: WindowSize) -> int:
+    """How long nothing may be counted until the rate is down to `limit`; 0 where it is not above."""
+    excess = rate(samples, now_ms, size) - limit
+    if excess <= 0:
+        return 0
+    return round(excess / limit * _duration_ms(_kept(samples, now_ms, size), now_ms, size))
+
+
+def _kept(samples: Samples, now_ms: int, size: WindowSize) -> Samples:
+    return tuple(sample for sample in samples if now_ms - sample.last_ms < size.samples * size.sample_ms)
+
+
+def _duration_ms(kept: Samples, now_ms: int, size: WindowSize) -> int:
+    """The time that `kept` stands for: never less than all complete samples, so that a first burst is no violation."""
+    elapsed_ms = now_ms - kept[0].started_ms if kept else 0
+    missing = max(size.samples - 1 - elapsed_ms // size.sample_ms, 0)
+    return max(elapsed_ms + missing * size.sample_ms, 1)
+
+
+class Bucket(NamedTuple):
+    """Tokens as they were at one time. It begins empty at the epoch, and so full."""
+
+    tokens: float = 0.0
+    updated_ms: int = 0
+
+
+def refilled(bucket: Bucket, limit: float, now_ms: int, size: WindowSize) -> Bucket:
+    """`bucket` with `limit` tokens more for each second, as many as it holds at most."""
+    burst = size.samples * size.sample_ms / 1000 * limit
+    return Bucket(min(burst, bucket.tokens + limit * (now_ms - bucket.updated_ms) / 1000), now_ms)
+
+
+def refill_ms(bucket: Bucket, limit: float) -> int:
+    """How long it takes until the bucket is not below empty."""
+    return max(round(-bucket.tokens / limit * 1000), 0)
