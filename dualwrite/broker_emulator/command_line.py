@@ -1,8 +1,8 @@
 """`dualwrite broker`, or `python -m dualwrite.broker_emulator`: a cluster of its own process.
 
-Prints the bootstrap address alone on one line once it serves, and with --control the URL of that on a second one, logs to
-standard error, and stops at SIGINT or SIGTERM with exit status 0. What keeps it from starting is one line on standard
-error: exit status 2, or 1 where it is the data directory.
+Prints the bootstrap address alone on one line once it serves, and with --control the URL of that on a second one, logs
+to standard error, and stops at SIGINT or SIGTERM with exit status 0. What keeps it from starting is one line on
+standard error: exit status 2, or 1 where it is the data directory.
 """
 
 from __future__ import annotations
