@@ -3,7 +3,8 @@
 Chooses the mechanism of a login (KIP-43). Which states of a connection it is served in: `security/login.py`.
 
 * v1: SaslAuthenticate requests follow. v0: the client's tokens follow in frames of their own (KIP-152).
-* A mechanism that is not enabled is 33 with those that are, and then the connection closes.
+* A mechanism that is not enabled is 33 with those that are, and then the connection closes; without an answer where
+  the client had logged in before.
 * Where no login is due 34: at a listener without SASL, and after the login unless its time is limited (KIP-368).
 """
 
@@ -13,7 +14,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Api, Call, register
+from dualwrite.broker_emulator.api.registry import Api, Call, CloseConnectionError, register
 from dualwrite.broker_emulator.security.login import State
 
 KEY = 17
@@ -24,6 +25,8 @@ async def handle(call: Call) -> Any:
     if login is None or login.state is State.AUTHENTICATED:
         return refuse(call, ErrorCode.illegal_sasl_state)
     is_enabled = login.shake_hands(call.request.mechanism, call.version)
+    if not is_enabled and login.principal is not None:
+        raise CloseConnectionError(login.why_failed)
     return call.new.response(
         error_code=ErrorCode.none if is_enabled else ErrorCode.unsupported_sasl_mechanism,
         mechanisms=tuple(login.settings.mechanisms),

@@ -41,7 +41,7 @@ def _result(call: Call, name: str, *, is_repeated: bool = False) -> Any:
     return call.new.DescribeUserScramCredentialsResult(
         user=name,
         error_code=ErrorCode.none,
-        error_message=None,
+        error_message="",  # where all is well: Kafka says nothing instead of null
         credential_infos=tuple(
             call.new.CredentialInfo(mechanism=NUMBERS[mechanism], iterations=credential.iterations)
             for mechanism, credential in sorted(credentials.items())

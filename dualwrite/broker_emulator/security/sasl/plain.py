@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
-from dualwrite.broker_emulator.security.sasl.mechanism import SaslAuthenticationError, SaslError
+from dualwrite.broker_emulator.security.sasl.mechanism import SaslAuthenticationError
 
 _PARTS = 3
 
@@ -22,9 +22,9 @@ class Plain:
 
     def respond(self, token: bytes) -> bytes:
         """Takes authorization id, name and password, each behind a zero byte but the first."""
-        parts = token.decode("utf-8", "replace").split("\0")
+        parts = token.decode("utf-8", "replace").split("\0", _PARTS)
         if len(parts) != _PARTS:
-            raise SaslError(f"a token of PLAIN has {_PARTS} parts, not {len(parts)}")
+            raise SaslAuthenticationError(f"Invalid SASL/PLAIN response: expected {_PARTS} tokens, got {len(parts)}")
         authorization_id, name, password = parts
         if not name:
             raise SaslAuthenticationError("Authentication failed: username not specified")
