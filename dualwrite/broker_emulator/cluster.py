@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, AlteredConfigs, ConfigResource
 from dualwrite.broker_emulator.configs.values import broker_log_config, group_values
 from dualwrite.broker_emulator.faults import Faults
-from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
+from dualwrite.broker_emulator.features import GROUP_VERSION, TRANSACTION_VERSION, supported_levels
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segment import StorageError
@@ -184,12 +184,19 @@ class Cluster:
 
     def restore_topics(self) -> None:
         """Create what the storage has kept, each partition under a new leader epoch. Raises StorageError."""
-        level = self._features.transaction_version
-        if level is not None and not _is_supported(level, self.config):
-            raise StorageError(
-                f"the data directory was last used with {TRANSACTION_VERSION} {level}, which {self.config.profile} "
-                "does not support: start it with the profile that it was used with"
-            )
+        kept_levels = (
+            (TRANSACTION_VERSION, self._features.transaction_version),
+            (
+                GROUP_VERSION,
+                self._features.group_version,
+            ),
+        )
+        for feature, level in kept_levels:
+            if level is not None and not _is_supported(feature, level, self.config):
+                raise StorageError(
+                    f"the data directory was last used with {feature} {level}, which {self.config.profile} "
+                    "does not support: start it with the profile that it was used with"
+                )
         for kept in self.storage.topics():
             configs: Mapping[str, str | None] = kept.configs
             if self.altered_configs.was_altered(ConfigResource.TOPIC, kept.name):
@@ -428,17 +435,19 @@ class Cluster:
         living = [node.node_id for node in self.living_nodes]
         return elect([preferred] * (preferred in partition.complete_replicas) + partition.complete_replicas, living)
 
-    def finalize_features(self, transaction_version: int | None) -> None:
-        """Set the finalized level of `transaction.version` (None: leave it); every update moves the features' epoch.
+    def finalize_features(self, transaction_version: int | None = None, group_version: int | None = None) -> None:
+        """Set the finalized levels of features (None: leave them); every update moves the features' epoch.
 
         Raises ValueError for a level that the profile does not support, StorageError when it cannot be kept.
         """
-        level = transaction_version
-        if level is None:
-            level = self._features.transaction_version
-        elif not _is_supported(level, self.config):
-            raise ValueError(f"{self.config.profile} does not support {TRANSACTION_VERSION} {level}")
-        features = FinalizedFeatures(self._features.epoch + 1, level)
+        features = self._features._replace(epoch=self._features.epoch + 1)
+        if transaction_version is not None:
+            features = features._replace(transaction_version=transaction_version)
+        if group_version is not None:
+            features = features._replace(group_version=group_version)
+        for feature, level in ((TRANSACTION_VERSION, transaction_version), (GROUP_VERSION, group_version)):
+            if level is not None and not _is_supported(feature, level, self.config):
+                raise ValueError(f"{self.config.profile} does not support {feature} {level}")
         self.storage.features_finalized(features)
         self._features = features
         self._follow_configs()
@@ -470,13 +479,14 @@ class Cluster:
 
 
 def _as_finalized(config: BrokerConfig, features: FinalizedFeatures) -> BrokerConfig:
-    """The settings with the level that the features were updated to."""
-    level = features.transaction_version
-    return config if level is None else replace(config, transaction_version=level)
+    """The settings with the levels that the features were updated to."""
+    if features.transaction_version is not None:
+        config = replace(config, transaction_version=features.transaction_version)
+    return config if features.group_version is None else replace(config, group_version=features.group_version)
 
 
-def _is_supported(transaction_version: int, config: BrokerConfig) -> bool:
-    return transaction_version in (supported_levels(TRANSACTION_VERSION, config) or range(1))
+def _is_supported(feature: str, level: int, config: BrokerConfig) -> bool:
+    return level in (supported_levels(feature, config) or range(1))
 
 
 def elect(replicas: Sequence[int], living: Sequence[int]) -> int:

@@ -45,6 +45,8 @@ class BrokerConfig:
     profile: Profile = Profile.KIP_939
     transaction_version: int = 2
     """Finalized level of the feature `transaction.version`."""
+    group_version: int = 1
+    """Finalized level of the feature `group.version`: 1 for consumer groups (KIP-848), which kafka-3.9 has not."""
     unstable_api_versions_enable: bool = False
     """Whether a profile of a released Kafka serves its unstable versions (InitProducerId v6) too."""
     num_partitions: int = 1

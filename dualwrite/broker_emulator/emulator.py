@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, Timer, VirtualClock
-from dualwrite.broker_emulator.cluster import Cluster
+from dualwrite.broker_emulator.cluster import Cluster, Topic
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
-from dualwrite.broker_emulator.groups.group import Group
+from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.listeners import Listeners, listeners_of
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
+from dualwrite.broker_emulator.log.record_batch import Record
+from dualwrite.broker_emulator.log.visible_records import visible_records
 from dualwrite.broker_emulator.log_maintenance import LogMaintenance
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.operations import Operations
@@ -393,8 +395,8 @@ class Emulator:
         """Every transactional id the cluster knows, described as DescribeTransactions would, by id."""
         return self._call(self._operations.transactions)
 
-    def groups(self) -> list[Group]:
-        """Every consumer group the cluster knows, with its members and their assignments, by id."""
+    def groups(self) -> list[AnyGroup]:
+        """Every group the cluster knows, of the classic protocol or of KIP-848, with members and assignments, by id."""
         return self._call(self._operations.groups)
 
     # access control
@@ -419,6 +421,29 @@ class Emulator:
     def log(self, topic: str, partition: int = 0) -> LogSnapshot:
         """A partition as it is now. Raises KeyError when there is none."""
         return self._call(lambda: self._snapshot(topic, partition))
+
+    def records(self, topic: str, partition: int | None = None, *, read_committed: bool = True) -> list[Record]:
+        """What a consumer would be given of a topic, or of one partition: values, keys, headers, offsets.
+
+        Partition by partition in the order of their offsets, up to the last stable offset, or without `read_committed`
+        up to the high watermark. Raises KeyError when there is none, UnsupportedCompressionError where the package
+        cramjam is needed and not installed.
+        """
+        if partition is None:
+            partitions = self._call(lambda: len(self._topic(topic).partitions))
+            return [record for each in range(partitions) for record in self._records(topic, each, read_committed)]
+        return list(self._records(topic, partition, read_committed))
+
+    def _records(self, topic: str, partition: int, read_committed: bool) -> Iterator[Record]:
+        log = self.log(topic, partition)
+        end_offset = log.last_stable_offset if read_committed else log.high_watermark
+        return visible_records(log.batches, end_offset=end_offset, read_committed=read_committed)
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._cluster.topics.get(name)
+        if topic is None:
+            raise KeyError(name)
+        return topic
 
     def _snapshot(self, topic: str, index: int) -> LogSnapshot:
         partition = self._operations.partition(topic, index)

@@ -1,16 +1,18 @@
-"""Features of the cluster (KIP-584, KIP-1022): which levels of `transaction.version` there are, and which may follow.
+"""Features of the cluster (KIP-584, KIP-1022): which levels of which feature there are, and which may follow.
 
-Kafka has other features too; this broker has the one that its behaviour depends on.
+Kafka has other features too; this broker has those that its behaviour depends on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 
 TRANSACTION_VERSION = "transaction.version"
-NEWEST_TRANSACTION_VERSION = 2
+GROUP_VERSION = "group.version"
+NEWEST_LEVELS: Mapping[str, int] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
 
 
 class UpgradeType(IntEnum):
@@ -23,9 +25,16 @@ class UpgradeType(IntEnum):
 
 def supported_levels(feature: str, config: BrokerConfig) -> range | None:
     """The levels of a feature that a broker with `config` can work at; None when it does not know the feature."""
-    if feature != TRANSACTION_VERSION or config.profile is Profile.KAFKA_3_9:
+    if feature not in NEWEST_LEVELS or config.profile is Profile.KAFKA_3_9:
         return None
-    return range(NEWEST_TRANSACTION_VERSION + 1)
+    return range(NEWEST_LEVELS[feature] + 1)
+
+
+def finalized_level(feature: str, config: BrokerConfig) -> int:
+    """The level at which a cluster with `config` works; 0 where it does not know the feature."""
+    if supported_levels(feature, config) is None:
+        return 0
+    return config.group_version if feature == GROUP_VERSION else config.transaction_version
 
 
 def why_not(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:

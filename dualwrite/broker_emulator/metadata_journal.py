@@ -95,7 +95,7 @@ class MetadataJournal:
             case {"next_producer_id": next_producer_id}:
                 self.next_producer_id = next_producer_id
             case {"features_epoch": epoch, "transaction_version": level}:
-                self.finalized_features = FinalizedFeatures(epoch, level)
+                self.finalized_features = FinalizedFeatures(epoch, level, change.get("group_version"))
             case {"created": name, "id": topic_id, "configs": configs, "leader_epochs": leader_epochs}:
                 replicas = change.get("replicas", [])
                 self.topics[name] = StoredTopic(name, uuid.UUID(topic_id), configs, leader_epochs, replicas)
@@ -158,7 +158,11 @@ def kept(kind: str, key: str, value: Any) -> dict[str, Any]:
 
 def features_finalized(features: FinalizedFeatures) -> dict[str, Any]:
     """The cluster's features were updated."""
-    return {"features_epoch": features.epoch, "transaction_version": features.transaction_version}
+    return {
+        "features_epoch": features.epoch,
+        "transaction_version": features.transaction_version,
+        "group_version": features.group_version,
+    }
 
 
 def _after_restart(topic: StoredTopic) -> StoredTopic:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, Cluster, Partition
-from dualwrite.broker_emulator.groups.group import Group
+from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.security.acl import Acl, Authorizer
@@ -119,11 +119,11 @@ class Operations:
             key=lambda description: description.transactional_id,
         )
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[AnyGroup]:
         """Every consumer group, by id."""
         return sorted(self._groups(), key=lambda group: group.group_id)
 
-    def _groups(self) -> Iterator[Group]:
+    def _groups(self) -> Iterator[AnyGroup]:
         for node in self._cluster.living_nodes:
             for shard in node.groups.shards():
                 yield from shard.groups.values()

@@ -40,6 +40,7 @@ class FinalizedFeatures(NamedTuple):
     """Grows with every update."""
     transaction_version: int | None = None
     """None: it was never updated, and is what the settings say."""
+    group_version: int | None = None
 
 
 class Space(NamedTuple):

@@ -8,6 +8,8 @@ Stores offsets of a group, outside of transactions; a member's commit is its sig
   generation 22; a replaced static member 82; a member that waits for its assignment 27. A generation of an unknown
   group is 69 from v9 on, 22 before and in the profile kafka-3.9. Group "" is a group.
 * Access: READ on the group (30) and on the topics (29).
+* Consumer groups (KIP-848): an epoch that is to come, and an older one for a partition that the member has not had since
+  then (KIP-1251), is 113 (22 for a member of the classic protocol); below v9, members are 35.
 * Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12. The rest is stored all the same.
 * v10 is hidden by the profile kafka-3.9.
 """
@@ -44,7 +46,7 @@ async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
     committer = Committer(
         request.member_id, getattr(request, "group_instance_id", None), request.generation_id_or_member_epoch
     )
-    error = await shard.commit(request.group_id, committer, offsets.valid)
+    error = await shard.commit(request.group_id, committer, offsets.valid, version=call.version)
     says_unknown = call.version >= _UNKNOWN_GROUP_VERSION and call.cluster.config.profile is not Profile.KAFKA_3_9
     if error is ErrorCode.group_id_not_found and not says_unknown:
         return ErrorCode.illegal_generation

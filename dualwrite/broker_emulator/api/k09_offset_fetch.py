@@ -6,6 +6,8 @@ Committed offsets of one group, from v8 on of many.
   partition with an offset pending in a transaction is 88; v8 many groups (KIP-709); v9 member ids and epochs
   (KIP-848); v10 topic ids (KIP-516).
 * Access: DESCRIBE on the group (30) and on the topics (29); of all offsets, those of other topics are left out.
+* From v9 on a consumer group (KIP-848) tells a member that claims to be one only while it is: a stranger is 25, another
+  epoch 113 (22 for a member of the classic protocol).
 * Without an offset: offset -1, metadata "", no error. Without RequireStable: the last committed one, whatever
   is pending.
 * v10 is hidden by the profile kafka-3.9.
@@ -27,13 +29,14 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 _MANY_GROUPS_VERSION = 8
+_MEMBER_VERSION = 9
 _TOPIC_ID_VERSION = 10
 
 
 async def handle(call: Call) -> Any:
     request = call.request
     if call.version >= _MANY_GROUPS_VERSION:
-        return _many(call, [_group(call, group, _offsets(call, group.group_id)) for group in request.groups])
+        return _many(call, [_group(call, group, _offsets_for_member(call, group)) for group in request.groups])
     return _single(call, _offsets(call, request.group_id))
 
 
@@ -42,6 +45,16 @@ def _offsets(call: Call, group_id: str) -> OffsetTable | ErrorCode:
         return ErrorCode.group_authorization_failed
     shard = group_shard(call, group_id, allow_empty_id=True)
     return shard if isinstance(shard, ErrorCode) else shard.offsets
+
+
+def _offsets_for_member(call: Call, group: Any) -> OffsetTable | ErrorCode:
+    """From v9 on a member of a consumer group (KIP-848) says who it is, and is only told while that is so."""
+    found = _offsets(call, group.group_id)
+    shard = group_shard(call, group.group_id, allow_empty_id=True)
+    if isinstance(found, ErrorCode) or isinstance(shard, ErrorCode) or call.version < _MEMBER_VERSION:
+        return found
+    error = shard.fetch_error(group.group_id, group.member_id, group.member_epoch)
+    return found if error is ErrorCode.none else error
 
 
 _Found = OffsetTable | ErrorCode

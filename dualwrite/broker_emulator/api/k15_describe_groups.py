@@ -2,8 +2,8 @@
 
 State, protocol and members of groups.
 
-* v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group is 69 with a
-  message (KIP-1043). Before, it is Dead and no error.
+* v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group, and one
+  of KIP-848, is 69 with a message (KIP-1043). Before, it is Dead and no error.
 * Metadata and assignments are shown of a stable group only. Not this node's group 16; being loaded 14.
 * Access: DESCRIBE on the group (30).
 * v6 is hidden by the profile kafka-3.9.
@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.groups.group import Group, Member
 from dualwrite.broker_emulator.groups.states import GroupState
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
@@ -41,7 +42,9 @@ def _describe(call: Call, group_id: str) -> Any:
         return _error(call, group_id, shard)
     group = shard.groups.get(group_id)
     if group is None:
-        return _unknown(call, group_id)
+        return _unknown(call, group_id, f"Group {group_id} not found.")
+    if isinstance(group, ConsumerGroup):
+        return _unknown(call, group_id, f"Group {group_id} is not a classic group.")
     return _described(
         call,
         group_id,
@@ -64,10 +67,9 @@ def _member(call: Call, group: Group, member: Member) -> Any:
     )
 
 
-def _unknown(call: Call, group_id: str) -> Any:
+def _unknown(call: Call, group_id: str, message: str) -> Any:
     if call.version < _UNKNOWN_GROUP_VERSION:
         return _described(call, group_id, group_state=GroupState.DEAD)
-    message = f"Group {group_id} not found."
     return _described(
         call,
         group_id,

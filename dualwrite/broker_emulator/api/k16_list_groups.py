@@ -15,10 +15,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.groups.group import Group
+from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
+from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-
-_GROUP_TYPE = "classic"
 
 
 async def handle(call: Call) -> Any:
@@ -27,16 +26,22 @@ async def handle(call: Call) -> Any:
         return refuse(call, ErrorCode.coordinator_load_in_progress)
     states = _lowered(getattr(call.request, "states_filter", ()))
     types = _lowered(getattr(call.request, "types_filter", ()))
-    if types and _GROUP_TYPE not in types:
-        return _response(call, [])
     listed = (group for shard in groups.shards() for group in shard.groups.values())
-    wanted = [group for group in listed if not states or group.state.lower() in states]
+    wanted = [
+        group
+        for group in listed
+        if (not states or group.state.lower() in states) and (not types or _type(group) in types)
+    ]
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER, is_logged=False):
         wanted = [group for group in wanted if _is_shown(call, group)]
     return _response(call, wanted)
 
 
-def _is_shown(call: Call, group: Group) -> bool:
+def _type(group: AnyGroup) -> str:
+    return "consumer" if isinstance(group, ConsumerGroup) else "classic"
+
+
+def _is_shown(call: Call, group: AnyGroup) -> bool:
     return call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id, is_logged=False)
 
 
@@ -44,7 +49,7 @@ def _lowered(names: Any) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in names)
 
 
-def _response(call: Call, groups: list[Group], error: ErrorCode = ErrorCode.none) -> Any:
+def _response(call: Call, groups: list[AnyGroup], error: ErrorCode = ErrorCode.none) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,
@@ -53,7 +58,7 @@ def _response(call: Call, groups: list[Group], error: ErrorCode = ErrorCode.none
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or "",
                 group_state=group.state,
-                group_type=_GROUP_TYPE,
+                group_type=_type(group),
             )
             for group in groups
         ),

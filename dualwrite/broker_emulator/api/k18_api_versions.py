@@ -21,8 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import APIS, NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.config import BrokerConfig
-from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
-from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
+from dualwrite.broker_emulator.features import NEWEST_LEVELS, finalized_level, supported_levels
 
 KEY = 18
 
@@ -66,18 +65,23 @@ async def handle(call: Call) -> Any:
 
 
 def _supported_features(call: Call) -> tuple[Any, ...]:
-    levels = supported_levels(TRANSACTION_VERSION, call.cluster.config)
-    if call.version < 4 or levels is None:
+    if call.version < 4:
         return ()
-    return (call.new.SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=levels[0], max_version=levels[-1]),)
+    known = ((name, supported_levels(name, call.cluster.config)) for name in NEWEST_LEVELS)
+    return tuple(
+        call.new.SupportedFeatureKey(name=name, min_version=levels[0], max_version=levels[-1])
+        for name, levels in known
+        if levels is not None
+    )
 
 
 def _finalized_features(call: Call) -> tuple[Any, ...]:
-    level = CoordinatorRules.from_config(call.cluster.config).transaction_version
-    if level == 0:
-        return ()
-    name = TRANSACTION_VERSION
-    return (call.new.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level),)
+    levels = ((name, finalized_level(name, call.cluster.config)) for name in NEWEST_LEVELS)
+    return tuple(
+        call.new.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+        for name, level in levels
+        if level > 0
+    )
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:

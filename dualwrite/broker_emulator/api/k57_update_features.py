@@ -1,12 +1,12 @@
 """UpdateFeatures (key 57), versions 0-2.
 
-Sets the finalized level of `transaction.version` while the cluster runs (KIP-584, KIP-778). Every node takes it, as
-brokers forward it to the controller.
+Sets the finalized levels of `transaction.version` and `group.version` while the cluster runs (KIP-584, KIP-778). Every
+node takes it, as brokers forward it to the controller.
 
 * v0 has AllowDowngrade, which Kafka's controller does not look at: v0 only upgrades. v1 has the upgrade type
   (1 upgrade, 2 safe and 3 unsafe downgrade) and ValidateOnly. v2 answers no single results any more.
 * A level that is not supported, a downgrade by the wrong type and an unknown feature are 95. One of them refuses the
-  whole request; in kafka-3.9, which knows no `transaction.version`, each feature has its own answer.
+  whole request; in kafka-3.9, which knows neither, each feature has its own answer.
 * Level 0 takes the feature out of the ApiVersions answer. The epoch of the finalized features grows with every update.
 * Access: ALTER on the cluster (31).
 * What a data directory does not take is 56, and nothing has changed.
@@ -21,7 +21,14 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.config import Profile
-from dualwrite.broker_emulator.features import TRANSACTION_VERSION, UpgradeType, supported_levels, why_not
+from dualwrite.broker_emulator.features import (
+    GROUP_VERSION,
+    TRANSACTION_VERSION,
+    UpgradeType,
+    finalized_level,
+    supported_levels,
+    why_not,
+)
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -39,7 +46,7 @@ async def handle(call: Call) -> Any:
     if accepted and not getattr(call.request, "validate_only", False):
         levels = {update.feature: update.max_version_level for update in updates if update.feature in accepted}
         try:
-            call.cluster.finalize_features(levels.get(TRANSACTION_VERSION))
+            call.cluster.finalize_features(levels.get(TRANSACTION_VERSION), levels.get(GROUP_VERSION))
         except StorageError as problem:
             return _response(call, (), ErrorCode.kafka_storage_error, str(problem))
     return _response(call, tuple(zip(updates, reasons, strict=True)), ErrorCode.none, None)
@@ -51,7 +58,7 @@ def _why_not(call: Call, update: Any) -> str | None:
     reason = why_not(
         update.max_version_level,
         getattr(update, "upgrade_type", UpgradeType.UPGRADE),
-        finalized=0 if supported is None else config.transaction_version,
+        finalized=finalized_level(update.feature, config),
         supported=supported,
     )
     if reason is None:

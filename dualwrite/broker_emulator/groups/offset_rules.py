@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group
 from dualwrite.broker_emulator.groups.offset_records import CommittedOffset
@@ -54,28 +55,30 @@ def is_kept_alive_by_commit(group: Group | None, committer: Committer) -> bool:
     return group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
 
-def delete_group_error(group: Group | None) -> ErrorCode:
+def delete_group_error(group: Group | ConsumerGroup | None) -> ErrorCode:
     """Whether a group can be deleted: only without members."""
     if group is None:
         return ErrorCode.group_id_not_found
-    return ErrorCode.none if group.is_in(GroupState.EMPTY) else ErrorCode.non_empty_group
+    return ErrorCode.none if group.is_empty else ErrorCode.non_empty_group
 
 
-def delete_offsets_error(group: Group | None) -> ErrorCode:
+def delete_offsets_error(group: Group | ConsumerGroup | None) -> ErrorCode:
     """Whether any of a group's offsets can be deleted (KIP-496): with members, only if what they consume is known."""
     if group is None:
         return ErrorCode.group_id_not_found
-    if group.is_in(GroupState.EMPTY) or group.protocol_type == CONSUMER_PROTOCOL_TYPE:
+    if group.is_empty or group.protocol_type == CONSUMER_PROTOCOL_TYPE:
         return ErrorCode.none
     return ErrorCode.non_empty_group
 
 
-def is_expired(group: Group, topic: str, offset: CommittedOffset, now_ms: int, retention_ms: int) -> bool:
+def is_expired(
+    group: Group | ConsumerGroup, topic: str, offset: CommittedOffset, now_ms: int, retention_ms: int
+) -> bool:
     """Whether `offsets.retention.minutes` is over for a committed offset (KIP-211)."""
     if group.is_subscribed_to(topic):
         return False
     since_ms = offset.commit_timestamp_ms
-    if group.protocol_type is not None:
+    if isinstance(group, Group) and group.protocol_type is not None:
         if group.is_in(GroupState.EMPTY):
             since_ms = since_ms if group.state_timestamp_ms is None else group.state_timestamp_ms
         elif not group.is_in(GroupState.STABLE) or group.subscribed_topics is None:

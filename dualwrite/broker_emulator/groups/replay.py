@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
+from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
+from dualwrite.broker_emulator.groups.consumer.records import RecordKey, apply
+from dualwrite.broker_emulator.groups.consumer.records import decode_key as decode_consumer_group_key
 from dualwrite.broker_emulator.groups.group import Group
 from dualwrite.broker_emulator.groups.group_records import decode_group_key, decode_group_value
 from dualwrite.broker_emulator.groups.offset_records import decode_key, decode_value
@@ -11,9 +15,9 @@ from dualwrite.broker_emulator.groups.offsets import OffsetTable
 from dualwrite.broker_emulator.log.record_batch import Record, iter_records, parse_end_txn_marker, parse_header
 
 
-def replay(batches: Iterable[bytes]) -> tuple[dict[str, Group], OffsetTable]:
+def replay(batches: Iterable[bytes]) -> tuple[dict[str, AnyGroup], OffsetTable]:
     """What is left when all records are read in their order. Offsets make a group of their own accord."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, AnyGroup] = {}
     offsets = OffsetTable()
     for batch in batches:
         header = parse_header(batch)
@@ -22,25 +26,46 @@ def replay(batches: Iterable[bytes]) -> tuple[dict[str, Group], OffsetTable]:
                 marker = parse_end_txn_marker(record)
                 if marker is not None:
                     offsets.complete_transaction(header.producer_id, commit=marker.commit)
-            elif not _replay_group(groups, record):
-                _replay_offset(groups, offsets, record, header.producer_id if header.is_transactional else None)
+            elif record.key is not None:
+                producer_id = header.producer_id if header.is_transactional else None
+                _replay(groups, offsets, record, record.key, producer_id)
     return groups, offsets
 
 
-def _replay_group(groups: dict[str, Group], record: Record) -> bool:
-    """Whether the record was about a group itself."""
-    group_id = None if record.key is None else decode_group_key(record.key)
-    if group_id is None:
-        return False
-    if record.value is None:
-        groups.pop(group_id, None)
+def _replay(
+    groups: dict[str, AnyGroup], offsets: OffsetTable, record: Record, key: bytes, producer_id: int | None
+) -> None:
+    group_id = decode_group_key(key)
+    consumer_key = decode_consumer_group_key(key)
+    if group_id is not None:
+        _replay_classic_group(groups, group_id, record.value)
+    elif consumer_key is not None:
+        _replay_consumer_group(groups, consumer_key, record.value)
     else:
-        groups[group_id] = decode_group_value(group_id, record.value)
-    return True
+        _replay_offset(groups, offsets, record, key, producer_id)
 
 
-def _replay_offset(groups: dict[str, Group], offsets: OffsetTable, record: Record, producer_id: int | None) -> None:
-    key = None if record.key is None else decode_key(record.key)
+def _replay_classic_group(groups: dict[str, AnyGroup], group_id: str, value: bytes | None) -> None:
+    if value is not None:
+        groups[group_id] = decode_group_value(group_id, value)
+    elif isinstance(groups.get(group_id), Group):
+        del groups[group_id]
+
+
+def _replay_consumer_group(groups: dict[str, AnyGroup], key: RecordKey, value: bytes | None) -> None:
+    known = groups.get(key.group_id)
+    before = known if isinstance(known, ConsumerGroup) else None
+    after = apply(before, key, value)
+    if after is not None:
+        groups[key.group_id] = after
+    elif before is not None:
+        del groups[key.group_id]
+
+
+def _replay_offset(
+    groups: dict[str, AnyGroup], offsets: OffsetTable, record: Record, data: bytes, producer_id: int | None
+) -> None:
+    key = decode_key(data)
     if key is None:
         return
     if record.value is None:

@@ -1,7 +1,8 @@
 """The groups of one partition of `__consumer_offsets` on the node that leads it: state, waiting requests and timers.
 
-A thin shell. What happens to a group is decided in `membership` and `offset_rules`; here decisions are stored and
-carried out. A group's state is changed when its record is appended, and its members are told when it is replicated.
+A thin shell. What happens to a classic group is decided in `membership` and `offset_rules`; here decisions are stored
+and carried out. A group's state is changed when its record is appended, and its members are told when it is
+replicated. What members of consumer groups (KIP-848) ask is carried out by `consumer.service`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.groups import membership
 from dualwrite.broker_emulator.groups.answers import Decision, JoinAnswer, JoinRequest, SyncAnswer
+from dualwrite.broker_emulator.groups.consumer import commits
+from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup, records_between
+from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, RefusedError
+from dualwrite.broker_emulator.groups.consumer.service import ConsumerGroups
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group
-from dualwrite.broker_emulator.groups.group_records import encode_group_key, encode_group_value
 from dualwrite.broker_emulator.groups.membership import LeavingMember, SyncRequest
 from dualwrite.broker_emulator.groups.offset_records import CommittedOffset, OffsetKey, encode_key, encode_value
 from dualwrite.broker_emulator.groups.offset_rules import (
@@ -29,7 +34,7 @@ from dualwrite.broker_emulator.groups.offset_rules import (
     is_expired,
     is_kept_alive_by_commit,
 )
-from dualwrite.broker_emulator.groups.rebalance import GroupSettings
+from dualwrite.broker_emulator.groups.rebalance import GroupSettings, Rebalance
 from dualwrite.broker_emulator.groups.replay import replay
 from dualwrite.broker_emulator.groups.states import GroupState
 from dualwrite.broker_emulator.groups.waiting import WaitingRequests, answer_all
@@ -84,9 +89,14 @@ class GroupShard:
         self._syncing: WaitingRequests[SyncAnswer] = WaitingRequests()
         self._timers: dict[str, tuple[int, Timer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.is_open = True
+        self.consumer = ConsumerGroups(self, cluster)
         self.groups, self.offsets = replay(partition.log.batches())
         for group in list(self.groups.values()):
-            self._carry_out(membership.after_load(group, self._now_ms, self._settings))
+            if isinstance(group, ConsumerGroup):
+                self.consumer.after_load(group)
+            else:
+                self._carry_out(membership.after_load(group, self._now_ms, self._settings))
 
     @property
     def _now_ms(self) -> int:
@@ -94,6 +104,7 @@ class GroupShard:
 
     def halt(self) -> None:
         """Let nothing fall due any more."""
+        self.is_open = False
         for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -104,18 +115,24 @@ class GroupShard:
         error = ErrorCode.not_coordinator
         answer_all([(future, JoinAnswer(error, member_id)) for member_id, future in self._joining.take_all()])
         answer_all([(future, SyncAnswer(error)) for _, future in self._syncing.take_all()])
-        self.groups = {group_id: group.to(GroupState.DEAD, self._now_ms) for group_id, group in self.groups.items()}
+        classic = (group for group in self.groups.values() if isinstance(group, Group))
+        self.groups = {group.group_id: group.to(GroupState.DEAD, self._now_ms) for group in classic}
 
     # membership
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """JoinGroup; waits as long as the rebalance does. Raises SupersededError."""
         group = self.groups.get(group_id)
-        if group is None:
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            try:
+                return await self.consumer.join(group, request)
+            except RefusedError as refused:
+                return JoinAnswer(refused.error, request.member_id)
+        if not isinstance(group, Group):
             if request.member_id != UNKNOWN_MEMBER_ID:
                 return JoinAnswer(ErrorCode.unknown_member_id, request.member_id)
-            group = Group(group_id=group_id, state_timestamp_ms=self._now_ms)
-            error = self._append_group(group)
+            former, group = group, Group(group_id=group_id, state_timestamp_ms=self._now_ms)
+            error = self.append(records_between(former, group))[1]
             if error is not ErrorCode.none:
                 return JoinAnswer(error, UNKNOWN_MEMBER_ID)
         decided = membership.join(group, request, self._now_ms, self._settings)
@@ -131,6 +148,11 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is None:
             return SyncAnswer(ErrorCode.unknown_member_id)
+        if isinstance(group, ConsumerGroup):
+            try:
+                return await self.consumer.sync(group, request)
+            except RefusedError as refused:
+                return SyncAnswer(refused.error)
         decided = membership.sync(group, request, self._now_ms, self._settings)
         if decided.answer is not None:
             self._carry_out(decided.decision)
@@ -144,8 +166,13 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
+        if isinstance(group, ConsumerGroup):
+            try:
+                return self.consumer.classic_heartbeat(group, member_id, group_instance_id, generation)
+            except RefusedError as refused:
+                return refused.error
         group, error = membership.heartbeat(group, member_id, group_instance_id, generation, self._now_ms)
-        self._keep(group)
+        self.keep(group)
         return error
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> list[ErrorCode]:
@@ -153,9 +180,23 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is None:
             return [ErrorCode.unknown_member_id] * len(leaving)
+        if isinstance(group, ConsumerGroup):
+            return self.consumer.leave(group, leaving)
         decision, errors = membership.leave(group, leaving, self._now_ms, self._settings)
         self._carry_out(decision)
         return errors
+
+    def rebalance(self, group: Group) -> None:
+        """Have the members of a classic group join again."""
+        change = Rebalance(group, self._now_ms, self._settings)
+        change.begin()
+        self._carry_out(change.decision())
+
+    def send_away(self, group: Group, error: ErrorCode) -> None:
+        """Answer whoever of a group waits with an error: it is no classic group any more."""
+        names = group.members
+        answer_all(self._joining.take(group.group_id, {name: JoinAnswer(error, name) for name in names}))
+        answer_all(self._syncing.take(group.group_id, dict.fromkeys(names, SyncAnswer(error))))
 
     def _carry_out(self, decision: Decision) -> None:
         error = self._append_group(decision.group) if decision.stores_group else ErrorCode.none
@@ -165,19 +206,19 @@ class GroupShard:
             decision = decision if decision.if_refused is None else decision.if_refused(error)
         joined = self._joining.take(decision.group.group_id, decision.joined)
         synced = self._syncing.take(decision.group.group_id, decision.synced)
-        if error is ErrorCode.none and decision.stores_group and not self._is_replicated:
+        if error is ErrorCode.none and decision.stores_group and not self.is_replicated:
             self._start(self._answer_when_replicated(joined, synced))
         else:
             answer_all(joined)
             answer_all(synced)
-        self._keep(decision.group)
+        self.keep(decision.group)
 
     async def _answer_when_replicated(
         self,
         joined: list[tuple[asyncio.Future[JoinAnswer], JoinAnswer]],
         synced: list[tuple[asyncio.Future[SyncAnswer], SyncAnswer]],
     ) -> None:
-        error = await self._replicated()
+        error = await self.replicated()
         if error is not ErrorCode.none:
             joined = [(future, JoinAnswer(error, answer.member_id)) for future, answer in joined]
             synced = [(future, SyncAnswer(error)) for future, _ in synced]
@@ -191,7 +232,7 @@ class GroupShard:
 
     # time
 
-    def _keep(self, group: Group) -> None:
+    def keep(self, group: AnyGroup) -> None:
         """Store a group's new state and have it looked at again when something is due."""
         self.groups[group.group_id] = group
         due_ms = group.next_deadline_ms
@@ -212,26 +253,41 @@ class GroupShard:
         del self._timers[group_id]
         self._tick(group_id)
 
+    def tick_later(self, group_id: str, delay_ms: int) -> None:
+        """Look at a group again after a while, whatever is due before."""
+        _, armed = self._timers.pop(group_id, (0, None))
+        if armed is not None:
+            armed.cancel()
+        timer = self._cluster.clock.call_later(delay_ms, lambda: self._timer_fired(group_id))
+        self._timers[group_id] = (self._now_ms + delay_ms, timer)
+
     def _tick(self, group_id: str) -> None:
         group = self.groups.get(group_id)
-        if group is not None:
+        if isinstance(group, ConsumerGroup):
+            self.consumer.tick(group)
+        elif group is not None:
             self._carry_out(membership.tick(group, self._now_ms, self._settings))
 
     # offsets
 
     async def commit(
-        self, group_id: str, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]
+        self,
+        group_id: str,
+        committer: Committer,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        version: int = commits.MEMBER_EPOCH_VERSION,
     ) -> ErrorCode:
-        """Commit offsets outside of transactions. A group that is not known comes to be."""
+        """Commit offsets by OffsetCommit of `version`. A group that is not known comes to be."""
         group = self.groups.get(group_id)
-        error = commit_error(group, committer, transactional=False)
+        error = self._commit_error(group, committer, offsets, transactional=False, version=version)
         if error is not ErrorCode.none or not offsets:
             return error
-        if group is not None and is_kept_alive_by_commit(group, committer):
-            self._keep(membership.sign_of_life(group, committer.member_id, self._now_ms))
-        base_offset, error = self._append(_offset_records(group_id, offsets))
-        if error is ErrorCode.none and not self._is_replicated:
-            error = await self._replicated()
+        if isinstance(group, Group) and is_kept_alive_by_commit(group, committer):
+            self.keep(membership.sign_of_life(group, committer.member_id, self._now_ms))
+        base_offset, error = self.append(_offset_records(group_id, offsets))
+        if error is ErrorCode.none and not self.is_replicated:
+            error = await self.replicated()
         if error is ErrorCode.none:
             self._know(group_id)
             for delta, (name, value) in enumerate(offsets.items()):
@@ -246,10 +302,10 @@ class GroupShard:
         transaction: TransactionOfOffsets,
     ) -> ErrorCode:
         """Make offsets pending under the transaction's producer id. A group that is not known comes to be."""
-        error = commit_error(self.groups.get(group_id), committer, transactional=True)
+        error = self._commit_error(self.groups.get(group_id), committer, offsets, transactional=True, version=0)
         if error is not ErrorCode.none or not offsets:
             return error
-        base_offset, error = self._append(_offset_records(group_id, offsets), transaction)
+        base_offset, error = self.append(_offset_records(group_id, offsets), transaction)
         if error is not ErrorCode.none:
             return error
         # Pending from now on, replicated or not: nobody may be handed the older offset who asks for a stable one.
@@ -257,7 +313,29 @@ class GroupShard:
         for delta, (name, value) in enumerate(offsets.items()):
             key = OffsetKey(group_id, *name)
             self.offsets.commit_pending(transaction.producer_id, key, value, log_offset=base_offset + delta)
-        return ErrorCode.none if self._is_replicated else await self._replicated()
+        return ErrorCode.none if self.is_replicated else await self.replicated()
+
+    def _commit_error(
+        self,
+        group: AnyGroup | None,
+        committer: Committer,
+        offsets: Iterable[TopicPartition],
+        *,
+        transactional: bool,
+        version: int,
+    ) -> ErrorCode:
+        if not isinstance(group, ConsumerGroup):
+            return commit_error(group, committer, transactional=transactional)
+        topics = self._cluster.topics
+        names = [TopicIdPartition(topics[name.topic].topic_id, name.partition) for name in offsets]
+        return commits.commit_error(group, committer, names, transactional=transactional, version=version)
+
+    def fetch_error(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Whether a member's claim in OffsetFetch holds; classic groups tell their offsets to everybody."""
+        group = self.groups.get(group_id)
+        return (
+            commits.fetch_error(group, member_id, member_epoch) if isinstance(group, ConsumerGroup) else ErrorCode.none
+        )
 
     def _know(self, group_id: str) -> None:
         if group_id not in self.groups:
@@ -298,28 +376,30 @@ class GroupShard:
     def expire(self) -> None:
         """Forget offsets whose retention is over, and empty groups that have none left and no transaction open."""
         keys: list[OffsetKey] = []
-        emptied: list[Group] = []
+        emptied: list[AnyGroup] = []
         for group_id, group in self.groups.items():
             committed = self.offsets.all_committed(group_id)
             expired = [name for name, offset in committed.items() if self._is_expired(group, name, offset)]
             keys += [OffsetKey(group_id, *name) for name in expired]
             is_unused = len(expired) == len(committed) and not self.offsets.has_pending(group_id)
-            if is_unused and delete_group_error(group) is ErrorCode.none and not group.pending_members:
+            is_expected = isinstance(group, Group) and bool(group.pending_members)
+            if is_unused and delete_group_error(group) is ErrorCode.none and not is_expected:
                 emptied.append(group)
         self._remove(keys, emptied)
 
-    def _is_expired(self, group: Group, name: TopicPartition, offset: CommittedOffset) -> bool:
+    def _is_expired(self, group: AnyGroup, name: TopicPartition, offset: CommittedOffset) -> bool:
         if self.offsets.is_unstable(group.group_id, name):
             return False
         return is_expired(group, name.topic, offset, self._now_ms, self._retention_ms)
 
-    def _remove(self, keys: Sequence[OffsetKey], groups: Sequence[Group]) -> ErrorCode:
+    def _remove(self, keys: Sequence[OffsetKey], groups: Sequence[AnyGroup]) -> ErrorCode:
         """Write tombstones and forget what they stand for."""
         records: list[tuple[bytes, bytes | None]] = [(encode_key(key), None) for key in keys]
-        records += [(encode_group_key(group.group_id), None) for group in groups]
+        for group in groups:
+            records += records_between(group, None)
         if not records:
             return ErrorCode.none
-        base_offset, error = self._append(records)
+        base_offset, error = self.append(records)
         if error is ErrorCode.none:
             for delta, key in enumerate(keys):
                 self.offsets.commit(key, None, log_offset=base_offset + delta)
@@ -327,8 +407,9 @@ class GroupShard:
                 self._bury(group)
         return error
 
-    def _bury(self, group: Group) -> None:
-        group.to(GroupState.DEAD, self._now_ms)  # nothing is kept of it, but the table has the last word
+    def _bury(self, group: AnyGroup) -> None:
+        if isinstance(group, Group):
+            group.to(GroupState.DEAD, self._now_ms)  # nothing is kept of it, but the table has the last word
         del self.groups[group.group_id]
         _, timer = self._timers.pop(group.group_id, (0, None))
         if timer is not None:
@@ -337,9 +418,10 @@ class GroupShard:
     # the log
 
     def _append_group(self, group: Group) -> ErrorCode:
-        return self._append([(encode_group_key(group.group_id), encode_group_value(group))])[1]
+        return self.append(records_between(group, group))[1]
 
-    def _append(self, records: _Records, transaction: TransactionOfOffsets | None = None) -> tuple[int, ErrorCode]:
+    def append(self, records: _Records, transaction: TransactionOfOffsets | None = None) -> tuple[int, ErrorCode]:
+        """Append one batch: its first offset, or the error under its name for clients."""
         now_ms = self._now_ms
         batch = build_batch(
             records,
@@ -358,11 +440,12 @@ class GroupShard:
         return result.base_offset, APPEND_ERRORS.get(result.error, result.error)
 
     @property
-    def _is_replicated(self) -> bool:
+    def is_replicated(self) -> bool:
+        """Whether everything that was appended so far is."""
         log = self.partition.log
         return log.high_watermark >= log.log_end_offset
 
-    async def _replicated(self) -> ErrorCode:
+    async def replicated(self) -> ErrorCode:
         """Wait until everything that was appended so far is replicated; the error under its name for clients."""
         error = await wait_until_replicated(self.partition, self.partition.log.log_end_offset, self._leader_epoch)
         return APPEND_ERRORS.get(error, error)

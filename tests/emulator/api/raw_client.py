@@ -69,6 +69,8 @@ KEYS = {
     "describe_producers": 61,
     "describe_transactions": 65,
     "list_transactions": 66,
+    "consumer_group_heartbeat": 68,
+    "consumer_group_describe": 69,
     "list_config_resources": 74,
     "describe_topic_partitions": 75,
 }

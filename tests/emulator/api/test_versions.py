@@ -82,6 +82,11 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
             return {"group_id": "g", "generation_id": 1, "member_id": "m", **names, "assignments": (assignment,)}
         case "describe_groups":
             return {"groups": ("g",), "include_authorized_operations": True}
+        case "consumer_group_heartbeat":
+            names = {"subscribed_topic_names": ("t",), "subscribed_topic_regex": None, "topic_partitions": ()}
+            return {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout": milliseconds(1), **names}
+        case "consumer_group_describe":
+            return {"group_ids": ("g",), "include_authorized_operations": True}
         case "list_groups":
             return {"states_filter": (), "types_filter": ()}
         case "delete_groups":
@@ -223,7 +228,7 @@ NO_ACCESS_CONTROL = dict.fromkeys(("describe_acls", "create_acls", "delete_acls"
 NO_LOGIN_DUE = dict.fromkeys(("sasl_handshake", "sasl_authenticate"), 34)
 NO_SUCH_GROUP = {
     **dict.fromkeys(("heartbeat", "leave_group", "sync_group"), 25),
-    **dict.fromkeys(("delete_groups", "offset_delete"), 69),
+    **dict.fromkeys(("delete_groups", "offset_delete", "consumer_group_describe"), 69),
 }
 SINCE_VERSION = {("join_group", 4): 79, ("describe_groups", 6): 69}
 
@@ -291,6 +296,8 @@ def test_api_versions_says_what_is_registered(client: RawClient) -> None:
                 "write_txn_markers": 1,
                 "list_transactions": 1,
                 "describe_groups": 5,
+                "consumer_group_heartbeat": 0,
+                "consumer_group_describe": 0,
             },
         ),
     ],
@@ -306,13 +313,16 @@ def test_profiles_hide_versions(profile: Profile, unstable: bool, expected: dict
             assert client.is_closed()
 
 
+FEATURES = [("group.version", 0, 1), ("transaction.version", 0, 2)]
+
+
 @pytest.mark.parametrize(
     ("config", "version", "supported", "finalized"),
     [
-        (BrokerConfig(), 3, [], [("transaction.version", 2)]),
-        (BrokerConfig(), 4, [("transaction.version", 0, 2)], [("transaction.version", 2)]),
-        (BrokerConfig(transaction_version=1), 4, [("transaction.version", 0, 2)], [("transaction.version", 1)]),
-        (BrokerConfig(transaction_version=0), 4, [("transaction.version", 0, 2)], []),
+        (BrokerConfig(), 3, [], [("group.version", 1), ("transaction.version", 2)]),
+        (BrokerConfig(), 4, FEATURES, [("group.version", 1), ("transaction.version", 2)]),
+        (BrokerConfig(transaction_version=1), 4, FEATURES, [("group.version", 1), ("transaction.version", 1)]),
+        (BrokerConfig(transaction_version=0, group_version=0), 4, FEATURES, []),
         (BrokerConfig(profile=Profile.KAFKA_3_9), 4, [], []),
     ],
 )

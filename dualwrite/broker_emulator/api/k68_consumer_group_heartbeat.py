@@ -1,0 +1,179 @@
+"""ConsumerGroupHeartbeat (key 68), versions 0-1.
+
+The one request of a member of a consumer group (KIP-848): joins (epoch 0), lives, subscribes, gives partitions up,
+leaves (-1; a static member for a while -2).
+
+* v1: the member makes its id itself (v0: the broker does, if it has none), and may subscribe by a regular expression.
+* What cannot be, and the group "", is 42; an assignor that is not known 112.
+* Access: READ on the group (30), DESCRIBE on the topics that are named (29); an expression matches what may be described.
+* Not this node's group 16; being loaded 14; unknown group, or one that cannot be converted 69; stranger 25; another
+  epoch 110; a static instance that is in use 111, or is somebody else by now 82; `group.consumer.max.size` reached 81;
+  no regular expression 128.
+* At level 0 of the feature `group.version` everything is 35, and in the profile kafka-3.9, which has v0 to say so.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.features import GROUP_VERSION, finalized_level
+from dualwrite.broker_emulator.groups.consumer.group import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_FOR_A_WHILE_EPOCH,
+    Assignment,
+    RefusedError,
+)
+from dualwrite.broker_emulator.groups.consumer.heartbeat import HeartbeatAnswer, HeartbeatRequest
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+
+_OWN_ID_VERSION = 1
+
+
+async def handle(call: Call) -> Any:
+    if finalized_level(GROUP_VERSION, call.cluster.config) == 0:
+        return refuse(call, ErrorCode.unsupported_version)
+    request = call.request
+    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
+        return refuse(call, ErrorCode.group_authorization_failed)
+    names = request.subscribed_topic_names or ()
+    if not all(call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name) for name in names):
+        return refuse(call, ErrorCode.topic_authorization_failed)
+    try:
+        _check(call)
+        shard = group_shard(call, request.group_id)
+        if isinstance(shard, ErrorCode):
+            return refuse(call, shard)
+        answer = await shard.consumer.heartbeat(request.group_id, _request(call), lambda name: _is_visible(call, name))
+    except RefusedError as refused:
+        return _refusal(call, refused.error, refused.message)
+    return _response(call, answer)
+
+
+def _is_visible(call: Call, topic: str) -> bool:
+    return call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, topic, is_logged=False)
+
+
+def _check(call: Call) -> None:
+    """What can be said of the request alone, in Kafka's order. Raises RefusedError."""
+    request, epoch = call.request, call.request.member_epoch
+    needs_member_id = call.version >= _OWN_ID_VERSION or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH
+    if needs_member_id:
+        _refuse_empty(request.member_id, "MemberId")
+    _refuse_empty(request.group_id, "GroupId")
+    _refuse_empty(request.instance_id, "InstanceId")
+    _refuse_empty(request.rack_id, "RackId")
+    if epoch == JOIN_EPOCH:
+        _check_join(request)
+    elif epoch == LEAVE_FOR_A_WHILE_EPOCH:
+        if request.instance_id is None:
+            raise _invalid("InstanceId can't be null.")
+    elif epoch < LEAVE_FOR_A_WHILE_EPOCH:
+        raise _invalid("MemberEpoch is invalid.")
+    assignors = call.cluster.config.group_consumer_assignors
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise RefusedError(
+            ErrorCode.unsupported_assignor,
+            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}.",
+        )
+
+
+def _check_join(request: Any) -> None:
+    if milliseconds(request.rebalance_timeout) == -1:
+        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+    if request.topic_partitions is None or request.topic_partitions:
+        raise _invalid("TopicPartitions must be empty when (re-)joining.")
+    if request.subscribed_topic_names is None and getattr(request, "subscribed_topic_regex", None) is None:
+        raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+
+
+def _refuse_empty(value: str | None, name: str) -> None:
+    if value is not None and not value.strip():
+        raise _invalid(f"{name} can't be empty.")
+
+
+def _invalid(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.invalid_request, message)
+
+
+def _request(call: Call) -> HeartbeatRequest:
+    request = call.request
+    names = request.subscribed_topic_names
+    return HeartbeatRequest(
+        member_id=request.member_id or str(uuid.uuid4()),
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=milliseconds(request.rebalance_timeout),
+        subscribed_topics=None if names is None else frozenset(names),
+        subscribed_regex=getattr(request, "subscribed_topic_regex", None),
+        server_assignor=request.server_assignor,
+        owned=_owned(request.topic_partitions),
+        client_id=call.client_id or "",
+        client_host=f"/{call.client_host}",
+    )
+
+
+def _owned(topics: Any) -> Assignment | None:
+    if topics is None:
+        return None
+    return frozenset(TopicIdPartition(topic.topic_id, index) for topic in topics for index in topic.partitions)
+
+
+def _response(call: Call, answer: HeartbeatAnswer) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        error_message=None,
+        member_id=answer.member_id,
+        member_epoch=answer.member_epoch,
+        heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
+        assignment=None if answer.assignment is None else _assignment(call, answer.assignment),
+    )
+
+
+def _assignment(call: Call, assignment: Assignment) -> Any:
+    by_topic: dict[uuid.UUID, list[int]] = {}
+    for topic_id, index in sorted(assignment):
+        by_topic.setdefault(topic_id, []).append(index)
+    topics = tuple(
+        call.new.TopicPartitions(topic_id=topic_id, partitions=tuple(indexes)) for topic_id, indexes in by_topic.items()
+    )
+    return call.new.Assignment(topic_partitions=topics)
+
+
+def _refusal(call: Call, error: ErrorCode, message: str | None) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        error_message=message,
+        member_id=None,
+        member_epoch=0,
+        heartbeat_interval=timedelta(0),
+        assignment=None,
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _refusal(call, error, None)
+
+
+register(
+    Api(
+        key=68,
+        schema_name="consumer_group_heartbeat",
+        min_version=0,
+        max_version=1,
+        handle=handle,
+        refuse=refuse,
+        newest={Profile.KAFKA_3_9: 0},
+    )
+)

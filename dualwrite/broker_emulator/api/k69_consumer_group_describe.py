@@ -1,0 +1,139 @@
+"""ConsumerGroupDescribe (key 69), versions 0-1.
+
+Consumer groups (KIP-848) with their epochs, and what their members have and are to have.
+
+* v1 says which members speak the classic protocol (0) and which the new one (1).
+* Unknown group, or a classic one 69, with a message; not this node's group 16; being loaded 14.
+* Access: DESCRIBE on the group (30) and on every topic that its members have or are to have (29).
+* Topics that are gone are left out. At level 0 of the feature `group.version` everything is 35, and in the profile
+  kafka-3.9, which has v0 to say so.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.features import GROUP_VERSION, finalized_level
+from dualwrite.broker_emulator.groups.consumer.group import Assignment, ConsumerGroup, ConsumerMember, RefusedError
+from dualwrite.broker_emulator.groups.consumer.service import consumer_group
+from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
+
+_HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
+
+
+async def handle(call: Call) -> Any:
+    return _response(call, [_describe(call, group_id) for group_id in call.request.group_ids])
+
+
+def _response(call: Call, groups: list[Any]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
+
+
+def _describe(call: Call, group_id: str) -> Any:
+    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
+        return _error(call, group_id, ErrorCode.group_authorization_failed)
+    if finalized_level(GROUP_VERSION, call.cluster.config) == 0:
+        return _error(call, group_id, ErrorCode.unsupported_version)
+    shard = group_shard(call, group_id)
+    if isinstance(shard, ErrorCode):
+        return _error(call, group_id, shard)
+    try:
+        group = consumer_group(shard.groups.get(group_id), group_id)
+    except RefusedError as refused:
+        return _error(call, group_id, refused.error, refused.message)
+    if not _are_visible(call, group):
+        return _error(call, group_id, ErrorCode.topic_authorization_failed, _HIDDEN_TOPICS)
+    return call.new.DescribedGroup(
+        error_code=ErrorCode.none,
+        error_message=None,
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.assignor(call.cluster.config.group_consumer_assignors[0]),
+        members=tuple(_member(call, group, member) for member in group.members.values()),
+        authorized_operations=_operations(call, group_id),
+    )
+
+
+def _operations(call: Call, group_id: str) -> int:
+    is_asked = call.request.include_authorized_operations
+    return call.authorized_operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED_FOR
+
+
+def _are_visible(call: Call, group: ConsumerGroup) -> bool:
+    topic_ids = {name.topic_id for member in group.members.values() for name in member.assigned}
+    topic_ids |= {name.topic_id for target in group.targets.values() for name in target}
+    topics = (call.cluster.topic_by_id(topic_id) for topic_id in topic_ids)
+    return all(
+        call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
+        for topic in topics
+        if topic is not None
+    )
+
+
+def _member(call: Call, group: ConsumerGroup, member: ConsumerMember) -> Any:
+    return call.new.Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=tuple(sorted(member.subscribed_topics)),
+        subscribed_topic_regex=member.subscribed_regex or None,
+        assignment=_assignment(call, frozenset(member.assigned)),
+        target_assignment=_assignment(call, group.target(member.member_id)),
+        member_type=0 if member.is_classic else 1,
+    )
+
+
+def _assignment(call: Call, assignment: Assignment) -> Any:
+    by_topic: dict[uuid.UUID, list[int]] = {}
+    for topic_id, index in sorted(assignment):
+        by_topic.setdefault(topic_id, []).append(index)
+    topics = ((call.cluster.topic_by_id(topic_id), indexes) for topic_id, indexes in by_topic.items())
+    return call.new.Assignment(
+        topic_partitions=tuple(
+            call.new.TopicPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=tuple(indexes))
+            for topic, indexes in topics
+            if topic is not None
+        )
+    )
+
+
+def _error(call: Call, group_id: str, error: ErrorCode, message: str | None = None) -> Any:
+    return call.new.DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=(),
+        authorized_operations=NOT_ASKED_FOR,
+    )
+
+
+def refuse(call: Call, error: ErrorCode) -> Any:
+    return _response(call, [_error(call, group_id, error) for group_id in call.request.group_ids])
+
+
+register(
+    Api(
+        key=69,
+        schema_name="consumer_group_describe",
+        min_version=0,
+        max_version=1,
+        handle=handle,
+        refuse=refuse,
+        newest={Profile.KAFKA_3_9: 0},
+    )
+)
