@@ -1,0 +1,164 @@
+"""Users with rules of their own, on brokers with access control: a real Apache Kafka and the emulator, set up alike.
+
+Whoever comes over PLAINTEXT is a super user. At the listener SASL every case logs in as a user of its own, so that all
+rules of all cases can be granted at once and no case sees another's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.admin import CreateAclsRequest, DescribeAclsRequest
+from kafka.protocol.consumer import OffsetCommitRequest
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
+from dualwrite.broker_emulator.security.listener import Listener
+from dualwrite.broker_emulator.security.sasl.settings import Sasl
+from dualwrite.testing.apache_kafka import ApacheKafka
+from tests.interop.raw_wire.access_requests import ANY_ACL, COMMITTED, REQUESTS, Scene, codes, message
+from tests.interop.wire import GROUP, NOBODY, TRANSACTION, Wire, wait_for, wait_until
+
+PASSWORD = "password"
+ANONYMOUS = "User:ANONYMOUS"
+
+_RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "id": 5, "user": 7}
+_OPERATIONS = {
+    "ALL": 2,
+    "READ": 3,
+    "WRITE": 4,
+    "CREATE": 5,
+    "DELETE": 6,
+    "ALTER": 7,
+    "DESCRIBE": 8,
+    "CLUSTER_ACTION": 9,
+    "DESCRIBE_CONFIGS": 10,
+    "ALTER_CONFIGS": 11,
+    "IDEMPOTENT_WRITE": 12,
+    "TWO_PHASE_COMMIT": 15,
+}
+_LITERAL, _PREFIXED = 3, 4
+_RULE = re.compile(r"(?P<deny>not )?(?P<operation>[A-Z_]+) (?P<resource>[a-z]+) ?(?P<name>\S*)(?: from (?P<host>\S+))?")
+
+
+def creation(rule: str, who: str) -> dict[str, Any]:
+    """A rule as CreateAcls takes it, from a line such as `READ topic known`.
+
+    `not` refuses; a name that ends with `...` is a prefix; `?` is the user's name; `from` names a host.
+    """
+    read = _RULE.fullmatch(rule)
+    assert read is not None, rule
+    name = read["name"].replace("?", who) or "kafka-cluster"
+    return {
+        "resource_type": _RESOURCES[read["resource"]],
+        "resource_name": name.removesuffix("..."),
+        "resource_pattern_type": _PREFIXED if name.endswith("...") else _LITERAL,
+        "principal": f"User:{who}",
+        "host": read["host"] or "*",
+        "operation": _OPERATIONS[read["operation"]],
+        "permission_type": 2 if read["deny"] else 3,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A request of a user with these rules, and what is answered."""
+
+    request: str
+    rules: Sequence[str]
+    answer: dict[str, int]
+
+    def __str__(self) -> str:
+        return f"{self.request}: {', '.join(self.rules) or 'no rule'}"
+
+
+class SecuredBroker:
+    """A running broker with access control, whose users are the cases' numbers."""
+
+    def __init__(self, name: str, admin_address: str, user_address: str) -> None:
+        self.name = name
+        self.admin = Wire(admin_address)
+        self._user_address = user_address
+        self.known_id: Any = None
+
+    def prepare(self, cases: Iterable[tuple[str, Case]]) -> None:
+        """Make what the requests are about, and grant every user his rules."""
+        self.admin.wait_for_coordinator("any", TRANSACTION)
+        for topic in ("known", "other"):
+            self.admin.create_topic(topic)
+            assert self.admin.produce(None, NOBODY, topic, -1, transactional=False).error == 0
+        for group in ("offsets", "others"):
+            self.admin.wait_for_coordinator(group, GROUP)
+            topics = [{"name": name, "partitions": [COMMITTED]} for name in ("known", "other")]
+            position = {"generation_id_or_member_epoch": -1, "member_id": ""}
+            self.admin.call(message(OffsetCommitRequest, 8, group_id=group, topics=topics, **position))
+        described = message(MetadataRequest, 12, topics=[{"name": "known"}], allow_auto_topic_creation=False)
+        self.known_id = self.admin.call(described).topics[0].topic_id
+        self.grant([creation(rule, who) for who, case in cases for rule in case.rules])
+
+    def grant(self, creations: list[dict[str, Any]]) -> None:
+        """Add rules and wait until the broker knows them."""
+        answer = self.admin.call(message(CreateAclsRequest, 3, creations=creations))
+        assert {result.error_code for result in answer.results} <= {0}, answer
+        wait_until(lambda: self.count_acls() >= len({tuple(each.values()) for each in creations}))
+
+    def count_acls(self) -> int:
+        """How many rules the broker decides by."""
+        answer = self.admin.call(message(DescribeAclsRequest, 3, **{**ANY_ACL, "principal_filter": None}))
+        return sum(len(resource.acls) for resource in answer.resources)
+
+    def login(self, user: str) -> Wire:
+        """A connection of a user."""
+        wire = Wire(self._user_address)
+        assert wire.call(message(SaslHandshakeRequest, 1, mechanism="PLAIN")).error_code == 0
+        token = f"\0{user}\0{PASSWORD}".encode()
+        assert wire.call(message(SaslAuthenticateRequest, 2, auth_bytes=token)).error_code == 0
+        return wire
+
+    def answer(self, who: str, case: Case) -> dict[str, int]:
+        """What the user is answered; where a topic is being created, in the end."""
+        scene = Scene(self.admin, who, self.known_id)
+        request = REQUESTS[case.request](scene)
+        with self.login(who) as wire:
+            creates = case.request == "metadata_that_creates"
+            return wait_for(
+                lambda: codes(wire.call(request), scene),
+                lambda answered: not creates or {3, 5}.isdisjoint(answered.values()),
+            )
+
+
+def real_kafka(users: Iterable[str], version: str) -> ApacheKafka:
+    """Not started yet."""
+    names = " ".join(f'user_{name}="{PASSWORD}"' for name in users)
+    return ApacheKafka(
+        version=version,
+        two_phase_commit=True,
+        listeners={"PLAINTEXT": "PLAINTEXT", "SASL": "SASL_PLAINTEXT"},
+        properties={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": ANONYMOUS,
+            "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl.plain.sasl.jaas.config": (
+                f"org.apache.kafka.common.security.plain.PlainLoginModule required {names};"
+            ),
+        },
+    )
+
+
+def emulated_kafka(users: Iterable[str], profile: Profile) -> Emulator:
+    """Not started yet."""
+    passwords = dict.fromkeys(users, PASSWORD)
+    return Emulator(
+        config=BrokerConfig(
+            profile=profile,
+            unstable_api_versions_enable=True,
+            transaction_state_log_num_partitions=5,
+            offsets_topic_num_partitions=5,
+        ),
+        listeners=[Listener(), Listener("SASL", sasl=Sasl(mechanisms=["PLAIN"], plain_users=passwords))],
+        super_users=[ANONYMOUS],
+    )
