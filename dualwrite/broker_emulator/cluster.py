@@ -158,6 +158,11 @@ class Cluster:
         """The living node with the lowest id; -1 when none lives."""
         return min((node.node_id for node in self.living_nodes), default=-1)
 
+    @property
+    def default_replication_factor(self) -> int:
+        """How many copies a topic has that is created without a number; there may be fewer nodes."""
+        return self.config.default_replication_factor or len(self.nodes)
+
     def create_internal_topics(self) -> None:
         """Create what Kafka creates when it is first needed; here at start, so that nobody has to be told to wait.
 
@@ -180,7 +185,7 @@ class Cluster:
                 )
             if known is None:
                 configs = {"cleanup.policy": str(CleanupPolicy.COMPACT), "segment.bytes": str(segment_bytes)}
-                self.create_topic(name, partitions, configs=configs)
+                self.create_topic(name, partitions, configs=configs, replication_factor=len(self.nodes))
 
     def restore_topics(self) -> None:
         """Create what the storage has kept, each partition under a new leader epoch. Raises StorageError."""
@@ -222,7 +227,7 @@ class Cluster:
         replication_factor: int | None = None,
         assignments: Sequence[Sequence[int]] | None = None,
     ) -> Topic:
-        """Create a topic; leaders go round the living nodes, copies are on all nodes unless a number is given.
+        """Create a topic; leaders go round the living nodes, copies are as many as usual unless a number is given.
 
         `assignments` names the nodes of each partition instead, the preferred leader first. Raises ValueError when
         the name is taken or not legal, a config has a value it does not take, or there are not that many nodes;
@@ -231,7 +236,7 @@ class Cluster:
         if name in self.topics or not is_legal_topic_name(name) or partitions < 1:
             raise ValueError(f"cannot create topic {name!r} with {partitions} partitions")
         if assignments is None:
-            assignments = self._assign(partitions, replication_factor or len(self.nodes))
+            assignments = self._assign(partitions, replication_factor or self.default_replication_factor)
         topic = Topic(name, uuid.uuid4(), configs=dict(configs or {}))
         self._log_config(topic)  # before anything is kept: it raises where a config is wrong
         leader_epochs = [0] * len(assignments)

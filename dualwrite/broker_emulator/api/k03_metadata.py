@@ -104,6 +104,8 @@ def _may_create(call: Call, name: str) -> bool:
 def _create(call: Call, name: str) -> Topic | None:
     if not _would_create(call) or not is_legal_topic_name(name):
         return None
+    if call.cluster.default_replication_factor > len(call.cluster.nodes):
+        return None
     return call.cluster.create_topic(name, call.cluster.config.num_partitions)
 
 

@@ -7,8 +7,8 @@
   names one that is not there 39.
 * Access: CREATE on the topics, or on the cluster (29). Who may not DESCRIBE_CONFIGS of a topic is not told how it was
   created (KIP-525).
-* Replicas say which nodes can lead: the default is all of them. A config that says how logs are
-  kept (`LogConfig`) is obeyed, and a value that it does not take is 40; others are kept to be shown.
+* Replicas say which nodes can lead: the default is all of them (`default.replication.factor`).
+* A config that no topic has, or a value that it does not take, is 40. v5+ answers with every config of the topic.
 * What the disk does not take is 56.
 * More than 10,000 partitions in one request 44 for all of it, as from Kafka's controller.
 * v6 refuses what a quota of mutations is used up for with 89; before, it is created and throttled (KIP-599).
@@ -22,13 +22,18 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.configs import layers_of
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
-from dualwrite.broker_emulator.log.log_config import LogConfig
+from dualwrite.broker_emulator.configs.alteration import AlterationError, check_topic_configs
+from dualwrite.broker_emulator.configs.description import topic_entries
+from dualwrite.broker_emulator.configs.registry import topic_settings
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import QUOTA_EXCEEDED, Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+
+_CONFIGS_VERSION = 5
 
 
 async def handle(call: Call) -> Any:
@@ -75,12 +80,14 @@ def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
         return ErrorCode.invalid_request, "an assignment goes with -1 partitions and -1 replicas"
     if partitions == 0 or partitions < -1:
         return ErrorCode.invalid_partitions, f"{partitions} partitions"
+    if replicas == -1 and not requested.assignments:
+        replicas = call.cluster.default_replication_factor
     if replicas == 0 or replicas < -1 or replicas > len(call.cluster.nodes):
         return ErrorCode.invalid_replication_factor, f"{replicas} replicas on {len(call.cluster.nodes)} nodes"
     try:
-        LogConfig().with_overrides(_configs(requested))
-    except ValueError as problem:
-        return ErrorCode.invalid_config, str(problem)
+        check_topic_configs(_configs(requested), topic_settings(call.cluster.config.profile))
+    except AlterationError as refused:
+        return refused.error, refused.message
     return _check_assignments(call, requested)
 
 
@@ -115,7 +122,7 @@ def _replication_factor(call: Call, requested: Any) -> int:
     if requested.assignments:
         return len(requested.assignments[0].broker_ids)
     if requested.replication_factor == -1:
-        return len(call.cluster.nodes)
+        return call.cluster.default_replication_factor
     replicas: int = requested.replication_factor
     return replicas
 
@@ -150,7 +157,25 @@ def _row(
         topic_config_error_code=0 if is_shown else int(ErrorCode.topic_authorization_failed),
         num_partitions=partitions if is_shown else -1,
         replication_factor=replicas if is_shown else -1,
-        configs=() if is_shown and error is ErrorCode.none else None,
+        configs=_config_rows(call, requested) if is_shown and error is ErrorCode.none else () if is_shown else None,
+    )
+
+
+def _config_rows(call: Call, requested: Any) -> tuple[Any, ...]:
+    """Every config of the new topic, in the order of their names; the versions before have no room for them."""
+    if call.version < _CONFIGS_VERSION:
+        return ()
+    settings = topic_settings(call.cluster.config.profile)
+    entries = topic_entries(settings, _configs(requested), layers_of(call, call.node))
+    return tuple(
+        call.new.CreatableTopicConfigs(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.is_read_only,
+            config_source=entry.source,
+            is_sensitive=entry.is_sensitive,
+        )
+        for entry in sorted(entries)
     )
 
 

@@ -4,7 +4,7 @@
 * Access: DELETE on the topics, or on the cluster (29). Who may not DESCRIBE a topic either is not told the name of an
   id, nor whether there is a topic of that name.
 * v5 refuses what a quota of mutations is used up for with 89; before, it is deleted and throttled (KIP-599).
-* Unknown name 3. Internal topics are not deleted: 42 INVALID_REQUEST (Kafka allows it and breaks).
+* `delete.topic.enable=false` 73 (42 below v3). Unknown name 3. Internal topics are not deleted: 42 INVALID_REQUEST (Kafka allows it and breaks).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 async def handle(call: Call) -> Any:
+    if not call.cluster.config.delete_topic_enable:
+        return refuse(call, ErrorCode.topic_deletion_disabled if call.version >= 3 else ErrorCode.invalid_request)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=5)
     rows = [_delete(call, name, topic_id, mutations) for name, topic_id in _requested(call)]
     return _response(call, rows, mutations.throttle_time)
