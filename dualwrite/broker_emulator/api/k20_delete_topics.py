@@ -4,7 +4,8 @@
 * Access: DELETE on the topics, or on the cluster (29). Who may not DESCRIBE a topic either is not told the name of an
   id, nor whether there is a topic of that name.
 * v5 refuses what a quota of mutations is used up for with 89; before, it is deleted and throttled (KIP-599).
-* `delete.topic.enable=false` 73 (42 below v3). Unknown name 3. Internal topics are not deleted: 42 INVALID_REQUEST (Kafka allows it and breaks).
+* `delete.topic.enable=false` 73 (42 below v3). Unknown name 3. Internal topics are not deleted: 42 INVALID_REQUEST
+  (Kafka allows it and breaks).
 """
 
 from __future__ import annotations
