@@ -23,13 +23,17 @@ from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDe
 from dualwrite.broker_emulator.log.record_batch import Record
 from dualwrite.broker_emulator.log.visible_records import visible_records
 from dualwrite.broker_emulator.log_maintenance import LogMaintenance
+from dualwrite.broker_emulator.metrics.collect import collect
+from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.operations import Operations
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
+from dualwrite.broker_emulator.quotas.entity import CLIENT_ID, IP, USER, entity
 from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import with_access_control
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Listener
 from dualwrite.broker_emulator.storage import MemoryOnly, Storage
+from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
 
 if TYPE_CHECKING:
@@ -358,6 +362,25 @@ class Emulator:
         """
         self._call(lambda: self._operations.move_leader(self._operations.partition(topic, partition), node_id))
 
+    def create_partitions(self, topic: str, count: int) -> None:
+        """Let a topic have `count` partitions, as CreatePartitions does; clients notice with their next Metadata.
+
+        Raises KeyError when there is no such topic, ValueError when that is not more than it has.
+        """
+        self._call(lambda: self._operations.create_partitions(topic, count))
+
+    def reassign(self, topic: str, partition: int, replicas: Sequence[int] | None) -> None:
+        """Move the copies of a partition to these nodes, the preferred leader first, or (None) give that up.
+
+        It is over at once, unless a new node does not run or the replication of the partition is held: then when that
+        is over. Raises KeyError when there is no such partition, ValueError when it cannot be moved there.
+        """
+        self._call(lambda: self._operations.reassign(self._operations.partition(topic, partition), replicas))
+
+    def elect_preferred_leaders(self) -> list[TopicPartition]:
+        """Let the first replica of every partition lead again, where it lives, as ElectLeaders does; who moved."""
+        return self._call(self._operations.elect_preferred_leaders)
+
     def move_coordinator(self, node_id: int, *, transactional_id: str | None = None, group: str | None = None) -> None:
         """Let another node coordinate a transactional id or a group, and all others of the same internal partition."""
         operations = self._operations
@@ -417,6 +440,26 @@ class Emulator:
         return self._call(lambda: self._operations.authorizer.remove(wanted))
 
     # partitions
+
+    def set_quota(
+        self,
+        quotas: Mapping[str, float | None],
+        *,
+        user: str | None = "",
+        client_id: str | None = "",
+        ip: str | None = "",
+    ) -> None:
+        """Set quotas by Kafka's names (None: take it away) of a user, a client id, both together, or an address.
+
+        A name of None is the default of its kind, for whoever has none of his own. Raises ValueError where such an
+        entity cannot have such a quota.
+        """
+        named = ((USER, user), (CLIENT_ID, client_id), (IP, ip))
+        self._call(lambda: self._operations.set_quota(entity(part for part in named if part[1] != ""), quotas))
+
+    def metrics(self) -> MetricsSnapshot:
+        """What the brokers count and measure, as it is now (`metrics.prometheus` writes it as text)."""
+        return self._call(lambda: collect(self._cluster))
 
     def log(self, topic: str, partition: int = 0) -> LogSnapshot:
         """A partition as it is now. Raises KeyError when there is none."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, Cluster, Partition
 from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.node import Node
+from dualwrite.broker_emulator.quotas.entity import Entity
+from dualwrite.broker_emulator.quotas.rules import why_not
+from dualwrite.broker_emulator.reassignment import assignment_of, cancel, reassign
 from dualwrite.broker_emulator.security.acl import Acl, Authorizer
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.server import Connection
+from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
 
 
@@ -47,11 +51,52 @@ class Operations:
 
     def move_leader(self, partition: Partition, node_id: int) -> None:
         """Let another node lead. Raises ValueError where it does not run or has no copy."""
-        if node_id not in partition.replicas:
+        if node_id not in partition.complete_replicas:
             raise ValueError(f"node {node_id} has no copy of {partition.name}")
         self.living_node(node_id)
         if partition.leader_id != node_id:
             self._cluster.make_leader(partition, node_id)
+
+    def elect_preferred_leaders(self) -> list[TopicPartition]:
+        """Let the first replica of every partition lead again, where it lives; gives those that moved."""
+        living = {node.node_id for node in self._cluster.living_nodes}
+        moved = []
+        for partition in self._cluster.partitions():
+            preferred = partition.replicas[0]
+            if preferred in living and preferred not in (*partition.adding, partition.leader_id):
+                self._cluster.make_leader(partition, preferred)
+                moved.append(partition.name)
+        return moved
+
+    def create_partitions(self, topic: str, count: int) -> None:
+        """Let a topic have `count` partitions. Raises KeyError without the topic, ValueError where that is not more."""
+        known = self._cluster.topics[topic]
+        additional = count - len(known.partitions)
+        if known.is_internal or additional <= 0:
+            raise ValueError(f"{topic} has {len(known.partitions)} partitions and cannot have {count}")
+        self._cluster.create_partitions(known, self._cluster.assign_more(known, additional))
+
+    def reassign(self, partition: Partition, replicas: Sequence[int] | None) -> None:
+        """Move the copies to `replicas`, or give that up (None). Raises ValueError where it cannot be."""
+        if replicas is None:
+            if not assignment_of(partition).is_changing:
+                raise ValueError(f"no reassignment of {partition.name} is under way")
+            cancel(self._cluster, partition)
+            return
+        if not replicas or len(set(replicas)) < len(replicas):
+            raise ValueError(f"the copies of {partition.name} are on nodes, each named once, not on {list(replicas)}")
+        for node_id in replicas:
+            self.node(node_id)
+        reassign(self._cluster, partition, replicas)
+
+    # quotas
+
+    def set_quota(self, named: Entity, changes: Mapping[str, float | None]) -> None:
+        """Set quotas of an entity, or take them away (None). Raises ValueError where it cannot have them."""
+        problem = why_not(named, changes)
+        if problem is not None:
+            raise ValueError(problem)
+        self._cluster.quotas.alter(named, changes)
 
     def coordinator_partition(self, transactional_id: str | None, group: str | None) -> Partition:
         """Where a transactional id or a group belongs to. Raises ValueError unless one of them is named."""

@@ -27,8 +27,8 @@ class Quota(StrEnum):
     """Connections made in a second."""
 
 
-_LONG = (2**63 - 1, "LONG")
-_INT = (2**31 - 1, "INT")
+_LONG = (2**63 - 1, "a LONG")
+_INT = (2**31 - 1, "an INT")
 _USER_AND_CLIENT: Mapping[str, tuple[int, str] | None] = {
     Quota.PRODUCER_BYTE_RATE: _LONG,
     Quota.CONSUMER_BYTE_RATE: _LONG,
@@ -36,7 +36,7 @@ _USER_AND_CLIENT: Mapping[str, tuple[int, str] | None] = {
     Quota.CONTROLLER_MUTATION_RATE: None,
 }
 _IP: Mapping[str, tuple[int, str] | None] = {Quota.CONNECTION_CREATION_RATE: _INT}
-"""The largest whole number that a quota takes, and what Kafka calls its type; None where it takes fractions."""
+"""The largest whole number that a quota takes, and its type as Kafka's messages have it; None where it takes fractions."""
 
 _WHOLE = 1e-6
 
@@ -73,7 +73,7 @@ def _why_not_values(known: Mapping[str, tuple[int, str] | None], changes: Mappin
             return f"Quota {key} must be greater than 0"
         whole = known[key]
         if whole is not None and value > whole[0]:
-            return f"Proposed value for {key} is too large for a {whole[1]}."
+            return f"Proposed value for {key} is too large for {whole[1]}."
         if whole is not None and math.fmod(value, 1.0) > _WHOLE:
             return f"{key} cannot be a fractional value."
     return None
