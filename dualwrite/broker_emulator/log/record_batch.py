@@ -246,6 +246,12 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_hori
     return _frame(checked, header.base_offset, header.leader_epoch)
 
 
+def with_records(header: BatchHeader, body: bytes) -> bytes:
+    """A batch with this header, but uncompressed: `body` is what its records are then."""
+    checked = _AFTER_CRC.pack(header.attributes & ~_COMPRESSION_MASK, *header[6:]) + body
+    return _frame(checked, header.base_offset, header.leader_epoch)
+
+
 def build_end_txn_marker(
     *,
     producer_id: int,
