@@ -1,15 +1,23 @@
-"""What the group coordinators know: groups and their members."""
+"""What the group coordinators know: groups, their members, and what they have committed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
+from http import HTTPStatus
+from typing import Annotated, Literal
 
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
+from dualwrite.broker_emulator.control.errors import did_you_mean, not_found
 from dualwrite.broker_emulator.control.limits import Limit, first
+from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
+from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, ConsumerMember
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE, MalformedError, read_assignment
 from dualwrite.broker_emulator.groups.group import Group, Member
+from dualwrite.broker_emulator.groups.shard import GroupShard
+from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +36,12 @@ class MemberView:
     group_instance_id: Annotated[str | None, "Of a static member (KIP-345)."]
     client_id: str
     client_host: str
-    session_timeout_ms: int
+    session_timeout_ms: Annotated[int | None, "Null where the group's own counts (KIP-848)."]
     rebalance_timeout_ms: int
+    epoch: Annotated[int | None, "How far it has come (KIP-848)."]
+    state: Annotated[str | None, "What it waits for (KIP-848)."]
     assignment: Annotated[tuple[AssignedPartition, ...] | None, "Null where it is not that of a consumer."]
+    revoking: Annotated[tuple[AssignedPartition, ...], "What it has to give up (KIP-848)."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +49,15 @@ class GroupView:
     """One group."""
 
     group: str
+    type: Annotated[Literal["classic", "consumer"], "The protocol: consumer is that of KIP-848."]
     state: Annotated[str, "By Kafka's name, such as Stable."]
     protocol_type: str | None
-    protocol: str | None
-    generation: int
-    leader: Annotated[str | None, "The member that assigns."]
+    protocol: Annotated[str | None, "How members and partitions are brought together."]
+    epoch: Annotated[int, "The generation of a classic group, else the group epoch."]
+    assignment_epoch: Annotated[int | None, "The group epoch that the target assignment was made for (KIP-848)."]
+    leader: Annotated[str | None, "The member that assigns, in a classic group."]
     members: tuple[MemberView, ...]
-    coordinator: Annotated[int, "The node."]
+    coordinator: Annotated[int | None, "The node."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +72,34 @@ class GroupList:
 class GroupQuery:
     """Which groups."""
 
-    group: Annotated[str | None, "This one only."] = None
+    group: Annotated[str | None, "This one only; 404 where it is not known."] = None
     limit: Limit = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPath:
+    """A group by its id."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetView:
+    """What a group has committed for a partition."""
+
+    topic: str
+    partition: int
+    offset: Annotated[int | None, "Null where there is a pending one only."]
+    leader_epoch: int | None
+    metadata: str | None
+    is_pending: Annotated[bool, "Whether an open transaction has committed another one (KIP-447)."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetList:
+    """A group's offsets, by partition."""
+
+    offsets: tuple[OffsetView, ...]
 
 
 def views(controlled: Controlled, query: GroupQuery) -> GroupList:
@@ -70,21 +109,30 @@ def views(controlled: Controlled, query: GroupQuery) -> GroupList:
     return GroupList(groups=tuple(_view(controlled, group) for group in shown), total=total)
 
 
-def _view(controlled: Controlled, group: Group) -> GroupView:
-    coordinator = controlled.cluster.group_coordinator(group.group_id)
+def _view(controlled: Controlled, group: AnyGroup) -> GroupView:
+    node = controlled.cluster.group_coordinator(group.group_id)
+    coordinator = None if node is None else node.node_id
+    if isinstance(group, ConsumerGroup):
+        return _consumer_view(controlled, group, coordinator)
+    return _classic_view(group, coordinator)
+
+
+def _classic_view(group: Group, coordinator: int | None) -> GroupView:
     return GroupView(
         group=group.group_id,
+        type="classic",
         state=group.state.value,
         protocol_type=group.protocol_type,
         protocol=group.protocol_name,
-        generation=group.generation,
+        epoch=group.generation,
+        assignment_epoch=None,
         leader=group.leader,
-        members=tuple(_member_view(group, member) for member in group.members.values()),
-        coordinator=-1 if coordinator is None else coordinator.node_id,
+        members=tuple(_classic_member(group, member) for member in group.members.values()),
+        coordinator=coordinator,
     )
 
 
-def _member_view(group: Group, member: Member) -> MemberView:
+def _classic_member(group: Group, member: Member) -> MemberView:
     return MemberView(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
@@ -92,7 +140,10 @@ def _member_view(group: Group, member: Member) -> MemberView:
         client_host=member.client_host,
         session_timeout_ms=member.session_timeout_ms,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
+        epoch=None,
+        state=None,
         assignment=_assigned(member.assignment) if group.protocol_type == CONSUMER_PROTOCOL_TYPE else None,
+        revoking=(),
     )
 
 
@@ -106,8 +157,77 @@ def _assigned(assignment: bytes) -> tuple[AssignedPartition, ...] | None:
     return tuple(AssignedPartition(topic=topic, partition=partition) for topic, partition in sorted(partitions))
 
 
+def _consumer_view(controlled: Controlled, group: ConsumerGroup, coordinator: int | None) -> GroupView:
+    assignors = sorted({member.server_assignor for member in group.members.values() if member.server_assignor})
+    return GroupView(
+        group=group.group_id,
+        type="consumer",
+        state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol=", ".join(assignors) or None,
+        epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        leader=None,
+        members=tuple(_consumer_member(controlled, member) for member in group.members.values()),
+        coordinator=coordinator,
+    )
+
+
+def _consumer_member(controlled: Controlled, member: ConsumerMember) -> MemberView:
+    return MemberView(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=None if member.classic is None else member.classic.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        epoch=member.member_epoch,
+        state=member.state.name.lower(),
+        assignment=_named(controlled, member.assigned),
+        revoking=_named(controlled, member.revoking),
+    )
+
+
+def _named(controlled: Controlled, partitions: Iterable[TopicIdPartition]) -> tuple[AssignedPartition, ...]:
+    topics = ((controlled.cluster.topic_by_id(topic_id), partition) for topic_id, partition in partitions)
+    named = sorted((topic.name, partition) for topic, partition in topics if topic is not None)
+    return tuple(AssignedPartition(topic=topic, partition=partition) for topic, partition in named)
+
+
 async def list_all(controlled: Controlled, query: GroupQuery) -> GroupList:
-    return views(controlled, query)
+    found = views(controlled, query)
+    if query.group is not None and not found.total:
+        raise _unknown(controlled, query.group)
+    return found
 
 
-ENDPOINTS = (Endpoint("GET", "/v1/groups", list_all, "Consumer groups with their members"),)
+def _unknown(controlled: Controlled, group: str) -> Exception:
+    known = [each.group_id for each in controlled.operations.groups()][:100]
+    return not_found(f"no coordinator that is alive knows the group {group!r}{did_you_mean(group, known)}", known)
+
+
+async def offsets(controlled: Controlled, path: GroupPath) -> OffsetList:
+    node = controlled.cluster.group_coordinator(path.group)
+    shard = None if node is None else node.groups.shard(path.group)
+    if not isinstance(shard, GroupShard) or path.group not in shard.groups:
+        raise _unknown(controlled, path.group)
+    names = sorted(set(shard.offsets.partitions(path.group)))
+    return OffsetList(offsets=tuple(_offset(shard, path.group, name) for name in names))
+
+
+def _offset(shard: GroupShard, group: str, name: TopicPartition) -> OffsetView:
+    committed = shard.offsets.committed(group, name)
+    return OffsetView(
+        topic=name.topic,
+        partition=name.partition,
+        offset=None if committed is None else committed.offset,
+        leader_epoch=None if committed is None or committed.leader_epoch < 0 else committed.leader_epoch,
+        metadata=None if committed is None else committed.metadata,
+        is_pending=shard.offsets.is_unstable(group, name),
+    )
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/groups", list_all, "Groups with their members", (HTTPStatus.NOT_FOUND,)),
+    Endpoint("GET", "/v1/groups/{group}/offsets", offsets, "What a group has committed", (HTTPStatus.NOT_FOUND,)),
+)
