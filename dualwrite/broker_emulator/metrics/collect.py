@@ -105,7 +105,7 @@ def _error_name(code: int) -> str:
 def _durations(histogram: Histogram) -> Durations:
     counts = tuple(accumulate(histogram.buckets))
     return Durations(
-        count=counts[-1],
+        times=counts[-1],
         total_ms=histogram.total_ns / _NS_PER_MS,
         longest_ms=histogram.longest_ns / _NS_PER_MS,
         up_to=tuple(zip(BOUNDS_MS, counts, strict=False)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from dualwrite.broker_emulator.metrics.snapshot import Durations, MetricsSnapshot, PartitionMetrics
+from dualwrite.broker_emulator.metrics.snapshot import ApiMetrics, Durations, MetricsSnapshot, PartitionMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -22,7 +22,7 @@ def render_prometheus(snapshot: MetricsSnapshot) -> str:
 
 
 def _requests(snapshot: MetricsSnapshot) -> Iterator[str]:
-    rows = [({"node": row.node_id, "api": row.api}, row) for row in snapshot.apis]
+    rows: list[tuple[_Labels, ApiMetrics]] = [({"node": row.node_id, "api": row.api}, row) for row in snapshot.apis]
     yield from _metric(
         "kafka_requests_total",
         "counter",
@@ -167,9 +167,9 @@ def _histogram(name: str, meaning: str, samples: Iterable[tuple[_Labels, Duratio
     for labels, durations in samples:
         for bound, count in durations.up_to:
             yield f"{name}_bucket{_text_of({**labels, 'le': bound})} {count}"
-        yield f"{name}_bucket{_text_of({**labels, 'le': '+Inf'})} {durations.count}"
+        yield f"{name}_bucket{_text_of({**labels, 'le': '+Inf'})} {durations.times}"
         yield f"{name}_sum{_text_of(labels)} {durations.total_ms}"
-        yield f"{name}_count{_text_of(labels)} {durations.count}"
+        yield f"{name}_count{_text_of(labels)} {durations.times}"
 
 
 def _head(name: str, kind: str, meaning: str) -> Iterator[str]:

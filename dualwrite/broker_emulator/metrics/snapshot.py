@@ -9,7 +9,7 @@ from typing import NamedTuple
 class Durations(NamedTuple):
     """How long things took."""
 
-    count: int
+    times: int
     total_ms: float
     longest_ms: float
     up_to: tuple[tuple[float, int], ...]
