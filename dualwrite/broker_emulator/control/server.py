@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -48,9 +50,7 @@ class ControlServer:
                 lambda: HttpConnection(self.answer, self._connections, MAX_CONNECTIONS), host, port
             )
         except (OSError, UnicodeError) as error:
-            reason = (getattr(error, "strerror", None) or "that cannot be the name of a host").lower()
-            number = getattr(error, "errno", None) or 0
-            raise OSError(number, f"control cannot listen on {host}:{port}: {reason}") from error
+            raise OSError(f"control cannot listen on {host}:{port}: {_reason(error)}") from error
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
@@ -75,6 +75,14 @@ class ControlServer:
             return HttpAnswer(endpoint.status, answered.content_type, answered.body)
         body = json.dumps(write(answered), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         return HttpAnswer(endpoint.status, JSON, body)
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "that cannot be the name of a host"
+    if isinstance(error, socket.gaierror):
+        return error.strerror or "unknown host"
+    return os.strerror(error.errno or 0).lower()
 
 
 def _find(method: str, path: str) -> tuple[Endpoint | HttpAnswer, dict[str, str]]:

@@ -13,6 +13,7 @@ from dualwrite.broker_emulator.control.endpoints import (
     groups,
     health,
     holds,
+    metrics,
     nodes,
     page,
     partitions,
@@ -36,6 +37,7 @@ ENDPOINTS = (
     *groups.ENDPOINTS,
     *features.ENDPOINTS,
     *config.ENDPOINTS,
+    *metrics.ENDPOINTS,
     *description.ENDPOINTS,
     *page.ENDPOINTS,
 )
