@@ -16,7 +16,8 @@ Appends record batches of magic 2, as they are, to partitions that this node lea
   One without a producer id belongs to no transaction and is taken as it is.
 * A partition gets exactly one batch; more are 87, before the coordinator is asked.
 * Not led by this node, or no longer when the coordinator has answered: 6, from v10 on with the leader (KIP-951).
-* acks=-1 waits for the high watermark: 7 after the request's timeout, 6 when another leader is elected.
+* acks=-1 with fewer copies in sync than `min.insync.replicas` is 19. It waits for the high watermark: 7 after the
+  request's timeout, 6 when another leader is elected.
 * Access (29, 53): WRITE on the topics; on the transactional id as well, for the whole request, where a batch is
   transactional.
 * acks other than -1, 0, 1 is 21. With acks=0 nothing is answered; an error then closes the connection, as in
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -233,12 +234,24 @@ def _append(call: Call, write: _Write, verified: _Verified) -> AppendResult:
         return AppendResult(error)
     if not partition.is_led_by(call.node.node_id, write.leader_epoch):
         return AppendResult(ErrorCode.not_leader_or_follower)
+    if _lacks_replicas(call, partition):
+        return AppendResult(ErrorCode.not_enough_replicas)
     return partition.log.append(
         write.data.records or b"",
         now_ms=call.cluster.clock.now_ms(),
         guard=verified.guards.get(partition.name),
         transaction_version=2 if call.version >= _IMPLICIT_ADD_VERSION else 0,
     )
+
+
+def _lacks_replicas(call: Call, partition: Partition) -> bool:
+    """Whether too few copies are in sync for acks=all; a topic with fewer copies is content with all of them."""
+    least = partition.log.config.min_insync_replicas
+    if least <= 1 or call.request.acks != _ALL_REPLICAS:
+        return False
+    nodes = call.cluster.nodes
+    in_sync = sum(nodes[node_id].is_alive for node_id in partition.complete_replicas)
+    return in_sync < min(least, len(partition.replicas))
 
 
 def _is_behind(write: _Write) -> bool:
@@ -298,12 +311,17 @@ def _partition_response(new: Any, topic: Any, index: int, result: AppendResult, 
         index=index,
         error_code=result.error,
         base_offset=result.base_offset,
-        log_append_time=None,  # CreateTime: -1 on the wire
+        log_append_time=_instant(result.log_append_time_ms),
         log_start_offset=result.log_start_offset,
         record_errors=(),
         error_message=result.error_message,
         **hints.for_partition(topic, index, result.error),
     )
+
+
+def _instant(timestamp_ms: int) -> datetime | None:
+    """None goes out as -1."""
+    return None if timestamp_ms < 0 else datetime.fromtimestamp(timestamp_ms / 1000, UTC)
 
 
 register(

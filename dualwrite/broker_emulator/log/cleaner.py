@@ -101,7 +101,9 @@ class Cleaner:
         dirty = [segment for segment in cleanable if segment.next_offset > self._clean_until]
         size = sum(segment.size_bytes for segment in cleanable)
         dirty_size = sum(segment.size_bytes for segment in dirty)
-        if not dirty or dirty_size < config.min_cleanable_dirty_ratio * size:
+        if not dirty:
+            return
+        if dirty_size < config.min_cleanable_dirty_ratio * size and not _is_overdue(dirty, config, now_ms):
             return
         try:
             yield from self._clean(config, now_ms, producers, cleanable, dirty)
@@ -142,6 +144,15 @@ class Cleaner:
             return is_old and segment.next_offset <= limit_offset
 
         return list(takewhile(may_be_cleaned, self._segments.complete))
+
+
+def _is_overdue(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> bool:
+    """Whether the oldest record that was never compacted must not wait any longer (KIP-354)."""
+    due_before_ms = now_ms - config.max_compaction_lag_ms
+    if due_before_ms < 0:
+        return False
+    oldest = parse_header(next(dirty[0].iterate(dirty[0].base_offset)))
+    return oldest.max_timestamp < due_before_ms
 
 
 def _find_newest(

@@ -60,6 +60,11 @@ class LogConfig:
         return CleanupPolicy.COMPACT in self.cleanup_policy
 
     @property
+    def longest_segment_ms(self) -> int:
+        """Age at which a segment is complete: what has to be compacted soon must not be in the newest one."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
+
+    @property
     def is_log_append_time(self) -> bool:
         """Whether records get the broker's time."""
         return self.message_timestamp_type == LOG_APPEND_TIME

@@ -41,6 +41,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_header,
     split_batches,
     stamp,
+    with_append_time,
 )
 from dualwrite.broker_emulator.log.retention import retained_from
 from dualwrite.broker_emulator.log.segment import LogStorage, StorageError, StoredBatch
@@ -79,7 +80,7 @@ class AppendResult(NamedTuple):
     base_offset: int = -1
     """Offset of the first record; the original one for a duplicate; -1 on errors."""
     log_append_time_ms: int = -1
-    """Always -1: topics here keep the client's timestamps (message.timestamp.type=CreateTime)."""
+    """-1 where records keep their timestamps (message.timestamp.type=CreateTime)."""
     log_start_offset: int = -1
     error_message: str | None = None
 
@@ -141,9 +142,13 @@ class PartitionLog:
         self._producers = self._states.entries
         self._unstable = self._states.unstable
         self._needs_keys = self.config.is_compacted
+        self._stamps_time = self.config.is_log_append_time
+        self._limits_timestamps = self.config.limits_timestamps
         self._verifications = Verifications()
         self._storage = storage or MemoryStorage(MemoryBudget(_NO_LIMIT))
-        self._segments = Segments(self._storage, self._states, self.config.segment_bytes)
+        self._segments = Segments(
+            self._storage, self._states, self.config.segment_bytes, self.config.longest_segment_ms
+        )
         self._cleaner = Cleaner(self._segments, self._storage)
         self._log_start_offset = self._segments.log_start_offset
         self._log_end_offset = self._segments.log_end_offset
@@ -262,7 +267,7 @@ class PartitionLog:
 
         A transactional batch needs, unless its transaction is already open here, the guard of `begin_verification`,
         whatever its origin. `transaction_version` is the requester's: 2 for Produce v12+ and TxnOffsetCommit v5+.
-        Bad input is answered with its error code, never raised: 2, 10, 45, 47, 48, 87. A duplicate is answered
+        Bad input is answered with its error code, never raised: 2, 10, 32, 45, 47, 48, 87. A duplicate is answered
         with the offset it has already.
         """
         try:
@@ -273,7 +278,12 @@ class PartitionLog:
             return _refused(Rejection(ErrorCode.corrupt_message, str(error)))
         if not batches:
             return _refused(Rejection(ErrorCode.invalid_record, "a produce request carries at least one batch"))
-        return self._append_batches(batches, now_ms, guard, origin is AppendOrigin.CLIENT, transaction_version)
+        from_client = origin is AppendOrigin.CLIENT
+        if not self._stamps_time:
+            return self._append_batches(batches, now_ms, guard, from_client, transaction_version)
+        batches = [with_append_time(header, batch, now_ms) for header, batch in batches]
+        result = self._append_batches(batches, now_ms, guard, from_client, transaction_version)
+        return result._replace(log_append_time_ms=now_ms) if result.error is ErrorCode.none else result
 
     def append_own(self, key: bytes, value: bytes | None, *, now_ms: int) -> ErrorCode:
         """Append one record of the broker's own: 0, 10 or 56.
@@ -323,19 +333,22 @@ class PartitionLog:
                 entries[producer_id] = after_batch(entry, header, base_offset, now_ms)
             base_offset += header.last_offset_delta + 1
         if from_client:
-            rejection = self._check_storage(batches)
+            rejection = self._check_storage(batches, now_ms)
             if rejection is not None:
                 return _refused(rejection)
         return self._store_accepted(batches, entries)
 
-    def _check_storage(self, batches: list[tuple[BatchHeader, memoryview]]) -> Rejection | None:
-        """Whether there is room for clients (coordinators always have some, so that transactions can end)."""
+    def _check_storage(self, batches: list[tuple[BatchHeader, memoryview]], now_ms: int) -> Rejection | None:
+        """Whether the topic takes such records and has room (coordinators always have, so transactions can end)."""
         try:
             self._storage.check_room()
         except StorageError as error:
             return Rejection(ErrorCode.kafka_storage_error, str(error))
         if self._needs_keys and any(_has_record_without_key(batch) for _, batch in batches):
             return Rejection(ErrorCode.invalid_record, "a record of a compacted topic needs a key")
+        if self._limits_timestamps and not self._stamps_time:
+            problem = _problem_of_timestamps(batches, self.config, now_ms)
+            return None if problem is None else Rejection(ErrorCode.invalid_timestamp, problem)
         return None
 
     def _store_accepted(
@@ -529,7 +542,10 @@ class PartitionLog:
         if producer_id_expiration_ms is not None:
             self._producer_id_expiration_ms = producer_id_expiration_ms
         self._needs_keys = config.is_compacted
+        self._stamps_time = config.is_log_append_time
+        self._limits_timestamps = config.limits_timestamps
         self._segments.segment_bytes = config.segment_bytes
+        self._segments.segment_ms = config.longest_segment_ms
 
     def delete_records(self, before_offset: int) -> ErrorCode:
         """Forget the records below `before_offset` (HIGH_WATERMARK: all that are replicated), as DeleteRecords does.
@@ -603,6 +619,25 @@ def _has_record_without_key(batch: memoryview) -> bool:
         return False
 
 
+def _problem_of_timestamps(batches: list[tuple[BatchHeader, memoryview]], config: LogConfig, now_ms: int) -> str | None:
+    """Which timestamp is too old or too far ahead (KIP-937), if one is known to be."""
+    earliest_ms = now_ms - config.message_timestamp_before_max_ms
+    latest_ms = now_ms + config.message_timestamp_after_max_ms
+    for header, batch in batches:
+        for timestamp_ms in _timestamps(header, batch):
+            if timestamp_ms != _NO_TIMESTAMP and not earliest_ms <= timestamp_ms <= latest_ms:
+                return f"the timestamp {timestamp_ms} of a record is not between {earliest_ms} and {latest_ms}"
+    return None
+
+
+def _timestamps(header: BatchHeader, batch: memoryview) -> list[int]:
+    """Of all records, or of the first and the newest of what only clients can decompress."""
+    try:
+        return [record.timestamp for record in iter_records(batch)]
+    except (UnsupportedCompressionError, CorruptRecordError):
+        return [header.base_timestamp, header.max_timestamp]
+
+
 def _refused(rejection: Rejection) -> AppendResult:
     return AppendResult(rejection.error, error_message=rejection.message)
 
@@ -659,4 +694,4 @@ def _find_in_batch(batch: bytes, timestamp_ms: int, *, last_if_opaque: bool) -> 
     header = parse_header(batch)
     if last_if_opaque:
         return header.last_offset, header.max_timestamp
-    return header.base_offset, header.base_timestamp
+    return header.base_offset, header.max_timestamp if header.is_log_append_time else header.base_timestamp

@@ -33,6 +33,7 @@ _CHECKED_FROM = 21
 _LENGTH_ENDS_AT = 12
 
 _COMPRESSION_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
@@ -101,6 +102,11 @@ class BatchHeader(NamedTuple):
     def is_control(self) -> bool:
         """Whether the batch holds a marker instead of data."""
         return self.attributes & _CONTROL != 0
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether all records have the time at which the broker appended them, the largest timestamp (KIP-32)."""
+        return self.attributes & _LOG_APPEND_TIME != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
@@ -186,6 +192,14 @@ def split_batches(records: bytes | memoryview) -> list[tuple[BatchHeader, memory
 def stamp(batch: bytes | memoryview, header: BatchHeader, *, base_offset: int, leader_epoch: int) -> bytes:
     """A copy of `batch` with the two fields that the leader decides; the CRC stays valid."""
     return _STAMP.pack(base_offset, header.length, leader_epoch) + batch[_MAGIC_AT:]
+
+
+def with_append_time(header: BatchHeader, batch: memoryview, now_ms: int) -> tuple[BatchHeader, memoryview]:
+    """A batch whose records have the broker's time: it is only said in the header, and the CRC made anew."""
+    header = header._replace(attributes=header.attributes | _LOG_APPEND_TIME, max_timestamp=now_ms)
+    checked = _AFTER_CRC.pack(*header[5:]) + batch[HEADER_BYTES:]
+    data = _frame(checked, header.base_offset, header.leader_epoch)
+    return parse_header(data), memoryview(data)
 
 
 def build_batch(
@@ -300,7 +314,7 @@ def iter_records(batch: bytes | memoryview) -> Iterator[Record]:
             record, position = _decode_record(header, body, position)
         except (IndexError, UnicodeDecodeError) as error:
             raise CorruptRecordError(f"a record at position {position} of its batch does not parse") from error
-        yield record
+        yield record._replace(timestamp=header.max_timestamp) if header.is_log_append_time else record
     if position != len(body):
         raise CorruptRecordError(f"{len(body) - position} bytes follow the {header.record_count} records of a batch")
 

@@ -7,23 +7,36 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from dualwrite.broker_emulator.log.aborted_index import AbortedIndexEntry
+from dualwrite.broker_emulator.log.record_batch import parse_header
 from dualwrite.broker_emulator.log.segment import LogState, LogStorage, Segment, StoredBatch
 
 _base_offset = attrgetter("base_offset")
+_NO_LIMIT = (1 << 63) - 1
 
 
 class Segments:
     """What is stored of one log. Only the newest segment grows; older ones are deleted or compacted as a whole."""
 
-    __slots__ = ("_segments", "_state", "_storage", "active", "log_start_offset", "segment_bytes")
+    __slots__ = (
+        "_began_ms",
+        "_segments",
+        "_state",
+        "_storage",
+        "active",
+        "log_start_offset",
+        "segment_bytes",
+        "segment_ms",
+    )
 
-    def __init__(self, storage: LogStorage, state: LogState, segment_bytes: int) -> None:
+    def __init__(self, storage: LogStorage, state: LogState, segment_bytes: int, segment_ms: int = _NO_LIMIT) -> None:
         loaded = storage.load(state)
         self.log_start_offset = loaded.log_start_offset
         self._segments = loaded.segments
         self._storage = storage
         self._state = state
         self.segment_bytes = segment_bytes
+        self.segment_ms = segment_ms
+        self._began_ms: int | None = None  # timestamp of the newest segment's first batch, once it was looked at
         self.active = self._segments[-1]
 
     @property
@@ -47,13 +60,20 @@ class Segments:
         size = active.size_bytes
         for data, _, _ in batches:
             size += len(data)
-        if size > self.segment_bytes and active.size_bytes:
+        if active.size_bytes and (size > self.segment_bytes or self._has_lasted(batches[-1].max_timestamp)):
             active = self.roll()
         active.append(batches)
+
+    def _has_lasted(self, timestamp_ms: int) -> bool:
+        """Whether the newest segment is too old for a record of that time; a time that nobody gave is none."""
+        if self._began_ms is None:
+            self._began_ms = parse_header(next(self.active.iterate(self.active.base_offset))).max_timestamp
+        return 0 <= self._began_ms < timestamp_ms - self.segment_ms
 
     def roll(self) -> Segment:
         """Begin a new segment, so that everything stored so far may be deleted or compacted."""
         end = self.active.next_offset
+        self._began_ms = None
         self.active = self._storage.new_segment(end, self._state.stable_offset(end))
         self._segments.append(self.active)
         return self.active
@@ -117,6 +137,7 @@ class Segments:
         removed = self._segments[keep:]
         del self._segments[keep:]
         self.active = self._segments[-1]
+        self._began_ms = None
         self.active.truncate(offset)
         self._storage.discard(removed)
         self._storage.truncated(self.active)
