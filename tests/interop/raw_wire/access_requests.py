@@ -481,7 +481,8 @@ def describe_configs(scene: Scene) -> ApiMessage:
 
 
 def alter_configs(scene: Scene) -> ApiMessage:
-    resources = [{"resource_type": kind, "resource_name": name, "configs": []} for kind, name in RESOURCES]
+    topics = [(kind, name) for kind, name in RESOURCES if kind == TOPIC]
+    resources = [{"resource_type": kind, "resource_name": name, "configs": []} for kind, name in topics]
     return message(AlterConfigsRequest, 2, resources=resources, validate_only=True)
 
 
