@@ -60,8 +60,7 @@ def _response(call: Call, results: tuple[Any, ...], error: ErrorCode, message: s
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:
-    results = tuple(_refused(call, user.name, error, None) for user in call.request.users or ())
-    return _response(call, results, error, None)
+    return _response(call, (), error, None)
 
 
 register(

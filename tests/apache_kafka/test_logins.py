@@ -1,0 +1,42 @@
+"""What is said of Apache Kafka's logins in `tests/emulator/security/login_answers.py` is what it does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dualwrite.testing.apache_kafka import ApacheKafka
+from tests.emulator.api.raw_client import RawClient
+from tests.emulator.security.login_answers import ANSWERS
+from tests.emulator.security.login_cases import BRIEF_MS, LISTENERS, PROPERTIES, SCRAM_USERS, SCRIPTS
+from tests.emulator.security.login_script import LoginScript
+
+from .conftest import running
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[ApacheKafka]:
+    yield from running(ApacheKafka(listeners=LISTENERS, scram_users=SCRAM_USERS, properties=PROPERTIES))
+
+
+@pytest.fixture(scope="module")
+def transcripts(kafka: ApacheKafka) -> dict[str, list[str]]:
+    """Of all scripts, at the same time: some have to wait for the end of a session that Kafka counts."""
+
+    def transcript(name: str) -> list[str]:
+        listener, run = SCRIPTS[name]
+        with RawClient(kafka.address(listener)) as client:
+            script = LoginScript(client, time.time, lambda: time.sleep(BRIEF_MS / 1000 + 0.1))
+            run(script)
+            return script.transcript
+
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(SCRIPTS, pool.map(transcript, SCRIPTS), strict=True))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_login_is_answered_as_the_table_says(transcripts: dict[str, list[str]], name: str) -> None:
+    assert transcripts[name] == ANSWERS[name]
