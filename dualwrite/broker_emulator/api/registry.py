@@ -23,7 +23,13 @@ from dualwrite.broker_emulator.api.request_bounds import bounds_check
 from dualwrite.broker_emulator.codec import builder, writer
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.metrics.response_errors import errors_of
-from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, ResourceType
+from dualwrite.broker_emulator.security.acl import (
+    CLUSTER_NAME,
+    OPERATIONS_OF_OLD_GROUPS,
+    SUPPORTED_OPERATIONS,
+    AclOperation,
+    ResourceType,
+)
 from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
 
@@ -138,9 +144,12 @@ class Call:
 
     def authorized_operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
         """What who asks may do with a resource, a bit for each operation (KIP-430)."""
+        operations = SUPPORTED_OPERATIONS[resource_type]
+        if resource_type is ResourceType.GROUP and self.cluster.config.profile is Profile.KAFKA_3_9:
+            operations = OPERATIONS_OF_OLD_GROUPS
         return sum(
             1 << operation
-            for operation in SUPPORTED_OPERATIONS[resource_type]
+            for operation in operations
             if self.is_allowed(operation, resource_type, name, is_logged=False)
         )
 

@@ -108,6 +108,9 @@ SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, Sequence[AclOperation]]] = {
 """What an answer with authorized operations can name (KIP-430)."""
 
 
+OPERATIONS_OF_OLD_GROUPS: Final = (AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE)
+"""As long as groups had no configs."""
+
 NOT_ASKED_FOR: Final = -(2**31)
 """What a response has in place of authorized operations where nobody asked for them (KIP-430)."""
 

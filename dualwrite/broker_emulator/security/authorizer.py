@@ -173,7 +173,7 @@ class StandardAuthorizer:
     def add(self, acl: Acl) -> None:
         problem = why_not_an_acl(acl)
         if problem is not None:
-            raise ValueError(f"{problem}: {acl}")
+            raise ValueError(f"{problem} (in the rule: {acl})")
         if acl in self._index:
             return
         self._storage.keep(KIND, _key(acl), list(acl))
