@@ -96,7 +96,7 @@ class Scenario:
         )
         producer.init_transactions()
         producer.begin_transaction()
-        engine = sa.create_engine(self.database.url, poolclass=sa.NullPool)
+        engine = self.database.aside
         store = SqlAlchemyStateStore(engine)
         store.ensure_row(self.transactional_id)
         bodies = event_texts(f"before {number}")

@@ -6,6 +6,7 @@ import copy
 import itertools
 import sqlite3
 import uuid
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -25,10 +26,14 @@ events = sa.Table(
 
 
 class Database(Protocol):
-    """One empty database. `engine` is what the product uses; `url` is a way to it that no fault touches."""
+    """One empty database. `engine` is what the product uses; `url` and `aside` are ways to it that no fault touches.
+
+    `aside` keeps its connection for the next question: a new one takes longer than most of what is asked.
+    """
 
     engine: sa.Engine
     url: sa.URL
+    aside: sa.Engine
 
     def cut(self) -> None:
         """Lose every connection of `engine` now."""
@@ -55,15 +60,13 @@ class Database(Protocol):
 
 def event_bodies(database: Database) -> list[str]:
     """The bodies in the table, in the order of their ids, read around every fault."""
-    engine = sa.create_engine(database.url, poolclass=sa.NullPool)
-    with engine.connect() as connection:
+    with database.aside.connect() as connection:
         return list(connection.scalars(sa.select(events.c.body).order_by(events.c.id)))
 
 
 def state_row(database: Database, transactional_id: str) -> str | None:
     """The prepared state in the row of `transactional_id`, read around every fault."""
-    engine = sa.create_engine(database.url, poolclass=sa.NullPool)
-    with engine.connect() as connection:
+    with database.aside.connect() as connection:
         return connection.scalar(
             sa.text("SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = :id"),
             {"id": transactional_id},
@@ -73,7 +76,11 @@ def state_row(database: Database, transactional_id: str) -> str | None:
 class _BehindProxy:
     """A real server, reached through a proxy."""
 
-    url: sa.URL
+    def __init__(self, url: sa.URL) -> None:
+        self.url = url
+        self.aside = sa.create_engine(url)
+        self._reach()
+        events.metadata.create_all(self.engine, checkfirst=False)
 
     def _reach(self) -> None:
         self._proxy = NetworkProxy.for_database(self.url)
@@ -107,7 +114,14 @@ class _BehindProxy:
 
     def close(self) -> None:
         self.engine.dispose()
+        self.aside.dispose()
         self._proxy.close()
+
+
+@cache
+def _engine_of(url: sa.URL) -> sa.Engine:
+    """For a whole server; it outlives the test that asks first."""
+    return sa.create_engine(url)
 
 
 class PostgresDatabase(_BehindProxy):
@@ -115,20 +129,16 @@ class PostgresDatabase(_BehindProxy):
 
     def __init__(self, server: PostgresServer) -> None:
         schema = f"test_{uuid.uuid4().hex[:12]}"
-        self.url = server.url.update_query_dict({"options": f"-csearch_path={schema}"})
-        with sa.create_engine(server.url, poolclass=sa.NullPool).begin() as connection:
+        with _engine_of(server.url).begin() as connection:
             connection.execute(sa.schema.CreateSchema(schema))
-        self._reach()
-        events.metadata.create_all(self.engine)
+        super().__init__(server.url.update_query_dict({"options": f"-csearch_path={schema}"}))
 
 
 class MariaDbDatabase(_BehindProxy):
     """A database of its own on a real MariaDB."""
 
     def __init__(self, server: MariaDbServer) -> None:
-        self.url = server.create_database(f"test_{uuid.uuid4().hex[:12]}")
-        self._reach()
-        events.metadata.create_all(self.engine)
+        super().__init__(server.create_database(f"test_{uuid.uuid4().hex[:12]}"))
 
 
 def _is_commit(request: bytes) -> bool:
@@ -141,6 +151,7 @@ class SqliteDatabase:
     def __init__(self, directory: Path, *, busy_timeout_s: float = 5) -> None:
         self._busy_timeout_s = busy_timeout_s
         self.url = sa.URL.create("sqlite", database=str(directory / f"{uuid.uuid4().hex[:12]}.db"))
+        self.aside = sa.create_engine(self.url, poolclass=sa.NullPool)
         self._reach()
         events.metadata.create_all(self.engine)
 
