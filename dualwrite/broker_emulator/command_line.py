@@ -22,6 +22,7 @@ from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segment import StorageError
 
+_HOST = "127.0.0.1"
 _MAX_PORT = 65535
 
 _CLOCKS: Mapping[str, Callable[[], Clock]] = {
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
     """Serve until told to stop. `prog`: what the command is called."""
     parser = _parser(prog)
     options = parser.parse_args(arguments)
-    host, port = options.listen
+    host, port = options.listen or (_HOST, 0)
     if options.clock == "virtual" and options.control is None:
         parser.error("argument --clock: nothing could move a virtual clock without --control")
     if port and port + options.nodes - 1 > _MAX_PORT:
@@ -51,9 +52,10 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
     try:
         emulator = Emulator(
             nodes=options.nodes,
-            listen=f"{host}:{port}",
+            listen=f"{host}:{port}" if options.listen else None,
             config=BrokerConfig.from_properties({"profile": options.profile, **dict(options.config)}),
             topics=dict(options.topic),
+            scram_users=dict(options.add_scram),
             data_dir=options.data_dir,
             clock=_CLOCKS[options.clock](),
             control=options.control and "{}:{}".format(*options.control),
@@ -64,11 +66,13 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     try:
-        _start(emulator, parser, host)
+        _start(emulator, parser, f"argument --listen: {host}" if options.listen else "listeners")
         try:
             print(emulator.bootstrap_servers, flush=True)
             if emulator.control_url:
                 print(emulator.control_url, flush=True)
+            for name in emulator.listeners[1:]:
+                print(f"{name}://{emulator.bootstrap(name)}", flush=True)
             stopped.wait()
         finally:
             emulator.stop()
@@ -78,13 +82,13 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
     return 0
 
 
-def _start(emulator: Emulator, parser: _Parser, host: str) -> None:
+def _start(emulator: Emulator, parser: _Parser, where: str) -> None:
     try:
         emulator.start()
     except socket.gaierror as error:
-        parser.error(f"argument --listen: {host}: {error.strerror}")
+        parser.error(f"{where}: {error.strerror}")
     except UnicodeError:
-        parser.error(f"argument --listen: {host} cannot be the name of a host")
+        parser.error(f"{where} cannot be the name of a host")
     except OSError as error:
         parser.error(error.strerror or str(error))
 
@@ -94,10 +98,9 @@ def _parser(prog: str) -> _Parser:
     parser.add_argument(
         "--listen",
         type=_address,
-        default=("127.0.0.1", 0),
         metavar="HOST:PORT",
         help="where the first node listens; the others take the following ports; port 0: free ones "
-        "(default: 127.0.0.1:0)",
+        "(default: what --config listeners=... says, else 127.0.0.1:0)",
     )
     parser.add_argument(
         "--nodes", type=_at_least(1), default=1, metavar="N", help="how many brokers (default: %(default)s)"
@@ -129,6 +132,14 @@ def _parser(prog: str) -> _Parser:
         default=[],
         metavar="NAME:PARTITIONS",
         help="create this topic; may be given several times (default: topics are created when first used)",
+    )
+    parser.add_argument(
+        "--add-scram",
+        type=_user,
+        action="append",
+        default=[],
+        metavar="NAME:PASSWORD",
+        help="let this user log in by SCRAM; may be given several times",
     )
     parser.add_argument(
         "--config",
@@ -169,6 +180,13 @@ def _topic(text: str) -> tuple[str, int]:
     if not is_legal_topic_name(name):
         raise argparse.ArgumentTypeError(f"{name!r} is not a legal topic name")
     return name, count
+
+
+def _user(text: str) -> tuple[str, str]:
+    name, colon, password = text.partition(":")
+    if not (colon and name and password):
+        raise argparse.ArgumentTypeError("it takes a user's name and password, with a colon between them")
+    return name, password
 
 
 def _setting(text: str) -> tuple[str, str]:

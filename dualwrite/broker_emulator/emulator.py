@@ -103,7 +103,8 @@ class HeldReplication:
 class Emulator:
     """A Kafka cluster of `nodes` brokers; `with Emulator() as emulator:` starts and stops it.
 
-    `listen` is host:port of the first node (127.0.0.1 and a free port unless given); the others get the following
+    `listen` is host:port of the first node (127.0.0.1 and a free port unless given, or what the setting `listeners`
+    says); the others get the following
     ports, or free ones where the port is 0. `listeners` are several of them, secured or not, instead: every node has
     them all. `scram_users` are passwords by name, for both mechanisms of SCRAM.
     `topics` maps names to partition counts and is created before the first client can connect, unless it is there.
@@ -137,7 +138,7 @@ class Emulator:
         self.faults = Faults()
         self.bootstrap_servers = ""
         self._node_count = nodes
-        self._listeners = Listeners(listeners_of(listen, listeners), nodes)
+        self._listeners = Listeners(listeners_of(listen, listeners, self.config.properties), nodes)
         self._scram_users = dict(scram_users or {})
         self._topics = dict(topics or {})
         self._data_dir = None if data_dir is None else Path(data_dir)
@@ -292,6 +293,11 @@ class Emulator:
             is_complete = self._is_recovered
         finally:
             await storage.close(is_complete=is_complete)
+
+    @property
+    def listeners(self) -> list[str]:
+        """The names of all listeners; the first one's addresses are the `bootstrap_servers`."""
+        return self._listeners.names
 
     def bootstrap(self, listener: str | None = None) -> str:
         """host:port of every node, of the listener with this name (None: the first), as clients are told them.

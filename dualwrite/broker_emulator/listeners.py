@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.sasl_connection import SaslConnection
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Endpoint, Listener, check_together
+from dualwrite.broker_emulator.security.settings import listeners_from
 from dualwrite.broker_emulator.server import Connection
 from dualwrite.broker_emulator.tls_transport import TlsTransport
 
 _ANYWHERE = "0.0.0.0"
 
 
-def listeners_of(listen: str | None, listeners: Sequence[Listener] | None) -> list[Listener]:
-    """The listeners that an emulator is asked for, by an address or in full. Raises ValueError."""
+def listeners_of(
+    listen: str | None, listeners: Sequence[Listener] | None, properties: Mapping[str, str]
+) -> list[Listener]:
+    """The listeners that an emulator is asked for: by an address, in full, or else by settings. Raises ValueError."""
     if listeners is not None:
         if listen is not None:
             raise ValueError("listen and listeners exclude each other")
         return list(listeners)
+    configured = None if listen is not None else listeners_from(properties)
+    if configured is not None:
+        return configured
     host, _, port = (listen or "127.0.0.1:0").rpartition(":")
     if not host or not port.isdecimal() or int(port) > MAX_PORT:
         raise ValueError(f"listen takes host:port, not {listen!r}")
@@ -35,6 +41,11 @@ class Listeners:
         self._listeners = {listener.name: listener for listener in listeners}
         self._tls_contexts = {name: each.tls.server_context() for name, each in self._listeners.items() if each.tls}
         self._reserved: dict[int, dict[str, socket.socket]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Of all listeners, in their order."""
+        return list(self._listeners)
 
     def reserve(self, node_id: int) -> None:
         """Take the addresses of a node. Raises OSError when somebody else has one of them."""

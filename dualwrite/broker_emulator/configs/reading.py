@@ -1,6 +1,6 @@
 """A broker's settings as they are given, by Kafka's names and as text: checked, and brought to the fields of a class.
 
-What has a field has effect here, and so has what `READ_ELSEWHERE` or a listener's prefix names. Everything else that
+What has a field has effect here, and so has what `READ_ELSEWHERE` or a listener's security names. Everything else that
 Kafka knows is accepted without effect; what nobody knows is refused.
 """
 
@@ -17,6 +17,7 @@ from dualwrite.broker_emulator.configs.broker_settings import NOT_IN_A_FILE, OF_
 from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE
 from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
 from dualwrite.broker_emulator.configs.setting import ConfigType, Setting, text_of
+from dualwrite.broker_emulator.security.settings import EFFECTIVE
 
 KNOWN: Final[Mapping[str, Setting]] = {
     **kafka_3_9.BROKER_CHANGES,
@@ -123,4 +124,4 @@ _IN_UNITS: Final = ("log.retention.minutes", "log.retention.hours", "log.roll.ho
 def without_effect(given: Collection[str], fields: Collection[str]) -> list[str]:
     """The names of `given` that change nothing here."""
     effective = {field.replace("_", ".") for field in fields} | READ_ELSEWHERE
-    return sorted(name for name in given if name not in effective and not _OF_A_LISTENER.fullmatch(name))
+    return sorted(name for name in given if name not in effective and base_name(name) not in EFFECTIVE)

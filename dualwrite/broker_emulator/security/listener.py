@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
@@ -47,8 +48,8 @@ class Listener:
     """One listener, which every node has: node n takes `port` + n, or a free port where `port` is 0.
 
     `tls` and `sasl` say how it is secured, and so its security protocol; neither of them: PLAINTEXT. Clients are told
-    the advertised host and port (+ n, too) instead of the host and port that are bound, where those are given. An empty
-    host listens on every interface. Raises ValueError for what cannot be listened on or told to clients.
+    the advertised host and port (+ n, too) instead of those that are bound, where they are given. An empty host listens
+    on every interface, and clients are told this machine's name. Raises ValueError for what cannot be listened on.
     """
 
     name: str = "PLAINTEXT"
@@ -78,7 +79,7 @@ class Listener:
     def advertised(self, node_id: int, bound_port: int) -> Endpoint:
         """What clients are told of a node whose listener is bound to `bound_port`."""
         port = self.advertised_port + node_id if self.advertised_port else bound_port
-        return Endpoint(self.advertised_host or self.host, port)
+        return Endpoint(self.advertised_host or self.host or socket.gethostname(), port)
 
 
 def check_together(listeners: list[Listener], nodes: int) -> None:
