@@ -9,10 +9,10 @@ DUALWRITE_REQUIRE_SERVERS asks for that.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from dualwrite.testing.apache_kafka import KAFKA_VERSION, fetch_kafka
+from dualwrite.testing.chromium import fetch_chromium
 from dualwrite.testing.mariadb import fetch_mariadb
 from dualwrite.testing.postgres import VERSIONS as POSTGRES_VERSIONS
 from dualwrite.testing.postgres import fetch_postgres
@@ -32,9 +32,10 @@ def main() -> None:
     _fetch("MariaDB", fetch_mariadb)
     _fetch("ZooKeeper", fetch_zookeeper)
     _fetch("Spark's Kafka connector", fetch_spark_kafka)
+    _fetch("Chromium", fetch_chromium)
 
 
-def _fetch(name: str, fetch: Callable[[], Path]) -> None:
+def _fetch(name: str, fetch: Callable[[], object]) -> None:
     try:
         fetch()
     except ServerUnavailableError as error:
