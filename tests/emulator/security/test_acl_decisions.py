@@ -1,0 +1,195 @@
+"""Decisions by the index are those of the rules read one by one, as KIP-11, KIP-290 and KIP-679 say them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dualwrite.broker_emulator.security.acl import (
+    ALL_ACLS,
+    Acl,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+from dualwrite.broker_emulator.security.acl_index import AclIndex
+from dualwrite.broker_emulator.security.authorizer import StandardAuthorizer
+from dualwrite.broker_emulator.security.principal import Principal
+from dualwrite.broker_emulator.storage import MemoryOnly
+
+ALICE, BOB, ROOT = (Principal("User", name) for name in ("alice", "bob", "root"))
+HOSTS = ("10.0.0.1", "10.0.0.2")
+NAMES = ("a", "ab", "abc", "b", "*", "*a", "hardcode")
+OPERATIONS = (
+    AclOperation.ALL,
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.ALTER_CONFIGS,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.TWO_PHASE_COMMIT,
+)
+
+acls = st.builds(
+    Acl,
+    resource_type=st.sampled_from((ResourceType.TOPIC, ResourceType.GROUP)),
+    name=st.sampled_from(NAMES),
+    pattern_type=st.sampled_from((PatternType.LITERAL, PatternType.PREFIXED)),
+    principal=st.sampled_from(("User:alice", "User:bob", "User:*", "Group:alice")),
+    host=st.sampled_from((*HOSTS, "*")),
+    operation=st.sampled_from(OPERATIONS),
+    permission=st.sampled_from((PermissionType.ALLOW, PermissionType.DENY)),
+)
+questions = st.tuples(
+    st.sampled_from((ALICE, BOB, ROOT, Principal("Group", "alice"))),
+    st.sampled_from(HOSTS),
+    st.sampled_from(OPERATIONS[1:]),
+    st.sampled_from((ResourceType.TOPIC, ResourceType.GROUP)),
+    st.sampled_from((*NAMES, "abcd", "", "z")),
+)
+Question = tuple[Principal, str, AclOperation, ResourceType, str]
+
+
+def authorizer_with(rules: Sequence[Acl], *, is_open: bool = False) -> StandardAuthorizer:
+    authorizer = StandardAuthorizer(MemoryOnly(1), [ROOT], is_open=is_open)
+    for acl in rules:
+        authorizer.add(acl)
+    return authorizer
+
+
+def read_one_by_one(rules: Sequence[Acl], question: Question, *, is_open: bool) -> bool:
+    """The rules as the KIPs say them, in the order of their sentences."""
+    principal, host, operation, resource_type, name = question
+    if principal == ROOT:
+        return True
+    implying = {
+        AclOperation.DESCRIBE: {"READ", "WRITE", "DELETE", "ALTER"},
+        AclOperation.DESCRIBE_CONFIGS: {"ALTER_CONFIGS"},
+    }.get(operation, set())
+    covering = [
+        acl
+        for acl in rules
+        if acl.resource_type == resource_type
+        and (
+            (acl.pattern_type == PatternType.LITERAL and acl.name in (name, "*"))
+            or (acl.pattern_type == PatternType.PREFIXED and name.startswith(acl.name))
+        )
+    ]
+    if not covering:
+        return is_open
+    speaking = [acl for acl in covering if acl.principal in (str(principal), "User:*") and acl.host in (host, "*")]
+    if any(acl.permission.name == "DENY" and acl.operation.name in ("ALL", operation.name) for acl in speaking):
+        return False
+    return any(
+        acl.permission.name == "ALLOW" and acl.operation.name in {"ALL", operation.name, *implying} for acl in speaking
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(rules=st.lists(acls, max_size=12), asked=st.lists(questions, min_size=1, max_size=8), is_open=st.booleans())
+def test_the_index_decides_as_the_rules_do(rules: list[Acl], asked: list[Question], is_open: bool) -> None:
+    authorizer = authorizer_with(rules, is_open=is_open)
+    for question in asked + asked:  # the second time from memory
+        assert authorizer.is_allowed(*question) == read_one_by_one(rules, question, is_open=is_open), question
+
+
+@settings(max_examples=100, deadline=None)
+@given(rules=st.lists(acls, min_size=1, max_size=12), asked=st.lists(questions, min_size=1, max_size=4), data=st.data())
+def test_a_removed_rule_decides_no_longer(rules: list[Acl], asked: list[Question], data: st.DataObject) -> None:
+    authorizer = authorizer_with(rules)
+    for question in asked:
+        authorizer.is_allowed(*question)
+    name = data.draw(st.sampled_from(NAMES))
+    removed = authorizer.remove(AclFilter(name=name))
+    left = [acl for acl in rules if acl.name != name]
+    assert set(removed) == set(rules) - set(left)
+    assert set(authorizer.acls(ALL_ACLS)) == set(left)
+    for question in asked:
+        assert authorizer.is_allowed(*question) == read_one_by_one(left, question, is_open=False)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rules=st.lists(acls, max_size=6))
+def test_a_right_on_any_resource_is_found_where_a_resource_has_it(rules: list[Acl]) -> None:
+    """KIP-679 looks at patterns; what it says has to hold for names, of which longer ones show what a prefix allows."""
+    names = {*NAMES, *(name + more for name in NAMES for more in ("~", "a~", "b~", "c~"))}
+    exact = [acl for acl in rules if acl.operation in (AclOperation.ALL, AclOperation.WRITE)]
+    authorizer = authorizer_with(rules)
+    for principal, host in product((ALICE, ROOT), HOSTS):
+        said = authorizer.is_allowed_on_any(principal, host, AclOperation.WRITE, ResourceType.TOPIC)
+        has_one = any(
+            read_one_by_one(exact, (principal, host, AclOperation.WRITE, ResourceType.TOPIC, name), is_open=False)
+            for name in names
+            if name != "*"
+        )
+        refused_outright = any(
+            acl[:3] == (ResourceType.TOPIC, "*", PatternType.LITERAL)
+            and acl.permission is PermissionType.DENY
+            and acl.principal in (str(principal), "User:*")
+            and acl.host in (host, "*")
+            for acl in exact
+        )
+        if has_one:
+            assert said or refused_outright
+        if refused_outright and principal != ROOT:
+            assert not said
+
+
+def test_index_forgets_what_is_removed() -> None:
+    index = AclIndex()
+    rules = [
+        Acl.allow("User:a", AclOperation.READ, ResourceType.TOPIC, name, pattern_type=pattern)
+        for name in NAMES
+        for pattern in (PatternType.LITERAL, PatternType.PREFIXED)
+    ]
+    for acl in rules + rules:
+        index.add(acl)
+    assert len(index) == len(rules)
+    for acl in rules:
+        index.remove(acl)
+    assert list(index) == []
+    assert vars(index) == {**vars(AclIndex()), "_prefix_lengths": {ResourceType.TOPIC: {}}}
+    with pytest.raises(KeyError):
+        index.remove(rules[0])
+
+
+def test_ten_thousand_rules_are_not_looked_through() -> None:
+    """As many look-ups as there are lengths of prefixes, whatever else there is."""
+    index = AclIndex()
+    for number in range(5_000):
+        index.add(Acl.allow(f"User:{number}", AclOperation.READ, ResourceType.TOPIC, "shared"))
+        index.add(
+            Acl.allow(
+                "User:a", AclOperation.READ, ResourceType.TOPIC, f"t{number:04d}", pattern_type=PatternType.PREFIXED
+            )
+        )
+    looked_at = list(index.covering(ResourceType.TOPIC, "shared", "User:17"))
+    assert [acl.principal for acl in looked_at] == ["User:17"]
+    assert [acl.name for acl in index.covering(ResourceType.TOPIC, "t0042-x", "User:a")] == ["t0042"]
+    assert len(list(index._patterns(ResourceType.TOPIC, "t0042-x"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("acl", "reason"),
+    [
+        (Acl.allow("User:a", AclOperation.READ, ResourceType.TOPIC, ""), "Invalid empty resource name"),
+        (Acl.allow("User:a", AclOperation.READ, ResourceType.CLUSTER, "mine"), "only valid name for the CLUSTER"),
+        (Acl.allow("User:a", AclOperation.ANY, ResourceType.TOPIC, "t"), "Invalid operation ANY"),
+        (Acl.allow("User:a", AclOperation.READ, ResourceType.ANY, "t"), "Invalid resourceType ANY"),
+        (
+            Acl.allow("User:a", AclOperation.READ, ResourceType.TOPIC, "t", pattern_type=PatternType.MATCH),
+            "Invalid patternType MATCH",
+        ),
+        (Acl.allow("a", AclOperation.READ, ResourceType.TOPIC, "t"), "'a' is no principal"),
+    ],
+)
+def test_what_no_rule_can_be(acl: Acl, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        authorizer_with([acl])
