@@ -1,0 +1,87 @@
+"""Which quota concerns whom, and how they outlive a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit
+from dualwrite.broker_emulator.quotas.entity import CLIENT_ID, IP, USER, decoded, encoded, entity
+from dualwrite.broker_emulator.quotas.rules import Quota
+from dualwrite.broker_emulator.storage import MemoryOnly
+
+RATE = Quota.PRODUCER_BYTE_RATE
+BOTH, OF_USER, OF_CLIENT = ("alice", "app"), ("alice", ""), ("", "app")
+
+BY_PRECEDENCE = [
+    ({USER: "alice", CLIENT_ID: "app"}, BOTH),
+    ({USER: "alice", CLIENT_ID: None}, BOTH),
+    ({USER: "alice"}, OF_USER),
+    ({USER: None, CLIENT_ID: "app"}, BOTH),
+    ({USER: None, CLIENT_ID: None}, BOTH),
+    ({USER: None}, OF_USER),
+    ({CLIENT_ID: "app"}, OF_CLIENT),
+    ({CLIENT_ID: None}, OF_CLIENT),
+]
+"""The most specific first (KIP-55), each with whose use is counted together."""
+
+
+@pytest.fixture
+def quotas() -> ClientQuotas:
+    return ClientQuotas(MemoryOnly(1))
+
+
+def test_the_most_specific_quota_counts(quotas: ClientQuotas) -> None:
+    for bound, (named, (user, client_id)) in enumerate(reversed(BY_PRECEDENCE), start=1):
+        quotas.alter(entity(named.items()), {RATE: float(bound)})
+        assert quotas.limit(RATE, "alice", "app") == Limit(bound, user, client_id)
+    assert quotas.limit(Quota.CONSUMER_BYTE_RATE, "alice", "app") is None
+    assert quotas.limit(RATE, "bob", "other") == Limit(4.0, "bob", "other")  # the defaults of both together
+
+
+def test_nobody_else_is_concerned(quotas: ClientQuotas) -> None:
+    assert not quotas.is_active
+    quotas.alter(entity({USER: "alice"}.items()), {RATE: 1.0})
+    assert quotas.is_active
+    assert quotas.limit(RATE, "bob", "app") is None
+    quotas.alter(entity({USER: "alice"}.items()), {RATE: None})
+    assert not quotas.is_active
+
+
+def test_addresses(quotas: ClientQuotas) -> None:
+    assert quotas.connection_rate("127.0.0.1") is None
+    quotas.alter(entity({IP: None}.items()), {Quota.CONNECTION_CREATION_RATE: 5.0})
+    assert quotas.connection_rate("127.0.0.1") == 5
+    quotas.alter(entity({IP: "localhost"}.items()), {Quota.CONNECTION_CREATION_RATE: 7.0})
+    assert quotas.connection_rate("127.0.0.1") == 7
+    assert quotas.connection_rate("10.0.0.1") == 5
+
+
+@pytest.mark.parametrize("named", [{USER: 'a"b\\', CLIENT_ID: None}, {IP: "::1"}, {CLIENT_ID: "ü, {x}"}])
+def test_entities_are_kept_as_they_are(named: dict[str, str | None]) -> None:
+    assert decoded(encoded(entity(named.items()))) == entity(named.items())
+
+
+def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
+    with Emulator(data_dir=tmp_path) as emulator:
+        emulator.set_quota({RATE: 1.0, Quota.REQUEST_PERCENTAGE: 2.5}, user="alice")
+        emulator.set_quota({RATE: 3.0}, user=None, client_id="app")
+        emulator.set_quota({RATE: None}, user="alice")
+        emulator.set_quota({RATE: 1.0}, client_id="gone")
+        emulator.set_quota({RATE: None}, client_id="gone")
+    with Emulator(data_dir=tmp_path) as emulator:
+        kept = {entity: dict(values) for entity, values in emulator._cluster.quotas.all()}
+    assert kept == {
+        entity({USER: "alice"}.items()): {"request_percentage": 2.5},
+        entity({USER: None, CLIENT_ID: "app"}.items()): {"producer_byte_rate": 3.0},
+    }
+
+
+def test_what_cannot_be_is_said(quotas: ClientQuotas) -> None:
+    with Emulator() as emulator:
+        with pytest.raises(ValueError, match="Invalid empty client quota entity"):
+            emulator.set_quota({RATE: 1.0})
+        with pytest.raises(ValueError, match="Invalid configuration key producer_byte_rate"):
+            emulator.set_quota({RATE: 1.0}, ip="127.0.0.1")
