@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 TEST_WORKERS ?= 5
 READY := $(VENV)/.ready
 
-.PHONY: demo demo-spark test lint bench clean
+.PHONY: demo demo-spark test interop lint bench clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.flights $(DEMO_ARGS)
@@ -19,6 +19,9 @@ demo-spark: $(READY)
 test: $(READY)
 	$(BIN)/python -m tests.support.fetch_servers
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+
+interop: $(READY)
+	$(BIN)/python -m tests.interop $(INTEROP_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from dualwrite.testing.server_unavailable import ServerUnavailableError
+from dualwrite.testing.server_unavailable import ProgramMissingError
 
 CACHE_VARIABLE: Final = "DUALWRITE_JARS_DIR"
 """Environment variable: where what was fetched is kept; default `$XDG_CACHE_HOME/dualwrite/jars`."""
@@ -50,10 +50,10 @@ def _move_into_place(source: Path, target: Path) -> None:
 
 
 def find_program(name: str, why: str) -> str:
-    """Where `name` is. Raises ServerUnavailableError, with `why` it is needed."""
+    """Where `name` is. Raises ProgramMissingError, with `why` it is needed."""
     path = shutil.which(name)
     if path is None:
-        raise ServerUnavailableError(f"{why}, and there is no `{name}` on the PATH")
+        raise ProgramMissingError(f"{why}, and there is no `{name}` on the PATH")
     return path
 
 

@@ -19,6 +19,9 @@ from dualwrite.testing.postgres import fetch_postgres
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from dualwrite.testing.spark_kafka import fetch_spark_kafka
 from dualwrite.testing.zookeeper import fetch_zookeeper
+from tests.interop.franz_go.client import build_program as build_franz_go
+from tests.interop.java.client import compiled as compile_java_cases
+from tests.interop.kafkajs.client import fetch_packages as fetch_kafkajs
 
 OLDER_KAFKAS: Final = ("3.9.1",)
 
@@ -32,6 +35,9 @@ def main() -> None:
     _fetch("MariaDB", fetch_mariadb)
     _fetch("ZooKeeper", fetch_zookeeper)
     _fetch("Spark's Kafka connector", fetch_spark_kafka)
+    _fetch("Kafka's command-line tools", compile_java_cases)
+    _fetch("kafkajs", fetch_kafkajs)
+    _fetch("franz-go", build_franz_go)
     _fetch("Chromium", fetch_chromium)
 
 

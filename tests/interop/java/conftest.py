@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.both_brokers import broker
 from tests.interop.conftest import Broker
 from tests.interop.java.client import JavaTools, KafkaScripts
+from tests.interop.unavailable import skip
 
 __all__ = ["broker", "java", "scripts"]
 
@@ -19,9 +20,7 @@ def java() -> Iterator[JavaTools]:
     try:
         tools = JavaTools()
     except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
+        skip(error)
     yield tools
     tools.close()
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.both_brokers import broker
 from tests.interop.case_program import CaseProgram
 from tests.interop.conftest import Broker
 from tests.interop.kafkajs.client import start_program
+from tests.interop.unavailable import skip
 
 __all__ = ["broker", "program", "run"]
 
@@ -21,9 +22,7 @@ def program() -> Iterator[CaseProgram]:
     try:
         started = start_program()
     except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
+        skip(error)
     yield started
     started.close()
 
