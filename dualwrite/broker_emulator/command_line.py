@@ -21,6 +21,7 @@ from dualwrite.broker_emulator.cluster import is_legal_topic_name
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.properties_file import read_properties
 
 _HOST = "127.0.0.1"
 _MAX_PORT = 65535
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
         emulator = Emulator(
             nodes=options.nodes,
             listen=f"{host}:{port}" if options.listen else None,
-            config=BrokerConfig.from_properties({"profile": options.profile, **dict(options.config)}),
+            config=BrokerConfig.from_properties(_properties(options)),
             topics=dict(options.topic),
             scram_users=dict(options.add_scram),
             data_dir=options.data_dir,
@@ -108,8 +109,7 @@ def _parser(prog: str) -> _Parser:
     parser.add_argument(
         "--profile",
         choices=[str(profile) for profile in Profile],
-        default=str(Profile.KIP_939),
-        help="whose behaviour is imitated (default: %(default)s, everything that the KIPs say)",
+        help="whose behaviour is imitated (default: kip-939, everything that the KIPs say)",
     )
     parser.add_argument(
         "--control",
@@ -143,11 +143,12 @@ def _parser(prog: str) -> _Parser:
     )
     parser.add_argument(
         "--config",
-        type=_setting,
+        type=_settings,
         action="append",
         default=[],
-        metavar="KEY=VALUE",
-        help="a broker setting by Kafka's name; may be given several times",
+        metavar="NAME=VALUE|FILE",
+        help="a broker setting by Kafka's name, or (without =) a file of them such as Kafka's server.properties; "
+        "may be given several times, and the last one counts",
     )
     return parser
 
@@ -189,22 +190,18 @@ def _user(text: str) -> tuple[str, str]:
     return name, password
 
 
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    _check_least(key, value)
-    return key, value
-
-
-def _check_least(key: str, value: str) -> None:
-    """Refuse numbers that Kafka's setting of that name does not take; what is no number is not our business."""
-    least = -1 if key in ("log.retention.ms", "log.retention.bytes") else 0  # -1: without limit
-    if key.endswith(("num.partitions", "interval.ms")):
-        least = 1
+def _settings(text: str) -> Mapping[str, str]:
+    """What one --config sets."""
+    name, equals, value = text.partition("=")
+    if equals:
+        return {name: value}
     try:
-        number = float(value)
-    except ValueError:
-        return
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{key} is at least {least}, not {value}")
+        return read_properties(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"neither NAME=VALUE nor a file: {error}") from error
+
+
+def _properties(options: argparse.Namespace) -> dict[str, str]:
+    """All settings, a later one in place of one before it."""
+    properties = {name: value for settings in options.config for name, value in settings.items()}
+    return properties if options.profile is None else {**properties, "profile": options.profile}

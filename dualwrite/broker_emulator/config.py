@@ -43,6 +43,8 @@ class BrokerConfig:
     """Settings of every broker of one emulator; defaults are Kafka's unless a comment says why not."""
 
     profile: Profile = Profile.KIP_939
+    node_id: int = 0
+    """Of the first node; further ones count on."""
     transaction_version: int = 2
     """Finalized level of the feature `transaction.version`."""
     group_version: int = 1
@@ -136,6 +138,10 @@ class BrokerConfig:
         given = {name: given_text(value) for name, value in properties.items()}
         for name in given:
             check_known(name, cls.names())
+        if "broker" not in given.get("process.roles", "broker"):
+            raise ValueError(
+                "process.roles has to name broker: every node here is one, and nobody is a controller alone"
+            )
         config = cls().altered(given)
         ignored = without_effect(given, cls.names())
         if ignored:

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from dualwrite.broker_emulator.clock import Clock, SystemClock, Timer, VirtualClock
+from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
 from dualwrite.broker_emulator.cluster import Cluster, Topic
 from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.configured_timers import ConfiguredTimers
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.listeners import Listeners, listeners_of
@@ -138,7 +139,7 @@ class Emulator:
         self.faults = Faults()
         self.bootstrap_servers = ""
         self._node_count = nodes
-        self._listeners = Listeners(listeners_of(listen, listeners, self.config.properties), nodes)
+        self._listeners = Listeners(listeners_of(listen, listeners, self.config.properties), nodes, self.config.node_id)
         self._scram_users = dict(scram_users or {})
         self._topics = dict(topics or {})
         self._data_dir = None if data_dir is None else Path(data_dir)
@@ -150,7 +151,7 @@ class Emulator:
         self._is_recovered = False
         self._cluster: Cluster  # from start() on
         self._operations: Operations
-        self._timers: list[Timer] = []
+        self._timers: ConfiguredTimers | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -207,7 +208,7 @@ class Emulator:
         self._operations.add_acls(self._acls)
         for name, password in self._scram_users.items():
             cluster.scram_users.set_password(name, password)
-        for node_id in range(self._node_count):
+        for node_id in range(self.config.node_id, self.config.node_id + self._node_count):
             self._listeners.reserve(node_id)
             await self._add_node(node_id)
         cluster.restore_topics()
@@ -237,13 +238,12 @@ class Emulator:
 
     def _begin_maintenance(self, cluster: Cluster, storage: Storage) -> None:
         """The periodic work on what belongs to no node."""
-        config, every, logs = self.config, self.clock.call_every, LogMaintenance(cluster)
-        self._timers += (
-            every(config.producer_id_expiration_check_interval_ms, cluster.expire_producers),
-            every(config.log_retention_check_interval_ms, logs.delete_old_segments),
-            every(config.log_cleaner_backoff_ms, logs.compact),
-            every(config.log_flush_interval_ms, storage.begin_flush),
-        )
+        logs = LogMaintenance(cluster)
+        timers = self._timers = ConfiguredTimers(cluster)
+        timers.every("producer_id_expiration_check_interval_ms", cluster.expire_producers)
+        timers.every("log_retention_check_interval_ms", logs.delete_old_segments)
+        timers.every("log_cleaner_backoff_ms", logs.compact)
+        timers.every("log_flush_interval_ms", storage.begin_flush)
 
     async def _add_node(self, node_id: int) -> Node:
         node = Node(node_id, self._cluster, self._listeners.endpoints(node_id))
@@ -275,9 +275,9 @@ class Emulator:
         if self._control is not None:
             self._control.close()
             self._control, self.control_url = None, ""
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
+        if self._timers is not None:
+            self._timers.cancel()
+            self._timers = None
         for node in self._cluster.nodes.values():
             node.end()
             await node.transactions.shutdown()

@@ -36,8 +36,9 @@ def listeners_of(
 class Listeners:
     """All listeners of all nodes. Raises ValueError where they cannot be together, or a certificate cannot be used."""
 
-    def __init__(self, listeners: Sequence[Listener], nodes: int) -> None:
+    def __init__(self, listeners: Sequence[Listener], nodes: int, first_node_id: int = 0) -> None:
         check_together(list(listeners), nodes)
+        self._first_node_id = first_node_id
         self._listeners = {listener.name: listener for listener in listeners}
         self._tls_contexts = {name: each.tls.server_context() for name, each in self._listeners.items() if each.tls}
         self._reserved: dict[int, dict[str, socket.socket]] = {}
@@ -51,7 +52,7 @@ class Listeners:
         """Take the addresses of a node. Raises OSError when somebody else has one of them."""
         taken = self._reserved.setdefault(node_id, {})
         for name, listener in self._listeners.items():
-            taken[name] = _reserve(listener.host, listener.port_of(node_id))
+            taken[name] = _reserve(listener.host, listener.port_of(node_id - self._first_node_id))
 
     def release(self) -> None:
         """Let go of all addresses."""
@@ -63,7 +64,8 @@ class Listeners:
     def endpoints(self, node_id: int) -> dict[str, Endpoint]:
         """What clients are told of a node, by listener."""
         return {
-            name: listener.advertised(node_id, self._port(node_id, name)) for name, listener in self._listeners.items()
+            name: listener.advertised(node_id - self._first_node_id, self._port(node_id, name))
+            for name, listener in self._listeners.items()
         }
 
     def bootstrap(self, listener: str | None) -> str:

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Cluster, NodeGoneError, Partition
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.metrics.counters import NodeCounters
@@ -46,7 +47,7 @@ class Node:
         self.add_partitions_to_txn = AddPartitionsToTxnManager(node_id, cluster)
         self.transactions = TransactionCoordinator(
             node_id=node_id,
-            config=cluster.config,
+            config=self.config,
             clock=cluster.clock,
             log=_TransactionStateLog(node_id, cluster),
             producer_ids=ProducerIdManager(cluster.producer_id_blocks),
@@ -54,6 +55,11 @@ class Node:
             pause_points=cluster.pause_points,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def config(self) -> BrokerConfig:
+        """What this node goes by, with what was altered for it alone."""
+        return self.cluster.config_of(self.node_id)
 
     # life and death
 

@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
 
     def _excess(self) -> str | None:
         """The limit that one more connection breaks."""
-        config, others = self.node.cluster.config, self.node.connections
+        config, others = self.node.config, self.node.connections
         if len(others) >= config.max_connections:
             return f"max.connections={config.max_connections}"
         per_ip = config.max_connections_per_ip

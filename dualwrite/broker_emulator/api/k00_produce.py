@@ -216,7 +216,7 @@ async def _ask_coordinator(
         )
         for partition, header in unverified
     }
-    if not adds and not call.cluster.config.transaction_partition_verification_enable:
+    if not adds and not call.node.config.transaction_partition_verification_enable:
         return guards, {}
     header = unverified[0][1]
     answers = await call.node.add_partitions_to_txn.add_or_verify(

@@ -88,7 +88,7 @@ async def _verify(call: Call, partition: Partition) -> tuple[VerificationGuard |
     if log.has_open_transaction(request.producer_id, request.producer_epoch):
         return None, ErrorCode.none
     guard = log.begin_verification(request.producer_id, request.producer_epoch, -1, supports_epoch_bump=adds)
-    if not adds and not call.cluster.config.transaction_partition_verification_enable:
+    if not adds and not call.node.config.transaction_partition_verification_enable:
         return guard, ErrorCode.none
     answers = await call.node.add_partitions_to_txn.add_or_verify(
         request.transactional_id, request.producer_id, request.producer_epoch, [partition.name], add=adds

@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.configs import kafka_3_9
 from dualwrite.broker_emulator.configs.broker_settings import NOT_IN_A_FILE, OF_THE_AUTHORIZER, broker_synonyms
 from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE
 from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
-from dualwrite.broker_emulator.configs.setting import ConfigType, Setting, text_of
+from dualwrite.broker_emulator.configs.setting import Between, ConfigType, InvalidValueError, Setting, Value, text_of
 from dualwrite.broker_emulator.security.settings import EFFECTIVE
 
 KNOWN: Final[Mapping[str, Setting]] = {
@@ -88,13 +88,29 @@ def field_values(given: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[
     for name, text in given.items():
         setting = KNOWN.get(base_name(name))
         if setting is not None:
-            setting.parse(text)
+            _check_least(setting, setting.parse(text))
     values = {}
     for field, default in defaults.items():
-        found = next((name for name in broker_synonyms(field.replace("_", ".")) if name in given), None)
+        found = next((name for name in _names_of(field) if name in given), None)
         if found is not None:
             values[field] = _field_value(found, given[found], default)
     return values
+
+
+def _names_of(field: str) -> tuple[str, ...]:
+    return ("node.id", "broker.id") if field == "node_id" else broker_synonyms(field.replace("_", "."))
+
+
+def _check_least(setting: Setting, value: Value) -> None:
+    """Where Kafka's table has no least value, its code mostly does, or nobody needs a negative one."""
+    if (
+        setting.rule is None
+        and isinstance(value, int | float)
+        and setting.name not in ("broker.id", "queued.max.request.bytes")
+    ):
+        problem = Between(-1 if setting.name.startswith("log.retention.") else 0).problem(value)
+        if problem is not None:
+            raise InvalidValueError(setting.name, text_of(value), problem)
 
 
 def _field_value(name: str, text: str, default: Any) -> Any:
