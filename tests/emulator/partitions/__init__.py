@@ -1,0 +1,1 @@
+"""Partitions that become more, move, and change their leader."""

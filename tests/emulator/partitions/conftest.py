@@ -1,0 +1,35 @@
+"""Three nodes for the module, and a connection to each test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from tests.emulator.api.raw_client import RawClient
+
+CONFIG = BrokerConfig(transaction_state_log_num_partitions=2, offsets_topic_num_partitions=2)
+
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with Emulator(nodes=3, config=CONFIG) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def client(emulator: Emulator) -> Iterator[RawClient]:
+    with RawClient(emulator.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(emulator: Emulator) -> str:
+    """A new topic with two partitions, on all nodes."""
+    name = f"topic-{next(_names)}"
+    emulator.create_topic(name, 2)
+    return name

@@ -1,0 +1,172 @@
+"""CreatePartitions (KIP-195)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator, Error, Fault, PartitionError
+from dualwrite.broker_emulator.metadata_journal import MetadataJournal
+from tests.emulator.api.raw_client import RawClient, plain_batch
+from tests.emulator.partitions.admin_requests import Outcome, create_partitions, describe
+from tests.emulator.partitions.conftest import CONFIG
+from tests.support.conditions import until
+
+confluent_kafka: Any = import_module("confluent_kafka")
+confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
+
+
+def replicas_of(client: RawClient, topic: str) -> list[tuple[int, ...]]:
+    return [row.replica_nodes for row in describe(client, [topic]).topics[0].partitions]
+
+
+def test_leaders_go_on_round_the_nodes(emulator: Emulator, client: RawClient, topic: str) -> None:
+    before = replicas_of(client, topic)
+    assert create_partitions(client, {topic: 5}) == {topic: Outcome(0)}
+    after = replicas_of(client, topic)
+    assert after[:2] == before
+    leaders = [replicas[0] for replicas in after]
+    assert leaders == [(leaders[0] + index) % 3 for index in range(5)]
+    assert {len(replicas) for replicas in after} == {3}
+
+
+def test_assignments_name_the_nodes(client: RawClient, topic: str) -> None:
+    assert create_partitions(client, {topic: 4}, [[2, 0, 1], [1, 0, 2]]) == {topic: Outcome(0)}
+    assert replicas_of(client, topic)[2:] == [(2, 0, 1), (1, 0, 2)]
+
+
+def test_nothing_happens_when_it_is_only_validated(client: RawClient, topic: str) -> None:
+    assert create_partitions(client, {topic: 3}, validate_only=True) == {topic: Outcome(0)}
+    assert len(replicas_of(client, topic)) == 2
+
+
+def test_the_new_partition_takes_records(emulator: Emulator, client: RawClient, topic: str) -> None:
+    emulator.create_partitions(topic, 3)
+    leader = emulator.log(topic, 2).leader_id
+    with RawClient(emulator.bootstrap_servers.split(",")[leader]) as to_leader:
+        assert to_leader.produce(topic, plain_batch(b"v"), partition=2).error_code == 0
+    assert emulator.log(topic, 2).log_end_offset == 1
+
+
+def test_internal_topics_stay_as_they_are(client: RawClient) -> None:
+    """Which partition an id belongs to would change under its coordinator's feet."""
+    assert create_partitions(client, {"__transaction_state": 9})["__transaction_state"].error == 42
+
+
+@pytest.mark.parametrize(("name", "count"), [("nope", 3), ("__consumer_offsets", 9)])
+def test_from_python_it_is_an_error_too(emulator: Emulator, name: str, count: int) -> None:
+    with pytest.raises((KeyError, ValueError)):
+        emulator.create_partitions(name, count)
+
+
+def test_a_fault_hits_one_topic_of_a_request(emulator: Emulator, client: RawClient, topic: str) -> None:
+    emulator.create_topic(f"{topic}-other")
+    fault = emulator.faults.add(Fault(api="CreatePartitions", topic=topic, action=PartitionError(7)))
+    assert create_partitions(client, {topic: 3, f"{topic}-other": 2}) == {
+        topic: Outcome(7),
+        f"{topic}-other": Outcome(0),
+    }
+    assert fault.hits == 1
+    emulator.faults.add(Fault(api="CreatePartitions", action=Error("NOT_CONTROLLER")))
+    assert create_partitions(client, {topic: 3}) == {topic: Outcome(41)}
+    assert len(replicas_of(client, topic)) == 2
+
+
+@pytest.fixture
+def consumer(emulator: Emulator, topic: str) -> Iterator[Any]:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": emulator.bootstrap_servers,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "topic.metadata.refresh.interval.ms": 100,
+        }
+    )
+    consumer.subscribe([topic])
+    yield consumer
+    consumer.close()
+
+
+def test_a_consumer_notices(emulator: Emulator, consumer: Any, topic: str) -> None:
+    def assigned() -> int:
+        consumer.poll(0.01)
+        return len(consumer.assignment())
+
+    until(lambda: assigned() == 2)
+    admin = confluent_kafka_admin.AdminClient({"bootstrap.servers": emulator.bootstrap_servers})
+    admin.create_partitions([confluent_kafka_admin.NewPartitions(topic, 4)])[topic].result(10)
+    until(lambda: assigned() == 4)
+
+
+def test_they_outlive_a_restart(tmp_path: Path) -> None:
+    with Emulator(nodes=3, config=CONFIG, data_dir=tmp_path, topics={"t": 1}) as emulator:
+        with RawClient(emulator.bootstrap_servers) as client:
+            assert create_partitions(client, {"t": 3}, [[2, 1, 0], [1, 2, 0]]) == {"t": Outcome(0)}
+        with RawClient(emulator.bootstrap_servers.split(",")[2]) as leader:
+            leader.produce("t", plain_batch(b"kept"), partition=1)
+    with (
+        Emulator(nodes=3, config=CONFIG, data_dir=tmp_path) as emulator,
+        RawClient(emulator.bootstrap_servers) as client,
+    ):
+        assert replicas_of(client, "t")[1:] == [(2, 1, 0), (1, 2, 0)]
+        assert emulator.log("t", 1).log_end_offset == 1
+        assert [emulator.log("t", index).leader_epoch for index in range(3)] == [1, 1, 1]
+
+
+def test_fewer_nodes_after_a_restart_have_what_they_can(tmp_path: Path) -> None:
+    with Emulator(nodes=3, config=CONFIG, data_dir=tmp_path, topics={"t": 1}) as emulator:
+        with RawClient(emulator.bootstrap_servers) as client:
+            create_partitions(client, {"t": 3}, [[2, 1, 0], [1, 2, 0]])
+        emulator.reassign("t", 1, [2])
+    with (
+        Emulator(nodes=2, config=CONFIG, data_dir=tmp_path) as emulator,
+        RawClient(emulator.bootstrap_servers) as client,
+    ):
+        every = replicas_of(client, "t")
+    assert every[2] == (1, 0)
+    assert set(every[1]) <= {0, 1}
+
+
+def test_a_crash_in_the_middle_of_the_line_is_no_partition(tmp_path: Path) -> None:
+    """The line in the journal is what decides, as with topics: wherever it is cut short, nothing was created."""
+    with Emulator(config=CONFIG, data_dir=tmp_path, topics={"t": 1}):
+        pass
+    path = tmp_path / "metadata.journal"
+    journal = MetadataJournal(path, sync=False)
+    journal.open()
+    before = path.read_bytes()
+    journal.record({"extended": "t", "replicas": [[0], [0]]})
+    journal.record({"assigned": "t", "partition": 1, "replicas": [0]})
+    journal.close()
+    written = path.read_bytes()
+    lines = written[len(before) :].splitlines(keepends=True)
+    expected = {len(before): 1, len(before) + len(lines[0]): 3, len(written): 3}
+    for size in (
+        len(before),
+        len(before) + 7,
+        len(before) + len(lines[0]) - 1,
+        len(before) + len(lines[0]),
+        len(written),
+    ):
+        path.write_bytes(written[:size])
+        reopened = MetadataJournal(path, sync=False)
+        reopened.open()
+        reopened.close()
+        assert len(reopened.topics["t"].leader_epochs) == expected.get(size, 1)
+        assert len(reopened.topics["t"].replicas) == len(reopened.topics["t"].leader_epochs)
+
+
+def test_a_journal_from_before_copies_were_kept_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.journal"
+    journal = MetadataJournal(path, sync=False)
+    journal.open()
+    old = {"created": "t", "id": "0" * 32, "configs": {}, "leader_epochs": [3, 4]}
+    journal.record(old)
+    journal.record({"extended": "t", "replicas": [[1, 0]]})
+    journal.record({"assigned": "t", "partition": 0, "replicas": [1]})
+    journal.close()
+    assert journal.topics["t"].replicas == [[1], (), [1, 0]]
