@@ -153,7 +153,7 @@ def test_as_a_process(stop: signal.Signals) -> None:
     ("argument", "value", "reason"),
     [
         ("--config", "no.such.setting=1", "unknown broker setting 'no.such.setting'"),
-        ("--config", "nonsense", "not KEY=VALUE"),
+        ("--config", "nonsense", "neither NAME=VALUE nor a file"),
         ("--topic", "t:many", "not a whole number"),
         ("--listen", "nowhere", "host:port"),
     ],
