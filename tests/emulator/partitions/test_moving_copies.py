@@ -1,0 +1,224 @@
+"""Reassignments (KIP-455, KIP-860) and elections (KIP-183, KIP-460)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator, Fault, PartitionError
+from dualwrite.broker_emulator.reassignment import Assignment, begun, cancelled, finished
+from tests.emulator.api.raw_client import RawClient, plain_batch
+from tests.emulator.partitions.admin_requests import (
+    PREFERRED,
+    UNCLEAN,
+    Move,
+    Outcome,
+    describe,
+    elect,
+    reassign,
+    reassignments,
+)
+from tests.emulator.partitions.conftest import CONFIG
+
+NOT_NEEDED = Outcome(84, "Leader election not needed for topic partition.")
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    """A cluster of its own: its nodes die."""
+    with Emulator(nodes=3, config=CONFIG, topics={"t": 3}) as emulator:
+        yield emulator
+
+
+def copies(client: RawClient, partition: int = 0) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Replicas, those in sync, and the leader of a partition of "t"."""
+    row = describe(client, ["t"]).topics[0].partitions[partition]
+    return row.replica_nodes, row.isr_nodes, row.leader_id
+
+
+# the pure part
+
+
+def test_adding_and_removing() -> None:
+    moving = begun(Assignment((0, 1)), (2, 1))
+    assert moving == Assignment((2, 1, 0), adding=(2,), removing=(0,))
+    assert finished(moving) == Assignment((2, 1))
+    assert cancelled(moving) == Assignment((1, 0))
+
+
+def test_another_target_meanwhile() -> None:
+    """Whoever was being added before is still not there; whoever was being removed still is."""
+    moving = begun(begun(Assignment((0, 1)), (2,)), (2, 0, 3))
+    assert moving == Assignment((2, 0, 3, 1), adding=(2, 3), removing=(1,))
+    assert not begun(Assignment((0, 1)), (1, 0)).is_changing
+
+
+# reassignments
+
+
+def test_it_is_over_at_once(emulator: Emulator, client: RawClient) -> None:
+    epoch = emulator.log("t").leader_epoch
+    assert reassign(client, "t", 0, [2, 1]) == Outcome(0)
+    assert copies(client) == ((2, 1), (2, 1), 2)  # node 0 led, and has no copy any more
+    assert emulator.log("t").leader_epoch == epoch + 1
+    assert reassignments(client) == []
+    assert reassign(client, "t", 0, None).error == 85
+
+
+def test_another_order_is_another_preferred_leader_only(emulator: Emulator, client: RawClient) -> None:
+    epoch = emulator.log("t").leader_epoch
+    assert reassign(client, "t", 0, [1, 0, 2]) == Outcome(0)
+    assert copies(client) == ((1, 0, 2), (1, 0, 2), 0)
+    assert emulator.log("t").leader_epoch == epoch
+
+
+def test_while_replication_is_held_it_is_under_way(emulator: Emulator, client: RawClient) -> None:
+    reassign(client, "t", 0, [0])
+    held = emulator.hold_replication("t")
+    assert reassign(client, "t", 0, [1, 2]) == Outcome(0)
+    move = Move("t", 0, (1, 2, 0), (1, 2), (0,))
+    assert reassignments(client) == [move]
+    assert reassignments(client, {"t": [1, 0], "nope": [0]}) == [move]
+    assert copies(client) == ((1, 2, 0), (0,), 0)
+    assert elect(client, PREFERRED, {"t": [0]}) == {("t", 0): Outcome(80, "The preferred leader was not available.")}
+    with pytest.raises(ValueError, match="node 1 has no copy"):
+        emulator.move_leader("t", 0, 1)
+    held.release()
+    assert reassignments(client) == []
+    assert copies(client) == ((1, 2), (1, 2), 1)
+
+
+def test_it_can_be_given_up(emulator: Emulator, client: RawClient) -> None:
+    reassign(client, "t", 0, [0, 1])
+    held = emulator.hold_replication("t")
+    reassign(client, "t", 0, [2])
+    assert reassign(client, "t", 0, None) == Outcome(0)
+    assert reassignments(client) == []
+    assert copies(client) == ((0, 1), (0, 1), 0)
+    held.release()
+    assert copies(client) == ((0, 1), (0, 1), 0)
+
+
+def test_a_node_that_does_not_run_is_waited_for(emulator: Emulator, client: RawClient) -> None:
+    reassign(client, "t", 0, [0])
+    emulator.stop_node(2)
+    assert reassign(client, "t", 0, [2]) == Outcome(0)
+    assert reassignments(client) == [Move("t", 0, (2, 0), (2,), (0,))]
+    emulator.start_node(2)
+    assert copies(client) == ((2,), (2,), 2)
+
+
+def test_what_was_not_replicated_is_not_lost_by_moving(emulator: Emulator, client: RawClient) -> None:
+    reassign(client, "t", 0, [0])
+    held = emulator.hold_replication("t")
+    client.produce("t", plain_batch(b"v"), acks=1)
+    reassign(client, "t", 0, [1])
+    held.release()
+    assert emulator.log("t").high_watermark == 1
+    assert emulator.log("t").leader_id == 1
+
+
+def test_replication_factors_may_be_protected(client: RawClient) -> None:
+    refused = reassign(client, "t", 0, [1], may_change_factor=False)
+    assert refused == Outcome(38, "The replication factor is changed from 3 to 1")
+    assert reassign(client, "t", 0, [1, 2, 0], may_change_factor=False) == Outcome(0)
+
+
+def test_copies_stay_where_they_are_over_a_restart(tmp_path: Path) -> None:
+    with Emulator(nodes=3, config=CONFIG, data_dir=tmp_path, topics={"t": 2}) as emulator:
+        emulator.reassign("t", 0, [2])
+        emulator.reassign("t", 1, [0])
+        emulator.hold_replication("t", 1)
+        emulator.reassign("t", 1, [1])
+    with (
+        Emulator(nodes=3, config=CONFIG, data_dir=tmp_path) as emulator,
+        RawClient(emulator.bootstrap_servers) as client,
+    ):
+        assert copies(client, 0) == ((2,), (2,), 2)
+        assert copies(client, 1) == ((1,), (1,), 1)  # nothing is held any more
+        assert reassignments(client) == []
+
+
+def test_a_transaction_goes_on_where_its_coordinator_moves_to(emulator: Emulator) -> None:
+    coordinator = emulator.coordinator(transactional_id="x")
+    with RawClient(emulator.bootstrap_servers.split(",")[coordinator]) as before:
+        producer = before.init_producer_id("x")
+    other = (coordinator + 1) % 3
+    for partition in range(2):
+        emulator.reassign("__transaction_state", partition, [other])
+    assert emulator.coordinator(transactional_id="x") == other
+    with RawClient(emulator.bootstrap_servers.split(",")[other]) as after:
+        again = after.init_producer_id("x")
+    assert (again.producer_id, again.producer_epoch) == (producer.producer_id, producer.producer_epoch + 1)
+
+
+def test_from_python_what_cannot_be_is_said(emulator: Emulator) -> None:
+    for replicas in ([], [0, 0], [7]):
+        with pytest.raises(ValueError):
+            emulator.reassign("t", 0, replicas)
+    with pytest.raises(ValueError, match="no reassignment"):
+        emulator.reassign("t", 0, None)
+    with pytest.raises(KeyError):
+        emulator.reassign("t", 9, [0])
+
+
+def test_a_fault_hits_one_partition_of_a_request(emulator: Emulator, client: RawClient) -> None:
+    emulator.faults.add(Fault(api="AlterPartitionReassignments", topic="t", partition=1, action=PartitionError(7)))
+    assert reassign(client, "t", 0, [0, 1]).error == 0
+    assert reassign(client, "t", 1, [0, 1]).error == 7
+    assert copies(client, 0)[0] == (0, 1)
+    assert len(copies(client, 1)[0]) == 3
+
+
+# elections
+
+
+def test_the_preferred_leader_comes_back(emulator: Emulator, client: RawClient) -> None:
+    assert elect(client, PREFERRED, {"t": [0]}) == {("t", 0): NOT_NEEDED}
+    emulator.move_leader("t", 0, 1)
+    assert elect(client, PREFERRED, {"t": [0, 1]}) == {("t", 0): Outcome(0), ("t", 1): NOT_NEEDED}
+    assert emulator.log("t").leader_id == 0
+
+
+def test_of_all_partitions_those_that_changed_are_told(emulator: Emulator, client: RawClient) -> None:
+    emulator.move_leader("t", 1, 0)
+    assert elect(client, PREFERRED, None) == {("t", 1): Outcome(0)}
+    assert elect(client, PREFERRED, None) == {}
+
+
+def test_nobody_is_elected_who_is_not_there(emulator: Emulator, client: RawClient) -> None:
+    emulator.reassign("t", 2, [2])
+    emulator.stop_node(2)
+    assert elect(client, PREFERRED, {"t": [2]}) == {("t", 2): Outcome(80, "The preferred leader was not available.")}
+    assert elect(client, UNCLEAN, {"t": [0, 2]}) == {
+        ("t", 0): NOT_NEEDED,
+        ("t", 2): Outcome(83, "Eligible topic partition leaders are not available."),
+    }
+
+
+def test_an_unclean_election_takes_whoever_lives(emulator: Emulator, client: RawClient) -> None:
+    """A copy that was being added when the last complete one went: it has what was replicated."""
+    emulator.reassign("t", 2, [2])
+    emulator.hold_replication("t", 2)
+    emulator.reassign("t", 2, [0])
+    emulator.stop_node(2)
+    assert copies(client, 2) == ((0, 2), (), -1)
+    assert elect(client, UNCLEAN, {"t": [2]}) == {("t", 2): Outcome(0)}
+    assert copies(client, 2)[2] == 0
+
+
+def test_preferred_leaders_from_python(emulator: Emulator) -> None:
+    emulator.stop_node(1)
+    emulator.start_node(1)
+    moved = emulator.elect_preferred_leaders()
+    assert ("t", 1) in moved
+    assert emulator.log("t", 1).leader_id == 1
+    assert emulator.elect_preferred_leaders() == []
+
+
+def test_a_fault_hits_one_election(emulator: Emulator, client: RawClient) -> None:
+    emulator.move_leader("t", 0, 1)
+    emulator.faults.add(Fault(api="ElectLeaders", topic="t", partition=0, action=PartitionError(7)))
+    assert elect(client, PREFERRED, {"t": [0, 1]}) == {("t", 0): Outcome(7), ("t", 1): NOT_NEEDED}
