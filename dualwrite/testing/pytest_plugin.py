@@ -85,7 +85,7 @@ def _brokers(request: pytest.FixtureRequest) -> Emulator:
 
 def _made(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
     try:
-        from dualwrite.broker_emulator.clock import VirtualClock
+        from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
         from dualwrite.broker_emulator.emulator import Emulator
     except ImportError as error:
         raise pytest.UsageError(
@@ -93,7 +93,8 @@ def _made(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
         ) from error
     settings: dict[str, Any] = {"nodes": nodes, **_marked(request)}
     if "kafka_clock" in request.fixturenames:
-        settings.setdefault("clock", VirtualClock())
+        # from now on: clients stamp their records by the real clock, and producer ids follow the broker's
+        settings.setdefault("clock", VirtualClock(SystemClock().now_ms()))
     try:
         return Emulator(**settings)
     except (TypeError, ValueError) as error:

@@ -77,9 +77,12 @@ class TestTransfers:
         self, kafka_emulator_cluster: Emulator, kafka_faults: Faults
     ) -> None:
         place(kafka_emulator_cluster, 1, 2, 3)
+        # not on one node: librdkafka 2.16 never finds a group's coordinator again that it has lost (its issue 5511)
+        kafka_emulator_cluster.move_coordinator(0, group=transfers.GROUP)
+        kafka_emulator_cluster.move_coordinator(1, transactional_id=transfers.TRANSACTIONAL_ID)
         kafka_faults.add(Fault(point=PausePoint.AFTER_PREPARE_APPEND, action=CrashBefore()))
         transfers.move_all(kafka_emulator_cluster.bootstrap_servers)
-        assert len(kafka_emulator_cluster.living_nodes) == 2
+        assert kafka_emulator_cluster.living_nodes == [0, 2]
         assert_each_moved_once(kafka_emulator_cluster, [1, 2, 3])
 
     def test_an_abandoned_transaction_is_aborted_in_time(
