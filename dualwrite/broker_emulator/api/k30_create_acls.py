@@ -5,8 +5,8 @@ Rules of access control are added, and decide from the next request on (KIP-140)
 * v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER (KIP-373).
 * Access: ALTER on the cluster (31). Without access control 54. UNKNOWN (0) in a rule closes the connection.
 * Each rule has its own answer. 42 for what no rule can have: another name than `kafka-cluster` for the cluster, no
-  name, ANY or MATCH, a number that has no name. A rule that is there already is no error.
-* A principal without a type is 42; Kafka takes it in and then fails at each request that comes by it.
+  name, a number that has no name, a principal without a colon. A rule that is there already is no error.
+* What only filters have, ANY and MATCH, is -1 for the whole request, as in Kafka.
 * What a data directory does not take is 56.
 """
 
@@ -19,7 +19,15 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, acl_of, authorizer_or_error
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.security.acl import Acl, AclOperation, Authorizer
+from dualwrite.broker_emulator.security.acl import (
+    Acl,
+    AclOperation,
+    Authorizer,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    why_not_an_acl,
+)
 
 
 async def handle(call: Call) -> Any:
@@ -27,14 +35,26 @@ async def handle(call: Call) -> Any:
     authorizer = authorizer_or_error(call, AclOperation.ALTER)
     if isinstance(authorizer, ErrorCode):
         return refuse(call, authorizer)
+    if any(map(_is_of_a_filter, acls)):
+        return refuse(call, ErrorCode.unknown_server_error)
     return _response(call, [_add(authorizer, acl) for acl in acls])
 
 
+def _is_of_a_filter(acl: Acl) -> bool:
+    return (
+        acl.resource_type is ResourceType.ANY
+        or acl.pattern_type in (PatternType.ANY, PatternType.MATCH)
+        or acl.operation is AclOperation.ANY
+        or acl.permission is PermissionType.ANY
+    )
+
+
 def _add(authorizer: Authorizer, acl: Acl) -> tuple[ErrorCode, str | None]:
+    reason = why_not_an_acl(acl)
+    if reason is not None:
+        return ErrorCode.invalid_request, reason
     try:
         authorizer.add(acl)
-    except ValueError as problem:
-        return ErrorCode.invalid_request, str(problem)
     except StorageError as problem:
         return ErrorCode.kafka_storage_error, str(problem)
     return ErrorCode.none, None

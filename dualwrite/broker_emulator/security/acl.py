@@ -221,10 +221,11 @@ def why_not_an_acl(acl: Acl) -> str | None:
         return f"Invalid operation {acl.operation.name}"
     if acl.permission not in (PermissionType.DENY, PermissionType.ALLOW):
         return f"Invalid permissionType {acl.permission.name}"
-    try:
-        Principal.parse(acl.principal)
-    except ValueError as problem:
-        return str(problem)
+    if ":" not in acl.principal:
+        return (
+            f"Could not parse principal from `{acl.principal}` "
+            "(no colon is present separating the principal type from the principal name)"
+        )
     return None
 
 

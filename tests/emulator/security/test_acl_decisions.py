@@ -187,7 +187,7 @@ def test_ten_thousand_rules_are_not_looked_through() -> None:
             Acl.allow("User:a", AclOperation.READ, ResourceType.TOPIC, "t", pattern_type=PatternType.MATCH),
             "Invalid patternType MATCH",
         ),
-        (Acl.allow("a", AclOperation.READ, ResourceType.TOPIC, "t"), "'a' is no principal"),
+        (Acl.allow("a", AclOperation.READ, ResourceType.TOPIC, "t"), "Could not parse principal from `a`"),
     ],
 )
 def test_what_no_rule_can_be(acl: Acl, reason: str) -> None:

@@ -81,6 +81,7 @@ class SecuredBroker:
 
     def __init__(self, name: str, admin_address: str, user_address: str) -> None:
         self.name = name
+        self.admin_address = admin_address
         self.admin = Wire(admin_address)
         self._user_address = user_address
         self.known_id: Any = None
@@ -119,9 +120,13 @@ class SecuredBroker:
         assert wire.call(message(SaslAuthenticateRequest, 2, auth_bytes=token)).error_code == 0
         return wire
 
+    def scene(self, who: str) -> Scene:
+        """What a user's request is about."""
+        return Scene(self.admin, who, self.known_id)
+
     def answer(self, who: str, case: Case) -> dict[str, int]:
         """What the user is answered; where a topic is being created, in the end."""
-        scene = Scene(self.admin, who, self.known_id)
+        scene = self.scene(who)
         request = REQUESTS[case.request](scene)
         with self.login(who) as wire:
             creates = case.request == "metadata_that_creates"

@@ -9,9 +9,11 @@ import pytest
 from dualwrite.broker_emulator import Profile
 from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
 from tests.interop.conftest import KAFKA_VERSION_USED
-from tests.interop.raw_wire.access import Case, SecuredBroker, emulated_kafka, real_kafka
+from tests.interop.raw_wire import acl_script
+from tests.interop.raw_wire.access import Case, SecuredBroker, creation, emulated_kafka, real_kafka
 from tests.interop.raw_wire.access_cases import CASES
 from tests.interop.raw_wire.access_requests import REQUESTS
+from tests.interop.wire import wait_until
 
 USERS = {
     f"user{number:03d}": Case(request, rules, dict(answer))
@@ -71,3 +73,40 @@ def test_who_may(secured: SecuredBroker, api: str) -> None:
         elif answered != case.answer:
             differing[str(case)] = (answered, case.answer)
     assert not differing
+
+
+def test_acls_are_added_found_and_removed(secured: SecuredBroker) -> None:
+    wire, every = secured.admin, list(range(len(acl_script.RULES)))
+    for _ in range(2):  # the second time they are there already
+        assert acl_script.created(wire, *acl_script.RULES) == [(0, "")] * len(every)
+    wait_until(lambda: acl_script.described(wire) == every)
+    found = {name: acl_script.described(wire, **wanted) for name, (wanted, _) in acl_script.FILTERS.items()}
+    assert found == {name: expected for name, (_, expected) in acl_script.FILTERS.items()}
+    removed = acl_script.deleted(wire, *(wanted for wanted, _, _ in acl_script.DELETIONS))
+    assert removed == [(code, places) for _, code, places in acl_script.DELETIONS]
+    gone = {place for _, _, places in acl_script.DELETIONS for place in places}
+    wait_until(lambda: acl_script.described(wire) == sorted(set(every) - gone))
+
+
+@pytest.mark.parametrize("name", acl_script.ODD)
+def test_odd_rules(secured: SecuredBroker, name: str) -> None:
+    rule, code, text = acl_script.ODD[name]
+    assert acl_script.created(secured.admin, rule) == [(code, text)]
+
+
+@pytest.mark.parametrize("name", acl_script.UNKNOWN)
+def test_what_is_unknown_closes_the_connection(secured: SecuredBroker, name: str) -> None:
+    assert all(acl_script.is_closed_for(secured.admin_address, acl_script.UNKNOWN[name]))
+
+
+def test_a_rule_decides_from_then_on(secured: SecuredBroker) -> None:
+    """On a connection that was there before."""
+    user = next(user for user, case in USERS.items() if case == Case("heartbeat", "", {"": 30}))
+    rule = creation("READ group offsets", user)
+    with secured.login(user) as wire:
+        heartbeat = REQUESTS["heartbeat"](secured.scene(user))
+        assert wire.call(heartbeat).error_code == 30
+        secured.grant([rule])
+        wait_until(lambda: wire.call(heartbeat).error_code == 25)
+        acl_script.deleted(secured.admin, {"principal_filter": rule["principal"]})
+        wait_until(lambda: wire.call(heartbeat).error_code == 30)
