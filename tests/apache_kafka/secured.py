@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dualwrite.testing.apache_kafka import ApacheKafka
-
-from .certificates import KEY_PASSWORD, Certificates
+from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
 
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",

@@ -26,8 +26,8 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import AbortableError, AuthenticationError, AuthorizationError, ConfigError, KafkaError
 from dualwrite.producer import ConsumerGroupMetadata, Producer, TopicPartition
 from dualwrite.testing.apache_kafka import ApacheKafka
+from dualwrite.testing.certificates import KEY_PASSWORD, Certificates, make_certificates
 
-from .certificates import KEY_PASSWORD, Certificates, make_certificates
 from .conftest import MakeFace, MakeProducer, NewName, running
 from .faces import FACES
 from .reading import DEADLINE_S, create_topics, read_committed

@@ -1,4 +1,7 @@
-"""Certificates made for one run: an authority, a broker's certificate for 127.0.0.1 only, and a client's."""
+"""Certificates made for one run: an authority, a broker's certificate for 127.0.0.1 only, and a client's.
+
+Needs the packages trustme and cryptography.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ KEY_PASSWORD = "key-password-that-nobody-may-see"
 
 
 class Certificates(NamedTuple):
-    """PEM files. `broker` has key and certificate; `client_key` is encrypted with `KEY_PASSWORD`."""
+    """PEM files. `broker` has key and certificate; `client_key` is encrypted with `KEY_PASSWORD`.
+
+    `stranger` is the certificate of an authority that has signed none of the others.
+    """
 
     authority: Path
     stranger: Path
@@ -22,7 +28,7 @@ class Certificates(NamedTuple):
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """Write them all."""
+    """Write them all into `directory`."""
     authority, stranger = trustme.CA(), trustme.CA()
     made = Certificates(*(directory / f"{name}.pem" for name in Certificates._fields))
     authority.cert_pem.write_to_path(str(made.authority))
