@@ -8,8 +8,8 @@ Stores offsets of a group, outside of transactions; a member's commit is its sig
   generation 22; a replaced static member 82; a member that waits for its assignment 27. A generation of an unknown
   group is 69 from v9 on, 22 before and in the profile kafka-3.9. Group "" is a group.
 * Access: READ on the group (30) and on the topics (29).
-* Consumer groups (KIP-848): an epoch that is to come, and an older one for a partition that the member has not had since
-  then (KIP-1251), is 113 (22 for a member of the classic protocol); below v9, members are 35.
+* Consumer groups (KIP-848): an epoch that is to come, and an older one for a partition that the member has not had
+  since then (KIP-1251), is 113 (22 for a member of the classic protocol); below v9, members are 35.
 * Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12. The rest is stored all the same.
 * v10 is hidden by the profile kafka-3.9.
 """

@@ -46,6 +46,10 @@ COORDINATOR_ERRORS_BEFORE_V4: Mapping[ErrorCode, ErrorCode] = {
 """What the transaction coordinator's answers are called towards clients; anything else keeps its name (2.5)."""
 
 
+_WITHOUT_NAME = (ErrorCode.group_id_not_found, ErrorCode.stale_member_epoch)
+"""What clients of these versions do not know; v6, which codecs do not have yet, says it."""
+
+
 async def handle(call: Call) -> Any:
     if not call.is_allowed(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, call.request.transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
@@ -72,7 +76,7 @@ async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
     version = 2 if call.version >= _IMPLICIT_ADD_VERSION else 0
     transaction = TransactionOfOffsets(request.producer_id, request.producer_epoch, guard, version)
     error = await shard.commit_in_transaction(request.group_id, _committer(request), offsets.valid, transaction)
-    return ErrorCode.illegal_generation if error is ErrorCode.group_id_not_found else error
+    return ErrorCode.illegal_generation if error in _WITHOUT_NAME else error
 
 
 def _committer(request: Any) -> Committer:

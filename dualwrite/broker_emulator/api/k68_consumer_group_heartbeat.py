@@ -5,7 +5,7 @@ leaves (-1; a static member for a while -2).
 
 * v1: the member makes its id itself (v0: the broker does, if it has none), and may subscribe by a regular expression.
 * What cannot be, and the group "", is 42; an assignor that is not known 112.
-* Access: READ on the group (30), DESCRIBE on the topics that are named (29); an expression matches what may be described.
+* Access: READ on the group (30), DESCRIBE on the topics that are named (29); of others, an expression matches none.
 * Not this node's group 16; being loaded 14; unknown group, or one that cannot be converted 69; stranger 25; another
   epoch 110; a static instance that is in use 111, or is somebody else by now 82; `group.consumer.max.size` reached 81;
   no regular expression 128.
@@ -30,6 +30,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     LEAVE_FOR_A_WHILE_EPOCH,
     Assignment,
     RefusedError,
+    new_member_id,
 )
 from dualwrite.broker_emulator.groups.consumer.heartbeat import HeartbeatAnswer, HeartbeatRequest
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
@@ -108,7 +109,7 @@ def _request(call: Call) -> HeartbeatRequest:
     request = call.request
     names = request.subscribed_topic_names
     return HeartbeatRequest(
-        member_id=request.member_id or str(uuid.uuid4()),
+        member_id=request.member_id or new_member_id(),
         member_epoch=request.member_epoch,
         instance_id=request.instance_id,
         rack_id=request.rack_id,

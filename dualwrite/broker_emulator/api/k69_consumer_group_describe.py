@@ -5,7 +5,7 @@ Consumer groups (KIP-848) with their epochs, and what their members have and are
 * v1 says which members speak the classic protocol (0) and which the new one (1).
 * Unknown group, or a classic one 69, with a message; not this node's group 16; being loaded 14.
 * Access: DESCRIBE on the group (30) and on every topic that its members have or are to have (29).
-* Topics that are gone are left out. At level 0 of the feature `group.version` everything is 35, and in the profile
+* What a member has to give up still is among what it has. Topics that are gone are left out. At level 0 of the feature `group.version` everything is 35, and in the profile
   kafka-3.9, which has v0 to say so.
 """
 
@@ -68,7 +68,7 @@ def _operations(call: Call, group_id: str) -> int:
 
 
 def _are_visible(call: Call, group: ConsumerGroup) -> bool:
-    topic_ids = {name.topic_id for member in group.members.values() for name in member.assigned}
+    topic_ids = {name.topic_id for member in group.members.values() for name in member.owned}
     topic_ids |= {name.topic_id for target in group.targets.values() for name in target}
     topics = (call.cluster.topic_by_id(topic_id) for topic_id in topic_ids)
     return all(
@@ -87,8 +87,8 @@ def _member(call: Call, group: ConsumerGroup, member: ConsumerMember) -> Any:
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=tuple(sorted(member.subscribed_topics)),
-        subscribed_topic_regex=member.subscribed_regex or None,
-        assignment=_assignment(call, frozenset(member.assigned)),
+        subscribed_topic_regex=member.subscribed_regex,
+        assignment=_assignment(call, frozenset(member.owned)),
         target_assignment=_assignment(call, group.target(member.member_id)),
         member_type=0 if member.is_classic else 1,
     )

@@ -134,7 +134,10 @@ class GroupChange:
 
     def remove(self, member_ids: Iterable[str]) -> None:
         """Members leave or are given up; the others get a new target with the next heartbeat."""
-        self.bump(self.group.without(member_ids))
+        group = self.group.without(member_ids)
+        self.bump(group)
+        if not group.members:  # there is nothing to assign to nobody
+            self.group = replace(self.group, assignment_epoch=self.group.group_epoch, assignment_timestamp_ms=0)
 
     def update_member(self, member: ConsumerMember, *, bumps: bool) -> None:
         """A member is as it says now. Without a bump of its own there may be one because of the topics."""

@@ -221,7 +221,7 @@ def _check_generation(member: ConsumerMember, generation: int) -> None:
 
 
 def leave(group: ConsumerGroup, leaving: Sequence[LeavingMember], world: World) -> tuple[Outcome, list[ErrorCode]]:
-    """Members leave, together; each is answered for itself."""
+    """Members leave, or are removed, together; each is answered for itself."""
     gone: list[str] = []
     errors: list[ErrorCode] = []
     for member in leaving:
@@ -234,9 +234,11 @@ def leave(group: ConsumerGroup, leaving: Sequence[LeavingMember], world: World) 
 
 
 def _leaving_id(group: ConsumerGroup, leaving: LeavingMember) -> str:
+    """An administrator may remove members of either protocol this way."""
     instance = leaving.group_instance_id
-    if leaving.member_id == UNKNOWN_MEMBER_ID and instance is not None:
-        present = group.static_member(instance)
-        member_id = UNKNOWN_MEMBER_ID if present is None else present.member_id
-        return _classic_member(group, member_id, instance)[0].member_id
-    return _classic_member(group, leaving.member_id, instance)[0].member_id
+    if instance is None:
+        return group.known_member(leaving.member_id).member_id
+    present = group.static_member(instance)
+    is_unnamed = leaving.member_id == UNKNOWN_MEMBER_ID and present is not None
+    member_id = present.member_id if is_unnamed and present is not None else leaving.member_id
+    return known_instance(present, member_id, instance).member_id

@@ -42,6 +42,7 @@ def _tombstones(group: ConsumerGroup) -> Iterator[Record]:
     yield tombstone(records.TARGET_EPOCH)
     yield from (tombstone(records.MEMBER, member_id) for member_id in group.members)
     yield from (tombstone(records.REGULAR_EXPRESSION, regex) for regex in group.regular_expressions)
+    yield tombstone(records.PARTITION_METADATA)
     yield tombstone(records.GROUP)
 
 
@@ -70,7 +71,10 @@ def _changes(before: ConsumerGroup, after: ConsumerGroup) -> Iterator[Record]:
     for member_id, target in after.targets.items():
         if before.targets.get(member_id) != target:
             yield key(records.TARGET, member_id), records.encode_target(target)
-    if before.assignment_epoch != after.assignment_epoch:
+    if (before.assignment_epoch, before.assignment_timestamp_ms) != (
+        after.assignment_epoch,
+        after.assignment_timestamp_ms,
+    ):
         yield key(records.TARGET_EPOCH), records.encode_target_epoch(after)
     for member in after.members.values():
         known = before.members.get(member.member_id) or ConsumerMember(member_id=member.member_id)

@@ -7,6 +7,8 @@ towards that target. Deadlines are part of the value, in the clock's millisecond
 
 from __future__ import annotations
 
+import base64
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,8 +27,16 @@ LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
 """The epoch with which a static member leaves and means to come back; a member that is away has it."""
 
+FIRST_EPOCH = 1
+"""Of a new group, as in Kafka 4.4: nobody has anything in it, and who waits for a first assignment is in it."""
+
 Assignment = frozenset[TopicIdPartition]
 NOTHING: Assignment = frozenset()
+
+
+def new_member_id() -> str:
+    """An id for a member that has none, as Kafka writes its UUIDs."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
 class RefusedError(Exception):
@@ -159,10 +169,10 @@ class ConsumerGroup:
     """A group at one moment. Mappings are never changed in place; members stand in the order in which they joined."""
 
     group_id: str
-    group_epoch: int = 0
+    group_epoch: int = FIRST_EPOCH
     metadata_hash: int = 0
     """Of the topics that the group epoch was made for; see `topics.metadata_hash`."""
-    assignment_epoch: int = 0
+    assignment_epoch: int = FIRST_EPOCH
     assignment_timestamp_ms: int = 0
     members: Mapping[str, ConsumerMember] = field(default_factory=dict)
     targets: Mapping[str, Assignment] = field(default_factory=dict)

@@ -74,7 +74,9 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, world: World) -> 
     regex = RegexChange.of(change.group, before, after)
     names_changed = after.subscribed_topics != before.subscribed_topics
     is_resolved = regex is RegexChange.CHANGED_AND_RESOLVED
-    change.update_member(after, bumps=group.group_epoch == 0 or names_changed or is_resolved)
+    default = world.settings.assignors[0]
+    other_assignor = change.group.with_member(after).assignor(default) != change.group.assignor(default)
+    change.update_member(after, bumps=names_changed or is_resolved or other_assignor)
     change.assign()
     after = change.reconcile(after.member_id, request.owned, subscribes_anew=names_changed or regex.is_any)
     resolves = due_for_resolution(change.group, world)

@@ -28,7 +28,9 @@ def leave(group: ConsumerGroup, request: HeartbeatRequest, world: World) -> Hear
         member = known_instance(group.static_member(request.instance_id), request.member_id, request.instance_id)
         if request.member_epoch == LEAVE_FOR_A_WHILE_EPOCH:
             change = GroupChange(group, world)
-            change.become(group.with_member(replace(member, member_epoch=LEAVE_FOR_A_WHILE_EPOCH, revoking={})))
+            kept = dict.fromkeys(member.assigned, 0)  # whoever comes back in its place may commit with any epoch
+            away = replace(member, member_epoch=LEAVE_FOR_A_WHILE_EPOCH, assigned=kept, revoking={})
+            change.become(group.with_member(away))
             return HeartbeatDecision(change.group, answer)
     return HeartbeatDecision(give_up(group, [member.member_id], world), answer)
 

@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar
 from dualwrite.broker_emulator.groups.consumer import fields
 from dualwrite.broker_emulator.groups.consumer.fields import Reader
 from dualwrite.broker_emulator.groups.consumer.group import (
+    FIRST_EPOCH,
     Assignment,
     ClassicMetadata,
     ConsumerGroup,
@@ -84,7 +85,7 @@ def _apply_group(group: ConsumerGroup, _: str, reader: Reader) -> ConsumerGroup:
 
 def encode_member(member: ConsumerMember) -> bytes:
     """Key 5."""
-    tagged = {} if member.classic is None else {_TAG: b"\1" + _encode_classic(member.classic)}
+    classic = b"\0" if member.classic is None else b"\1" + _encode_classic(member.classic)  # Kafka writes null too
     return b"".join(
         (
             fields.int16(_VERSION),
@@ -96,7 +97,7 @@ def encode_member(member: ConsumerMember) -> bytes:
             fields.string(member.subscribed_regex),
             fields.int32(member.rebalance_timeout_ms),
             fields.string(member.server_assignor),
-            fields.tags(tagged),
+            fields.tags({_TAG: classic}),
         )
     )
 
@@ -125,7 +126,7 @@ def _apply_member(group: ConsumerGroup, member_id: str, reader: Reader) -> Consu
 
 
 def _read_classic(reader: Reader) -> ClassicMetadata | None:
-    if reader.int8() < 0:
+    if reader.uvarint() == 0:
         return None
     session_timeout_ms = reader.int32()
     protocols = []
@@ -264,7 +265,7 @@ def _without(group: ConsumerGroup, key: RecordKey) -> ConsumerGroup:
     if key.kind == REGULAR_EXPRESSION:
         return replace(group, regular_expressions=_except(group.regular_expressions, key.name))
     if key.kind == TARGET_EPOCH:
-        return replace(group, assignment_epoch=0, assignment_timestamp_ms=0)
+        return replace(group, assignment_epoch=FIRST_EPOCH, assignment_timestamp_ms=0)
     if key.kind == CURRENT and key.name in group.members:
         unassigned = ConsumerMember(member_id=key.name)
         member = group.members[key.name]

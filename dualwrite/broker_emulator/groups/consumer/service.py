@@ -24,6 +24,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     ConsumerGroup,
     ConsumerGroupSettings,
     RefusedError,
+    new_member_id,
 )
 from dualwrite.broker_emulator.groups.consumer.heartbeat import HeartbeatAnswer, HeartbeatRequest, heartbeat
 from dualwrite.broker_emulator.groups.consumer.regular_expressions import resolve
@@ -112,7 +113,8 @@ class ConsumerGroups:
 
     async def join(self, group: ConsumerGroup, request: JoinRequest) -> JoinAnswer:
         """JoinGroup."""
-        decision = classic_members.join(group, request, self.world(group.group_id))
+        named = request._replace(new_member_id=new_member_id())
+        decision = classic_members.join(group, named, self.world(group.group_id))
         await self._become(group, decision.outcome)
         return decision.answer
 

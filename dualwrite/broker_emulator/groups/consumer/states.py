@@ -27,6 +27,7 @@ class ConsumerGroupState(StrEnum):
 NEXT_GROUP_STATES: dict[ConsumerGroupState, dict[ConsumerGroupState, str]] = {
     ConsumerGroupState.EMPTY: {
         ConsumerGroupState.ASSIGNING: "a member joins",
+        ConsumerGroupState.RECONCILING: "a member joins whose topics are not known yet",
         ConsumerGroupState.DEAD: "deleted, expired, or joined by a classic member",
     },
     ConsumerGroupState.ASSIGNING: {
