@@ -22,6 +22,7 @@ from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.properties_file import read_properties
+from dualwrite.broker_emulator.service_notification import READY, STOPPING, notify
 
 _HOST = "127.0.0.1"
 _MAX_PORT = 65535
@@ -74,8 +75,10 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
                 print(emulator.control_url, flush=True)
             for name in emulator.listeners[1:]:
                 print(f"{name}://{emulator.bootstrap(name)}", flush=True)
+            notify(READY)
             stopped.wait()
         finally:
+            notify(STOPPING)
             emulator.stop()
     except StorageError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
