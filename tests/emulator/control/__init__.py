@@ -1,0 +1,1 @@
+"""Control over HTTP, and its page."""
