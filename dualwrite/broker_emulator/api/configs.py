@@ -64,21 +64,20 @@ def layers_of(call: Call, node: Node) -> BrokerLayers:
         settings=broker_settings(cluster.config.profile),
         own=cluster.altered_configs.of(ConfigResource.BROKER, str(node.node_id)),
         of_all_brokers=cluster.altered_configs.of(ConfigResource.BROKER, ALL_BROKERS),
-        static={**static_properties(cluster.given_config), **_facts_of(node)},
+        static={**_addresses_of(node), **static_properties(cluster.given_config), **_identity_of(node)},
         effective=lambda name: broker_value(cluster.config_of(node.node_id), name),
     )
 
 
-def _facts_of(node: Node) -> dict[str, str]:
-    """What a file would have to say of a node for it to be as it is."""
+def _addresses_of(node: Node) -> dict[str, str]:
+    """What a file would have to say of a node's listeners, where none does."""
     addresses = ",".join(f"{name}://{address.host}:{address.port}" for name, address in node.endpoints.items())
-    return {
-        "node.id": str(node.node_id),
-        "broker.id": str(node.node_id),
-        "process.roles": "broker,controller",
-        "listeners": addresses,
-        "advertised.listeners": addresses,
-    }
+    return {"listeners": addresses, "advertised.listeners": addresses, "process.roles": "broker,controller"}
+
+
+def _identity_of(node: Node) -> dict[str, str]:
+    """A file says it of the first node."""
+    return {"node.id": str(node.node_id), "broker.id": str(node.node_id)}
 
 
 # --- altering ---------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "tests do not wait; Kafka says 0 in the file that it ships for trying it, too", "0"
     ),
     "default.replication.factor": Difference("0: copies are on all nodes", "0"),
-    "node.id": Difference("Kafka has no default; further nodes take the ids behind it", "0"),
+    "group.consumer.assignment.interval.ms": Difference("nobody waits here for the sake of batching", "0"),
     "log.segment.bytes": Difference(
         "nothing is deleted or compacted before its segment is full; Kafka took small ones until 3.9, too",
         "67108864",

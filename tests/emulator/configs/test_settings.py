@@ -1,0 +1,137 @@
+"""The tables of settings: each is consistent in itself, with `BrokerConfig`, and with what is said of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Profile
+from dualwrite.broker_emulator.configs import group_settings, topic_settings
+from dualwrite.broker_emulator.configs.broker_settings import BROKER_SETTINGS, BROKER_SYNONYMS
+from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE, DIFFERENCES, TOPIC_SETTINGS_HERE
+from dualwrite.broker_emulator.configs.documentation import DOCUMENTATION
+from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
+from dualwrite.broker_emulator.configs.reading import given_text
+from dualwrite.broker_emulator.configs.registry import broker_settings
+from dualwrite.broker_emulator.configs.registry import topic_settings as settings_of_topics
+from dualwrite.broker_emulator.configs.setting import ConfigType, InvalidValueError, Setting
+from dualwrite.broker_emulator.configs.values import broker_log_config
+from dualwrite.broker_emulator.log.log_config import LogConfig
+
+EVERY = [
+    *BROKER_SETTINGS_HERE.values(),
+    *TOPIC_SETTINGS_HERE.values(),
+    *group_settings.GROUP_SETTINGS.values(),
+    *group_settings.CLIENT_METRICS_SETTINGS.values(),
+    *OWN_SETTINGS.values(),
+]
+
+IN_OTHER_UNITS = {"log.retention.ms", "log.roll.ms"}
+"""Kafka has their defaults in hours."""
+
+
+def test_every_default_is_a_value_that_the_setting_takes() -> None:
+    for setting in EVERY:
+        if setting.default is not None:
+            assert setting.canonical(setting.default) == setting.default, setting
+
+
+def test_a_field_has_the_default_that_the_table_says() -> None:
+    defaults = BrokerConfig()
+    told = {name: setting.default for name, setting in {**BROKER_SETTINGS_HERE, **OWN_SETTINGS}.items()}
+    told |= {"node.id": "0"}  # Kafka has none
+    fields = {field.replace("_", "."): given_text(getattr(defaults, field)) for field in BrokerConfig.names()}
+    compared = (fields.keys() & told.keys()) - IN_OTHER_UNITS
+    assert {name: fields[name] for name in compared} == {name: told[name] or "" for name in compared}
+
+
+def test_every_field_is_a_setting() -> None:
+    unknown = {field.replace("_", ".") for field in BrokerConfig.names()} - BROKER_SETTINGS.keys() - OWN_SETTINGS.keys()
+    assert unknown == {"super.users", "allow.everyone.if.no.acl.found"}, "of the authorizer; others belong into a table"
+
+
+def test_what_differs_from_kafka_is_a_setting_that_does_differ() -> None:
+    kafkas = {**topic_settings.TOPIC_SETTINGS, **BROKER_SETTINGS}
+    for name, difference in DIFFERENCES.items():
+        assert difference.applied_to(kafkas[name]) != kafkas[name], name
+
+
+def test_documentation_is_of_settings_that_there_are() -> None:
+    assert {setting.name for setting in EVERY} >= DOCUMENTATION.keys()
+
+
+def test_a_topic_without_settings_goes_by_the_brokers() -> None:
+    assert broker_log_config(BrokerConfig()) == LogConfig()
+    for name, of_brokers in topic_settings.BROKER_SETTING_OF.items():
+        theirs, own = BROKER_SETTINGS_HERE[of_brokers], TOPIC_SETTINGS_HERE[name]
+        assert (
+            (theirs.type, theirs.rule) == (own.type, own.rule)
+            or theirs.name in BROKER_SYNONYMS
+            or (name in ("retention.bytes", "retention.ms", "segment.ms", "flush.ms"))
+        ), name
+
+
+def test_kafka_3_9_has_its_own_settings() -> None:
+    brokers, topics = broker_settings(Profile.KAFKA_3_9), settings_of_topics(Profile.KAFKA_3_9)
+    assert "zookeeper.connect" in brokers
+    assert "group.streams.session.timeout.ms" not in brokers
+    assert "message.format.version" in topics
+    assert brokers["listeners"].type is ConfigType.STRING
+    assert "zookeeper.connect" not in broker_settings(Profile.KIP_939)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "canonical"),
+    [
+        ("retention.ms", " 77 ", "77"),
+        ("retention.ms", "+5", "5"),
+        ("preallocate", "TRUE", "true"),
+        ("min.cleanable.dirty.ratio", "1", "1.0"),
+        ("min.cleanable.dirty.ratio", "5e-2", "0.05"),
+        ("cleanup.policy", "compact , delete", "compact,delete"),
+        ("cleanup.policy", "", ""),
+        ("compression.gzip.level", "-1", "-1"),
+        ("leader.replication.throttled.replicas", "*", "*"),
+        ("leader.replication.throttled.replicas", "0:1,1:2", "0:1,1:2"),
+    ],
+)
+def test_values_that_a_setting_takes(name: str, text: str, canonical: str) -> None:
+    assert TOPIC_SETTINGS_HERE[name].canonical(text) == canonical
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("retention.ms", "x", "Not a number of type LONG"),
+        ("retention.ms", "1_0", "Not a number of type LONG"),
+        ("retention.ms", "9223372036854775808", "Not a number of type LONG"),
+        ("segment.bytes", "99999999999", "Not a number of type INT"),
+        ("retention.ms", "-2", "Value must be at least -1"),
+        ("min.cleanable.dirty.ratio", "nan", "Not a number of type DOUBLE"),
+        ("min.cleanable.dirty.ratio", "1.5", "Value must be no more than 1"),
+        ("preallocate", "maybe", "Expected value to be either true or false"),
+        ("cleanup.policy", "compact,shred", "String must be one of: compact, delete"),
+        ("message.timestamp.type", "createtime", "String must be one of: CreateTime, LogAppendTime"),
+        ("compression.gzip.level", "0", "Value must be at least 1"),
+        ("leader.replication.throttled.replicas", "x", r"it takes '\*' or a list"),
+    ],
+)
+def test_values_that_a_setting_does_not_take(name: str, text: str, reason: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"for configuration {name}: {reason}"):
+        TOPIC_SETTINGS_HERE[name].parse(text)
+
+
+def test_a_secret_is_not_told_with_what_is_wrong() -> None:
+    secret = Setting("password", ConfigType.PASSWORD, None, TOPIC_SETTINGS_HERE["compression.type"].rule)
+    with pytest.raises(InvalidValueError) as refused:
+        secret.parse("hunter2")
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("kind", "value"), [("BIDIRECTIONAL", True), ("Upgrade", True), ("sideways", False)])
+def test_names_in_whichever_case(kind: str, value: bool) -> None:
+    setting = BROKER_SETTINGS["group.consumer.migration.policy"]
+    if value:
+        assert setting.parse(kind) == kind
+    else:
+        with pytest.raises(InvalidValueError):
+            setting.parse(kind)
