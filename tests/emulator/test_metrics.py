@@ -1,0 +1,192 @@
+"""Metrics: what they count, what they cost, and the text that Prometheus reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, VirtualClock
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, schema
+from dualwrite.broker_emulator.metrics.counters import BOUNDS_MS, Histogram
+from dualwrite.broker_emulator.metrics.prometheus import render_prometheus
+from dualwrite.broker_emulator.metrics.response_errors import errors_of
+from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
+from tests.emulator.api.raw_client import RawClient, batch_of, plain_batch
+
+prometheus_parser: Any = import_module("prometheus_client.parser")
+
+CONFIG = BrokerConfig(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with Emulator(config=CONFIG, clock=VirtualClock(), topics={"t": 1}) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def client(emulator: Emulator) -> Iterator[RawClient]:
+    with RawClient(emulator.bootstrap_servers) as client:
+        yield client
+
+
+def test_requests_errors_and_bytes(emulator: Emulator, client: RawClient) -> None:
+    client.produce("t", plain_batch(b"v"))
+    before = emulator.metrics()
+    emulator.faults.add(Fault(api="Produce", action=Error("NOT_LEADER_OR_FOLLOWER")))
+    assert client.produce("t", plain_batch(b"v")).error_code == 6
+    assert client.produce("missing", plain_batch(b"v")).error_code == 3
+    assert client.produce("t", plain_batch(b"v" * 1000)).error_code == 0
+    after = emulator.metrics()
+
+    produce, produced = before.api("Produce"), after.api("Produce")
+    assert produced.requests - produce.requests == 2  # the fault answered instead of the broker
+    assert produced.durations.times == produced.requests
+    assert 0 < produced.durations.longest_ms <= produced.durations.total_ms
+    assert {name: count - produce.errors.get(name, 0) for name, count in produced.errors.items()} == {
+        "NOT_LEADER_OR_FOLLOWER": 1,
+        "UNKNOWN_TOPIC_OR_PARTITION": 1,
+    }
+    assert after.nodes[0].bytes_in - before.nodes[0].bytes_in > 1000
+    assert after.nodes[0].bytes_out > before.nodes[0].bytes_out
+    assert after.nodes[0].connections == 1
+    assert after.nodes[0].connections_made >= 1
+
+
+def test_partitions(emulator: Emulator, client: RawClient) -> None:
+    emulator.create_topic("counted")
+    batch = plain_batch(b"a")
+    client.produce("counted", batch)
+    client.fetch("counted")
+    row = emulator.metrics().partition("counted")
+    assert (row.log_start_offset, row.log_end_offset, row.high_watermark, row.last_stable_offset) == (0, 1, 1, 1)
+    assert (row.messages_in, row.bytes_in, row.bytes_out, row.size_bytes) == (1, *[len(batch)] * 3)
+    assert (row.leader_id, row.replicas, row.in_sync_replicas) == (0, 1, 1)
+
+
+def test_transactions(emulator: Emulator, client: RawClient) -> None:
+    """The metrics that KIP-939, KIP-664 and KIP-890 name."""
+    before = emulator.metrics().nodes[0]
+    producer = client.init_producer_id("x", enable2_pc=True)  # has no timeout
+    batch = batch_of(producer, b"v")
+    assert client.produce("t", batch, transactional_id="x").error_code == 0
+    emulator.advance_clock(1234)
+    node = emulator.metrics().nodes[0]
+    assert node.transactions == {"Ongoing": 1}
+    assert node.active_transaction_open_time_max_ms == 1234
+    assert node.verifications.times - before.verifications.times == 1
+    assert node.late_transactions == 0
+    emulator.advance_clock(CONFIG.transaction_max_timeout_ms + 5 * 60_000)
+    assert emulator.metrics().nodes[0].late_transactions == 1
+    partition = emulator.metrics().partition("t")
+    assert partition.last_stable_offset < partition.high_watermark
+
+    assert client.end_txn("x", producer, commit=True).error_code == 0
+    node = emulator.metrics().nodes[0]
+    assert (node.active_transaction_open_time_max_ms, node.late_transactions) == (0, 0)
+    assert node.transactions == {"CompleteCommit": 1}
+
+    assert client.produce("t", batch, transactional_id="x").error_code != 0
+    assert emulator.metrics().nodes[0].verification_failures - before.verification_failures == 1
+
+
+def test_what_is_not_there(emulator: Emulator) -> None:
+    with pytest.raises(KeyError, match="no node was asked EndTxnn"):
+        emulator.metrics().api("EndTxnn")
+    with pytest.raises(KeyError, match="t-9"):
+        emulator.metrics().partition("t", 9)
+
+
+def test_histograms() -> None:
+    histogram = Histogram()
+    for duration_ms in (0.1, 0.11, 3, 99_999):
+        histogram.add(round(duration_ms * 1_000_000))
+    assert [bound for bound, count in zip(BOUNDS_MS, histogram.buckets, strict=False) if count] == [0.1, 0.25, 5.0]
+    assert histogram.buckets[-1] == 1
+
+
+def test_error_codes_are_found_wherever_an_answer_has_them() -> None:
+    new = schema(3, 12).new
+    partition = new.MetadataResponsePartition(
+        error_code=ErrorCode.leader_not_available,
+        partition_index=0,
+        leader_id=-1,
+        leader_epoch=0,
+        replica_nodes=(),
+        isr_nodes=(),
+        offline_replicas=(),
+    )
+    topic = new.MetadataResponseTopic(
+        error_code=ErrorCode.unknown_topic_or_partition, name="t", topic_id=None, partitions=(partition,)
+    )
+    response = new.response(throttle_time=NO_THROTTLE, brokers=(), cluster_id="c", controller_id=0, topics=(topic,))
+    found = errors_of(load_response_schema(3, 12))
+    assert found(response) == [ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available]
+    assert found(new.response(throttle_time=NO_THROTTLE, brokers=(), cluster_id="c", controller_id=0, topics=())) == []
+
+
+# text
+
+
+@pytest.fixture(scope="module")
+def snapshot(emulator: Emulator) -> MetricsSnapshot:
+    with RawClient(emulator.bootstrap_servers) as client:
+        client.produce("t", plain_batch(b"v"))
+        client.produce("missing", plain_batch(b"v"))
+    return emulator.metrics()
+
+
+def test_prometheus_reads_all_of_it(snapshot: MetricsSnapshot) -> None:
+    text = render_prometheus(snapshot)
+    families = {family.name: family for family in prometheus_parser.text_string_to_metric_families(text)}
+    assert text.count("# TYPE ") == len(families)
+    assert {family.type for family in families.values()} == {"counter", "gauge", "histogram"}
+
+    def value(name: str, **labels: str) -> float:
+        (found,) = (
+            sample.value
+            for family in families.values()
+            for sample in family.samples
+            if sample.name == name and sample.labels == labels
+        )
+        return float(found)
+
+    produce = snapshot.api("Produce")
+    assert value("kafka_requests_total", node="0", api="Produce") == produce.requests
+    assert value("kafka_request_duration_milliseconds_count", node="0", api="Produce") == produce.requests
+    infinity = {"node": "0", "api": "Produce", "le": "+Inf"}
+    assert value("kafka_request_duration_milliseconds_bucket", **infinity) == produce.requests
+    missing = {"node": "0", "api": "Produce", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+    assert value("kafka_request_errors_total", **missing) == produce.errors["UNKNOWN_TOPIC_OR_PARTITION"]
+    assert value("kafka_high_watermark", topic="t", partition="0") == snapshot.partition("t").high_watermark
+    assert value("kafka_active_transaction_open_time_max_milliseconds", node="0") == 0
+    assert value("kafka_partitions_with_late_transactions", node="0") == 0
+
+
+def test_no_sample_stands_twice(snapshot: MetricsSnapshot) -> None:
+    lines = [line.rpartition(" ")[0] for line in render_prometheus(snapshot).splitlines() if not line.startswith("#")]
+    assert len(set(lines)) == len(lines)
+
+
+@pytest.mark.parametrize("name", ['with "quotes"', "back\\slash", "two\nlines"])
+def test_names_are_escaped(snapshot: MetricsSnapshot, name: str) -> None:
+    odd = snapshot.partition("t")._replace(topic=name)
+    text = render_prometheus(snapshot._replace(partitions=(odd,)))
+    names = {
+        sample.labels["topic"]
+        for family in prometheus_parser.text_string_to_metric_families(text)
+        for sample in family.samples
+        if "topic" in sample.labels
+    }
+    assert names == {name}
+
+
+def test_an_emulator_that_nobody_asked_anything() -> None:
+    with Emulator(config=CONFIG) as quiet:
+        families = list(prometheus_parser.text_string_to_metric_families(render_prometheus(quiet.metrics())))
+    assert families
