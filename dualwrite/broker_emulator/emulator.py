@@ -31,7 +31,7 @@ from dualwrite.broker_emulator.operations import Operations
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
 from dualwrite.broker_emulator.quotas.entity import CLIENT_ID, IP, USER, entity
 from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
-from dualwrite.broker_emulator.security.authorizer import with_access_control
+from dualwrite.broker_emulator.security.authorizer import check_settings, with_access_control
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Listener
 from dualwrite.broker_emulator.storage import MemoryOnly, Storage
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -135,6 +135,7 @@ class Emulator:
         self.config = config or BrokerConfig()
         if acls is not None or super_users is not None:
             self.config = with_access_control(self.config, super_users or ())
+        check_settings(self.config)
         self.clock: Clock = clock or SystemClock()
         self.faults = Faults()
         self.bootstrap_servers = ""

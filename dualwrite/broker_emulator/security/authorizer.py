@@ -50,18 +50,20 @@ _EVERYTHING: Final = (PatternType.LITERAL, WILDCARD)
 _Question = tuple[Principal, str, AclOperation, ResourceType, str]
 
 
-def authorizer_for(config: BrokerConfig, storage: Storage) -> Authorizer | None:
-    """The authorizer that the settings ask for, with the rules that were kept; None where they ask for none.
-
-    Raises ValueError for a class that is not known here, and for a super user that is no principal.
-    """
-    if not config.authorizer_class_name:
-        return None
-    if config.authorizer_class_name != STANDARD_AUTHORIZER:
+def check_settings(config: BrokerConfig) -> None:
+    """Raise ValueError for an authorizer that is not known here, and for a super user that is no principal."""
+    if config.authorizer_class_name not in ("", STANDARD_AUTHORIZER):
         raise ValueError(
             f"authorizer.class.name={config.authorizer_class_name} is not served: leave it out, or set it to "
             f"{STANDARD_AUTHORIZER}"
         )
+    parse_super_users(config.super_users)
+
+
+def authorizer_for(config: BrokerConfig, storage: Storage) -> Authorizer | None:
+    """The authorizer that the settings ask for, with the rules that were kept; None where they ask for none."""
+    if not config.authorizer_class_name:
+        return None
     return StandardAuthorizer(
         storage, parse_super_users(config.super_users), is_open=config.allow_everyone_if_no_acl_found
     )

@@ -1,0 +1,238 @@
+"""Access control in process: rules from Python, kept, logged, and what clients make of being refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import kafka
+import kafka.errors
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import TopicAuthorizationFailedError
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import admin as confluent_admin
+
+from dualwrite.broker_emulator import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    BrokerConfig,
+    Emulator,
+    PatternType,
+    ResourceType,
+)
+from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
+from dualwrite.errors import AuthorizationError, FatalError
+from dualwrite.producer import Producer
+
+ME = "User:ANONYMOUS"
+CONFIG = BrokerConfig(transaction_state_log_num_partitions=3, offsets_topic_num_partitions=3)
+WRITES_ORDERS = Acl.allow(ME, AclOperation.WRITE, ResourceType.TOPIC, "orders")
+TWO_PHASE_COMMIT = (
+    Acl.allow(ME, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, "orders-1"),
+    Acl.allow(ME, AclOperation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, "orders-1"),
+)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Emulator]:
+    with Emulator(config=CONFIG, topics={"orders": 1, "secret": 1}, acls=()) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(running: Emulator) -> Iterator[Emulator]:
+    """Without any rule."""
+    yield running
+    running.remove_acls()
+
+
+# -- from Python
+
+
+def test_rules_are_added_shown_and_removed(emulator: Emulator) -> None:
+    everything = Acl.allow("User:*", AclOperation.ALL, ResourceType.TOPIC, "o", pattern_type=PatternType.PREFIXED)
+    emulator.add_acls(WRITES_ORDERS, everything, WRITES_ORDERS)
+    assert emulator.acls() == [WRITES_ORDERS, everything]
+    assert emulator.acls(AclFilter(principal=ME)) == [WRITES_ORDERS]
+    assert emulator.remove_acls(AclFilter(pattern_type=PatternType.PREFIXED)) == [everything]
+    assert emulator.acls() == [WRITES_ORDERS]
+    with pytest.raises(ValueError, match="Invalid operation ANY"):
+        emulator.add_acls(WRITES_ORDERS._replace(operation=AclOperation.ANY))
+    assert str(everything) == "User:* may ALL PREFIXED TOPIC 'o' from host *"
+
+
+def test_without_access_control_there_are_no_rules() -> None:
+    with Emulator(config=CONFIG) as emulator:
+        with pytest.raises(RuntimeError, match="access control is off: start with Emulator"):
+            emulator.add_acls(WRITES_ORDERS)
+        with pytest.raises(RuntimeError, match=STANDARD_AUTHORIZER):
+            emulator.acls()
+
+
+def test_settings_turn_it_on() -> None:
+    names = {
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:admin; User:root",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with Emulator(config=BrokerConfig.from_properties(names), topics={"orders": 1}) as emulator:
+        assert send(emulator, "orders") is None
+        emulator.add_acls(Acl.allow("User:other", AclOperation.WRITE, ResourceType.TOPIC, "orders"))
+        assert send(emulator, "orders") == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        assert send(emulator, "new") is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"authorizer_class_name": "my.Authorizer"}, "authorizer.class.name=my.Authorizer is not served"),
+        ({"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "admin"}, "'admin' is no principal"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Emulator(config=BrokerConfig(**settings))
+
+
+def test_rules_outlive_a_restart(tmp_path: Path) -> None:
+    refusal = Acl.deny("User:bob", AclOperation.READ, ResourceType.TOPIC, "secret", host="10.0.0.1")
+    with Emulator(config=CONFIG, data_dir=tmp_path, acls=[WRITES_ORDERS, refusal]) as emulator:
+        emulator.add_acls(*TWO_PHASE_COMMIT)
+        emulator.remove_acls(AclFilter(operation=AclOperation.TWO_PHASE_COMMIT))
+    with Emulator(config=CONFIG, data_dir=tmp_path, acls=[refusal]) as emulator:
+        assert set(emulator.acls()) == {WRITES_ORDERS, refusal, TWO_PHASE_COMMIT[0]}
+
+
+def test_a_refusal_is_logged_once(emulator: Emulator, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="dualwrite.broker_emulator.security.authorizer"):
+        for _ in range(2):
+            assert send(emulator, "secret") == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert caplog.messages.count(f"{ME} from host 127.0.0.1 is denied DESCRIBE on TOPIC 'secret'") == 1
+
+
+# -- clients that are refused
+
+
+def send(emulator: Emulator, topic: str) -> int | None:
+    """The error code that librdkafka gives the record, None where it was written."""
+    settings = {"bootstrap.servers": emulator.bootstrap_servers, "enable.idempotence": False}
+    producer = confluent_kafka.Producer(settings | {"log_level": 0})
+    told: list[KafkaError | None] = []
+    producer.produce(topic, b"v", on_delivery=lambda error, _: told.append(error))
+    producer.flush(10)
+    return None if told[0] is None else told[0].code()
+
+
+def test_dual_writes_need_the_right_to_two_phase_commit(emulator: Emulator) -> None:
+    """KIP-939. What is missing is said, and once it is granted the same call goes through."""
+    emulator.add_acls(WRITES_ORDERS, TWO_PHASE_COMMIT[0])
+    producer = Producer(
+        {
+            "bootstrap.servers": emulator.bootstrap_servers,
+            "transactional.id": "orders-1",
+            "transaction.two.phase.commit.enable": True,
+            "max.block.ms": 10_000,
+        }
+    )
+    try:
+        with pytest.raises(AuthorizationError, match="TWO_PHASE_COMMIT on it"):
+            producer.init_transactions()
+        emulator.add_acls(TWO_PHASE_COMMIT[1])
+        producer.init_transactions()
+        producer.begin_transaction()
+        with pytest.raises(AuthorizationError, match="DESCRIBE on the topic 'secret'"):
+            producer.send("secret", b"v").result(10)
+        producer.send("orders", b"v")
+        producer.prepare_transaction()
+        emulator.remove_acls(AclFilter(resource_type=ResourceType.TRANSACTIONAL_ID))
+        with pytest.raises(FatalError, match="the right that is missing is WRITE on the transactional id"):
+            producer.commit_transaction()
+    finally:
+        producer.close(timeout_s=0)
+
+
+def test_confluent_kafka_is_told(emulator: Emulator) -> None:
+    emulator.add_acls(Acl.allow(ME, AclOperation.DESCRIBE, ResourceType.TOPIC, "secret"))
+    assert send(emulator, "secret") == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    settings = {"bootstrap.servers": emulator.bootstrap_servers, "log_level": 0}
+    producer = confluent_kafka.Producer(settings | {"transactional.id": "nobody's"})
+    with pytest.raises(KafkaException) as refused:
+        producer.init_transactions(10)
+    assert refused.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    consumer = confluent_kafka.Consumer(settings | {"group.id": "nobody's"})
+    consumer.subscribe(["secret"])
+    message = consumer.poll(10)
+    consumer.close()
+    assert message.error().code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+def test_confluent_kafka_grants(emulator: Emulator) -> None:
+    admin = confluent_admin.AdminClient({"bootstrap.servers": emulator.bootstrap_servers, "log_level": 0})
+    kind = confluent_admin
+    binding = kind.AclBinding(
+        kind.ResourceType.TOPIC,
+        "orders",
+        kind.ResourcePatternType.LITERAL,
+        ME,
+        "*",
+        kind.AclOperation.WRITE,
+        kind.AclPermissionType.ALLOW,
+    )
+    with pytest.raises(KafkaException) as refused:
+        admin.create_acls([binding])[binding].result(10)
+    assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    emulator.add_acls(Acl.allow(ME, AclOperation.ALTER, ResourceType.CLUSTER))
+    admin.create_acls([binding])[binding].result(10)
+    assert WRITES_ORDERS in emulator.acls()
+    wanted = kind.AclBindingFilter(
+        kind.ResourceType.TOPIC,
+        "orders",
+        kind.ResourcePatternType.MATCH,
+        None,
+        None,
+        kind.AclOperation.ANY,
+        kind.AclPermissionType.ANY,
+    )
+    assert admin.describe_acls(wanted).result(10) == [binding]
+    assert admin.delete_acls([wanted])[wanted].result(10) == [binding]
+    assert WRITES_ORDERS not in emulator.acls()
+
+
+def test_aiokafka_is_told(emulator: Emulator) -> None:
+    async def send_and_fail() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=emulator.bootstrap_servers)
+        await producer.start()
+        try:
+            with pytest.raises(TopicAuthorizationFailedError):
+                await producer.send_and_wait("secret", b"v")
+        finally:
+            await producer.stop()
+
+    asyncio.run(send_and_fail())
+
+
+def test_kafka_python_is_told(emulator: Emulator) -> None:
+    admin = kafka.KafkaAdminClient(bootstrap_servers=emulator.bootstrap_servers)
+    try:
+        with pytest.raises(kafka.errors.TopicAuthorizationFailedError):
+            admin.delete_topics(["secret"])
+        emulator.add_acls(Acl.allow(ME, AclOperation.DESCRIBE, ResourceType.CLUSTER))
+        acls, _ = admin.describe_acls(
+            kafka.admin.ACLFilter(
+                principal=None,
+                host="*",
+                operation=kafka.admin.ACLOperation.ANY,
+                permission_type=kafka.admin.ACLPermissionType.ANY,
+                resource_pattern=kafka.admin.ResourcePatternFilter(
+                    kafka.admin.ResourceType.ANY, None, kafka.admin.ACLResourcePatternType.ANY
+                ),
+            )
+        )
+        assert [(acl.principal, acl.operation.name) for acl in acls] == [(ME, "DESCRIBE")]
+    finally:
+        admin.close()
