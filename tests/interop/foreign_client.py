@@ -5,6 +5,8 @@ Every client keeps its own protocol versions, batching and error handling; only 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 TIMEOUT_MS = 60_000
@@ -27,16 +29,36 @@ class ForeignProducer(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A record as its user sees it."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp_ms: int | None = None
+
+
 class ForeignClient(Protocol):
     """One library."""
 
     name: str
+    codecs: tuple[str, ...]
+    """The compression that it can write and read here."""
     shortest_timeout_ms: int
     """The least `transaction.timeout.ms` that the library lets through."""
 
     def producer(
         self, servers: str, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS, compression: str = "none"
     ) -> ForeignProducer: ...
+
+    def write(
+        self, servers: str, topic: str, messages: Sequence[Message], *, codec: str = "none", idempotent: bool = False
+    ) -> None:
+        """Send to partition 0, without a transaction, and wait until all are acknowledged."""
+
+    def consume(self, servers: str, topic: str, group: str, count: int) -> list[Message]:
+        """Join the group, read from the beginning, commit, and leave."""
 
     def read(self, servers: str, topic: str, end: int, *, committed: bool) -> list[bytes]:
         """Values of partition 0 from the beginning until the consumer's position is `end`."""

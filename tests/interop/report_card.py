@@ -29,7 +29,8 @@ _BY_OUTCOME: Final[Mapping[str, Result]] = {
     "skipped": Result.NOT_RUN,
 }
 _REASON_CHARS: Final = 200
-_WORST_FIRST: Final = (Result.FAILED, Result.NOT_RUN, Result.KNOWN, Result.PASSED)
+_WHAT_COUNTS: Final = (Result.FAILED, Result.KNOWN, Result.PASSED, Result.NOT_RUN)
+"""Of a case with several parameters, the first of these counts."""
 
 
 @dataclass
@@ -38,6 +39,9 @@ class Cell:
 
     results: dict[str, Result] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    """Why cases failed."""
+    skipped: set[str] = field(default_factory=set)
+    """Why cases, or some of their parameters, were not run."""
     seconds: float = 0.0
 
     def count(self, result: Result) -> int:
@@ -80,9 +84,11 @@ class ReportCard:
         if report.when != "call" and report.outcome == "passed":
             return
         result = Result.KNOWN if hasattr(report, "wasxfail") and report.skipped else _BY_OUTCOME[report.outcome]
-        cell.results[case] = min(result, cell.results.get(case, result), key=_WORST_FIRST.index)
-        if result in (Result.FAILED, Result.NOT_RUN):
+        cell.results[case] = min(result, cell.results.get(case, result), key=_WHAT_COUNTS.index)
+        if result == Result.FAILED:
             cell.reasons[case] = _reason(report)
+        if result == Result.NOT_RUN:
+            cell.skipped.add(_reason(report))
 
     @property
     def has_failures(self) -> bool:
@@ -122,8 +128,7 @@ class ReportCard:
                 cell = self.cells[client.folder, broker]
                 for case in cell.names(Result.FAILED):
                     yield f"FAILED  {client.folder}: {case} on {broker}: {cell.reasons[case]}"
-                reasons = {cell.reasons[case] for case in cell.names(Result.NOT_RUN)}
-                for reason in sorted(reasons):
+                for reason in sorted(cell.skipped):
                     yield f"not run {client.folder} on {broker}: {reason}"
                 for case in cell.names(Result.KNOWN):
                     yield f"known   {client.folder}: {case} on {broker}: {client.known_failures[case].reason}"
@@ -131,7 +136,7 @@ class ReportCard:
 
 def _cell_as_json(cell: Cell) -> dict[str, object]:
     cases = {str(result): cell.names(result) for result in Result}
-    return {**cases, "reasons": cell.reasons, "seconds": round(cell.seconds, 1)}
+    return {**cases, "reasons": cell.reasons, "skipped": sorted(cell.skipped), "seconds": round(cell.seconds, 1)}
 
 
 def _reason(report: pytest.TestReport) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import aiokafka
 import aiokafka.errors
 
-from tests.interop.foreign_client import TIMEOUT_MS, FencedError, ForeignProducer
+from tests.interop.foreign_client import TIMEOUT_MS, FencedError, ForeignProducer, Message
+from tests.interop.logged_records import CODECS
 from tests.interop.wire import DEADLINE_S
 
 
@@ -70,12 +71,45 @@ class AiokafkaProducer:
 
 class Aiokafka:
     name = "aiokafka"
+    codecs = CODECS
     shortest_timeout_ms = 100
 
     def producer(
         self, servers: str, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS, compression: str = "none"
     ) -> ForeignProducer:
         return AiokafkaProducer(servers, transactional_id, timeout_ms, compression)
+
+    def write(
+        self, servers: str, topic: str, messages: Sequence[Message], *, codec: str = "none", idempotent: bool = False
+    ) -> None:
+        async def send() -> None:
+            producer = aiokafka.AIOKafkaProducer(
+                bootstrap_servers=servers,
+                compression_type=None if codec == "none" else codec,
+                enable_idempotence=idempotent,
+                linger_ms=50,
+                max_request_size=2_000_000,
+            )
+            async with producer:
+                sent = [
+                    await producer.send(
+                        topic, each.value, each.key, 0, timestamp_ms=each.timestamp_ms, headers=list(each.headers)
+                    )
+                    for each in messages
+                ]
+                await asyncio.gather(*sent)
+
+        asyncio.run(asyncio.wait_for(send(), DEADLINE_S))
+
+    def consume(self, servers: str, topic: str, group: str, count: int) -> list[Message]:
+        async def read_all(consumer: Any) -> list[Message]:
+            consumer.subscribe([topic])
+            found = [await consumer.getone() for _ in range(count)]
+            await consumer.commit()
+            return [Message(each.value, each.key, tuple(each.headers), each.timestamp) for each in found]
+
+        found: list[Message] = self._consume(servers, group, True, read_all)
+        return found
 
     def read(self, servers: str, topic: str, end: int, *, committed: bool) -> list[bytes]:
         partition = aiokafka.TopicPartition(topic, 0)
@@ -116,6 +150,7 @@ class Aiokafka:
                 bootstrap_servers=servers,
                 group_id=group,
                 enable_auto_commit=False,
+                auto_offset_reset="earliest",
                 isolation_level="read_committed" if committed else "read_uncommitted",
             )
             await consumer.start()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import confluent_kafka
 
-from tests.interop.foreign_client import TIMEOUT_MS, FencedError, ForeignProducer
+from tests.interop.foreign_client import TIMEOUT_MS, FencedError, ForeignProducer, Message
+from tests.interop.logged_records import CODECS
 from tests.interop.wire import DEADLINE_S, wait_until
 
 
@@ -70,12 +72,54 @@ class ConfluentProducer:
 
 class Confluent:
     name = "confluent-kafka"
+    codecs = CODECS
     shortest_timeout_ms = 1000
 
     def producer(
         self, servers: str, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS, compression: str = "none"
     ) -> ForeignProducer:
         return ConfluentProducer(servers, transactional_id, timeout_ms, compression)
+
+    def write(
+        self, servers: str, topic: str, messages: Sequence[Message], *, codec: str = "none", idempotent: bool = False
+    ) -> None:
+        settings = {"bootstrap.servers": servers, "compression.type": codec, "enable.idempotence": idempotent}
+        producer = confluent_kafka.Producer({**settings, "linger.ms": 50, "message.max.bytes": 2_000_000})
+        failures: list[Any] = []
+
+        def delivered(error: Any, _: Any) -> None:
+            if error is not None:
+                failures.append(error)
+
+        for message in messages:
+            stamp = {} if message.timestamp_ms is None else {"timestamp": message.timestamp_ms}
+            headers = list(message.headers)
+            producer.produce(
+                topic, message.value, message.key, partition=0, headers=headers, on_delivery=delivered, **stamp
+            )
+        assert producer.flush(DEADLINE_S) == 0
+        producer.close()
+        if failures:
+            raise confluent_kafka.KafkaException(failures[0])
+
+    def consume(self, servers: str, topic: str, group: str, count: int) -> list[Message]:
+        consumer = self._consumer(servers, group, True, **{"auto.offset.reset": "earliest"})
+        consumer.subscribe([topic])
+        found: list[Message] = []
+        try:
+
+            def poll() -> bool:
+                for message in consumer.consume(100, 0.02):
+                    if message.error() is None:
+                        headers = tuple(message.headers() or ())
+                        found.append(Message(message.value(), message.key(), headers, message.timestamp()[1]))
+                return len(found) >= count
+
+            wait_until(poll)
+            consumer.commit(asynchronous=False)
+        finally:
+            consumer.close()
+        return found
 
     def read(self, servers: str, topic: str, end: int, *, committed: bool) -> list[bytes]:
         consumer = self._consumer(servers, "nobody", committed)
@@ -116,7 +160,7 @@ class Confluent:
             consumer.close()
         return None if answer.offset < 0 else int(answer.offset)
 
-    def _consumer(self, servers: str, group: str, committed: bool) -> Any:
+    def _consumer(self, servers: str, group: str, committed: bool, **settings: str) -> Any:
         return confluent_kafka.Consumer(
             {
                 "bootstrap.servers": servers,
@@ -126,5 +170,6 @@ class Confluent:
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 10,
                 "auto.offset.reset": "error",
+                **settings,
             }
         )

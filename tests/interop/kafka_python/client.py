@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import kafka
 import kafka.errors
 
-from tests.interop.foreign_client import TIMEOUT_MS, FencedError, ForeignProducer
+from tests.interop.foreign_client import TIMEOUT_MS, FencedError, ForeignProducer, Message
 from tests.interop.wire import DEADLINE_S, wait_until
 
 
@@ -65,6 +66,7 @@ class KafkaPython:
     """With `api_version` it speaks the protocol of that release instead of the newest that both sides know."""
 
     shortest_timeout_ms = 100
+    codecs = ("none", "gzip", "zstd")  # snappy and lz4 are in packages that this project does not need
 
     def __init__(self, api_version: tuple[int, ...] | None = None) -> None:
         self._api_version = api_version
@@ -74,6 +76,38 @@ class KafkaPython:
         self, servers: str, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS, compression: str = "none"
     ) -> ForeignProducer:
         return KafkaPythonProducer(servers, transactional_id, timeout_ms, compression, self._api_version)
+
+    def write(
+        self, servers: str, topic: str, messages: Sequence[Message], *, codec: str = "none", idempotent: bool = False
+    ) -> None:
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=servers,
+            compression_type=None if codec == "none" else codec,
+            enable_idempotence=idempotent,
+            linger_ms=50,
+            max_request_size=2_000_000,
+            api_version=self._api_version,
+        )
+        sent = [
+            producer.send(topic, each.value, each.key, list(each.headers), 0, each.timestamp_ms) for each in messages
+        ]
+        for future in sent:
+            future.get(DEADLINE_S)
+        producer.close()
+
+    def consume(self, servers: str, topic: str, group: str, count: int) -> list[Message]:
+        found: list[Message] = []
+        with self._consumer(servers, group, True) as consumer:
+            consumer.kafka.subscribe([topic])
+
+            def poll() -> bool:
+                for records in consumer.kafka.poll(timeout_ms=100).values():
+                    found.extend(Message(each.value, each.key, tuple(each.headers), each.timestamp) for each in records)
+                return len(found) >= count
+
+            wait_until(poll)
+            consumer.kafka.commit()
+        return found
 
     def read(self, servers: str, topic: str, end: int, *, committed: bool) -> list[bytes]:
         partition = kafka.TopicPartition(topic, 0)
@@ -106,6 +140,7 @@ class KafkaPython:
                 bootstrap_servers=servers,
                 group_id=group,
                 enable_auto_commit=False,
+                auto_offset_reset="earliest",
                 isolation_level="read_committed" if committed else "read_uncommitted",
                 api_version=self._api_version,
             )
