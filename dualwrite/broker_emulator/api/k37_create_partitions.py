@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.assignments import why_not_assignable
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
+from dualwrite.broker_emulator.cluster import Topic
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import QUOTA_EXCEEDED, Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -96,11 +97,21 @@ def _check(call: Call, requested: Any) -> _Outcome:
             "assignment(s) were specified."
         )
         return _Outcome(ErrorCode.invalid_replica_assignment, message)
-    for assignment in requested.assignments or ():
-        message_or_none = why_not_assignable(call, assignment.broker_ids, len(topic.partitions[0].replicas))
-        if message_or_none is not None:
-            return _Outcome(ErrorCode.invalid_replica_assignment, message_or_none)
+    for index, assignment in enumerate(requested.assignments or (), start=existing):
+        problem = _problem_of(call, topic, index, assignment.broker_ids)
+        if problem is not None:
+            return _Outcome(ErrorCode.invalid_replica_assignment, problem)
     return _Outcome()
+
+
+def _problem_of(call: Call, topic: Topic, index: int, replicas: tuple[int, ...]) -> str | None:
+    problem = why_not_assignable(call, replicas, len(topic.partitions[0].replicas))
+    if problem is None and not any(call.cluster.nodes[node_id].is_alive for node_id in replicas):
+        return (
+            f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
+            "controlled shutdown."
+        )
+    return problem
 
 
 def _response(call: Call, rows: Iterable[tuple[str, _Outcome]], throttle_time: timedelta = NO_THROTTLE) -> Any:

@@ -15,6 +15,7 @@ from tests.emulator.partitions.admin_requests import (
     UNCLEAN,
     Move,
     Outcome,
+    create_partitions,
     describe,
     elect,
     reassign,
@@ -196,6 +197,14 @@ def test_nobody_is_elected_who_is_not_there(emulator: Emulator, client: RawClien
         ("t", 0): NOT_NEEDED,
         ("t", 2): Outcome(83, "Eligible topic partition leaders are not available."),
     }
+
+
+def test_nobody_gets_a_partition_who_is_not_there(emulator: Emulator, client: RawClient) -> None:
+    emulator.stop_node(2)
+    for partition in range(3):
+        emulator.reassign("t", partition, [0])
+    message = "All brokers specified in the manual partition assignment for partition 3 are fenced or in controlled "
+    assert create_partitions(client, {"t": 4}, [[2]])["t"] == Outcome(39, message + "shutdown.")
 
 
 def test_an_unclean_election_takes_whoever_lives(emulator: Emulator, client: RawClient) -> None:
