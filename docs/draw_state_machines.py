@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dualwrite.broker_emulator.groups.consumer.states import (
+    NEXT_GROUP_STATES,
+    NEXT_MEMBER_STATES,
+    ConsumerGroupState,
+    MemberState,
+)
 from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
 from dualwrite.broker_emulator.transactions.states import mermaid_diagram
 from dualwrite.client.states import CALLS, EVENTS, Call, ProducerState
@@ -37,6 +43,25 @@ def group_diagram() -> str:
     return "\n".join(["stateDiagram-v2", f"    [*] --> {GroupState.EMPTY}", *arrows, "    Dead --> [*]"]) + "\n"
 
 
+def consumer_group_diagram() -> str:
+    arrows = [
+        f"    {before} --> {after}: {cause}"
+        for before, following in NEXT_GROUP_STATES.items()
+        for after, cause in following.items()
+    ]
+    first, last = ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *arrows, f"    {last} --> [*]"]) + "\n"
+
+
+def consumer_group_member_diagram() -> str:
+    arrows = [
+        f"    {_camel(before.name)} --> {_camel(after.name)}: {cause}"
+        for before, following in NEXT_MEMBER_STATES.items()
+        for after, cause in following.items()
+    ]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(MemberState.STABLE.name)}", *arrows]) + "\n"
+
+
 def slot_diagram() -> str:
     arrows = [
         f"    {_camel(before)} --> {_camel(after)}"
@@ -51,7 +76,13 @@ def page() -> str:
     """The whole page."""
     parts = [
         ("The transaction coordinator", "dualwrite/broker_emulator/transactions/states.py", mermaid_diagram()),
-        ("A consumer group", "dualwrite/broker_emulator/groups/states.py", group_diagram()),
+        ("A group of the classic protocol", "dualwrite/broker_emulator/groups/states.py", group_diagram()),
+        ("A consumer group (KIP-848)", "dualwrite/broker_emulator/groups/consumer/states.py", consumer_group_diagram()),
+        (
+            "A member of a consumer group",
+            "dualwrite/broker_emulator/groups/consumer/states.py",
+            consumer_group_member_diagram(),
+        ),
         ("The producer", "dualwrite/client/states.py", producer_diagram()),
         ("A transactional id in a DualWriter", "dualwrite/recipes/slot.py", slot_diagram()),
     ]

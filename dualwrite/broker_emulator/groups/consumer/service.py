@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.configs.altered import ConfigResource
 from dualwrite.broker_emulator.groups.answers import JoinAnswer, JoinRequest, SyncAnswer
 from dualwrite.broker_emulator.groups.consumer import classic_members, leaving
 from dualwrite.broker_emulator.groups.consumer.change import World
@@ -178,18 +179,24 @@ class ConsumerGroups:
 
 def settings_of(cluster: Cluster, group_id: str) -> ConsumerGroupSettings:
     """The settings for one group: its own (GROUP configs), else those of the brokers."""
-    config, own = cluster.config, cluster.group_config(group_id)
+    config = cluster.config
     policy = config.group_consumer_migration_policy.lower()
-    return ConsumerGroupSettings(
-        session_timeout_ms=int(own["consumer.session.timeout.ms"]),
-        heartbeat_interval_ms=int(own["consumer.heartbeat.interval.ms"]),
-        assignment_interval_ms=int(own["consumer.assignment.interval.ms"]),
+    settings = ConsumerGroupSettings(
+        session_timeout_ms=config.group_consumer_session_timeout_ms,
+        heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        assignment_interval_ms=config.group_consumer_assignment_interval_ms,
         max_size=config.group_consumer_max_size,
         regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
         allows_upgrade=policy in ("bidirectional", "upgrade"),
         allows_downgrade=policy in ("bidirectional", "downgrade"),
         assignors=config.group_consumer_assignors,
         classic_max_size=config.group_max_size,
+    )
+    own = cluster.altered_configs.of(ConfigResource.GROUP, group_id)
+    return settings._replace(
+        session_timeout_ms=int(own.get("consumer.session.timeout.ms", settings.session_timeout_ms)),
+        heartbeat_interval_ms=int(own.get("consumer.heartbeat.interval.ms", settings.heartbeat_interval_ms)),
+        assignment_interval_ms=int(own.get("consumer.assignment.interval.ms", settings.assignment_interval_ms)),
     )
 
 

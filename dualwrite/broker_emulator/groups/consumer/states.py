@@ -38,13 +38,13 @@ NEXT_GROUP_STATES: dict[ConsumerGroupState, dict[ConsumerGroupState, str]] = {
     },
     ConsumerGroupState.RECONCILING: {
         ConsumerGroupState.STABLE: "every member is at the target",
-        ConsumerGroupState.ASSIGNING: "a member comes, goes or subscribes anew; topics change",
+        ConsumerGroupState.ASSIGNING: "a member comes, goes or subscribes anew, or topics change",
         ConsumerGroupState.EMPTY: "the last member leaves",
         ConsumerGroupState.DEAD: "only classic members are left",
     },
     ConsumerGroupState.STABLE: {
-        ConsumerGroupState.ASSIGNING: "a member comes, goes or subscribes anew; topics change",
-        ConsumerGroupState.RECONCILING: "a static member leaves for a while; a member gives up topics",
+        ConsumerGroupState.ASSIGNING: "a member comes, goes or subscribes anew, or topics change",
+        ConsumerGroupState.RECONCILING: "a static member leaves for a while, or a member gives up topics",
         ConsumerGroupState.EMPTY: "the last member leaves",
         ConsumerGroupState.DEAD: "only classic members are left",
     },

@@ -1,0 +1,144 @@
+"""Members of a consumer group for tests of pure decisions: a group, a clock, topics, and members that behave."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dualwrite.broker_emulator.groups.consumer import leaving
+from dualwrite.broker_emulator.groups.consumer.change import World
+from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup, records_between
+from dualwrite.broker_emulator.groups.consumer.downgrade import Downgrade, Outcome
+from dualwrite.broker_emulator.groups.consumer.group import (
+    NOTHING,
+    Assignment,
+    ConsumerGroup,
+    ConsumerGroupSettings,
+    ConsumerMember,
+    RefusedError,
+)
+from dualwrite.broker_emulator.groups.consumer.heartbeat import (
+    HeartbeatAnswer,
+    HeartbeatDecision,
+    HeartbeatRequest,
+    heartbeat,
+)
+from dualwrite.broker_emulator.groups.consumer.regular_expressions import resolve
+from dualwrite.broker_emulator.groups.consumer.resolution import resolved
+from dualwrite.broker_emulator.groups.consumer.topics import FixedTopics, KnownTopic, TopicIdPartition
+
+SETTINGS = ConsumerGroupSettings(
+    session_timeout_ms=45_000,
+    heartbeat_interval_ms=5_000,
+    max_size=1_000,
+    assignment_interval_ms=0,
+    regex_refresh_interval_ms=600_000,
+    allows_upgrade=True,
+    allows_downgrade=True,
+    assignors=("uniform", "range"),
+    classic_max_size=1_000,
+)
+REBALANCE_MS = 10_000
+
+
+def topic_id(name: str) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_URL, name)
+
+
+def partitions(topic: str, *indexes: int) -> Assignment:
+    return frozenset(TopicIdPartition(topic_id(topic), index) for index in indexes)
+
+
+@dataclass
+class Coordinator:
+    """One group in a world of its own. Every change is written down and has to be read back as the same group."""
+
+    counts: dict[str, int] = field(default_factory=lambda: {"a": 4, "b": 3})
+    settings: ConsumerGroupSettings = SETTINGS
+    now_ms: int = 1_000_000
+    version: int = 1
+    group: AnyGroup | None = None
+    log: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+
+    @property
+    def world(self) -> World:
+        topics = [KnownTopic(name, topic_id(name), count) for name, count in self.counts.items()]
+        return World(self.now_ms, self.settings, FixedTopics(topics, self.version))
+
+    def change_topic(self, name: str, count: int | None) -> None:
+        """Create, extend or (None) delete a topic."""
+        if count is None:
+            del self.counts[name]
+        else:
+            self.counts[name] = count
+        self.version += 1
+
+    @property
+    def consumers(self) -> ConsumerGroup:
+        assert isinstance(self.group, ConsumerGroup)
+        return self.group
+
+    def member(self, member_id: str) -> ConsumerMember:
+        return self.consumers.members[member_id]
+
+    def become(self, outcome: Outcome) -> None:
+        after = outcome.group if isinstance(outcome, Downgrade) else outcome
+        self.log += records_between(self.group, after)
+        self.group = after
+
+    def heartbeat(self, member_id: str, epoch: int, **values: Any) -> HeartbeatAnswer:
+        """One heartbeat; joining (epoch 0) subscribes to topic "a" unless told otherwise. Raises RefusedError."""
+        if epoch == 0:
+            joining = {"rebalance_timeout_ms": REBALANCE_MS, "subscribed_topics": frozenset("a"), "owned": NOTHING}
+            values = {**joining, **values}
+        request = HeartbeatRequest(member_id, epoch, **values)
+        group = self.group if isinstance(self.group, ConsumerGroup) else ConsumerGroup(group_id="g")
+        decide = leaving.leave if epoch < 0 else heartbeat
+        decision: HeartbeatDecision = decide(group, request, self.world)
+        self.become(decision.outcome)
+        if decision.resolves:
+            found = resolve(decision.resolves, self.world.topics, self.now_ms, lambda _: True)
+            self.become(resolved(self.consumers, found, self.world))
+        return decision.answer
+
+    def refused(self, member_id: str, epoch: int, **values: Any) -> int:
+        """The error that a heartbeat is refused with; nothing has changed."""
+        before = self.group
+        try:
+            self.heartbeat(member_id, epoch, **values)
+        except RefusedError as refused:
+            assert self.group is before
+            return int(refused.error)
+        raise AssertionError("granted")
+
+    def pass_time(self, duration_ms: int) -> None:
+        self.now_ms += duration_ms
+        if isinstance(self.group, ConsumerGroup):
+            self.become(leaving.tick(self.group, self.world))
+
+    def settle(self, *member_ids: str) -> None:
+        """Let members do what they are asked to until nothing changes any more."""
+        while True:
+            before = self.consumers
+            for member_id in member_ids or tuple(before.members):
+                member = self.member(member_id)
+                self.heartbeat(member_id, member.member_epoch, owned=frozenset(member.assigned))
+            after = self.consumers
+            if [m.current for m in after.members.values()] == [m.current for m in before.members.values()]:
+                return
+
+
+def without_deadlines(group: ConsumerGroup) -> ConsumerGroup:
+    """What of a group is stored."""
+    members = {
+        member_id: replace(
+            member,
+            session_deadline_ms=None,
+            rebalance_deadline_ms=None,
+            join_deadline_ms=None,
+            sync_deadline_ms=None,
+        )
+        for member_id, member in sorted(group.members.items())
+    }
+    return replace(group, members=members, topics_version=-1, is_resolving=False)

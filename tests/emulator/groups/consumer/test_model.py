@@ -1,0 +1,169 @@
+"""Consumer groups under arbitrary use: members of either kind that come, go, fail and lag, topics that change.
+
+What has to hold at any moment: nobody has what another one has or has not given up; epochs only grow; a group is read
+back from its records as what it is. What has to hold in the end: everybody has its target, and the target is even.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dualwrite.broker_emulator.groups.consumer.group import NOTHING, Assignment, ConsumerGroup, RefusedError
+from dualwrite.broker_emulator.groups.consumer.records import apply, decode_key
+from dualwrite.broker_emulator.groups.consumer.states import ConsumerGroupState, MemberState
+
+from .members import REBALANCE_MS, SETTINGS, Coordinator, partitions, without_deadlines
+
+NAMES = [f"m{number}" for number in range(5)]
+EVERYTHING = partitions("a", *range(9)) | partitions("b", *range(9)) | partitions("c", *range(9))
+
+
+class Client:
+    """A consumer as it sees itself: its epoch, and the partitions that it works on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.epoch = 0
+        self.owned: Assignment = NOTHING
+        self.wanted: Assignment = NOTHING
+
+    def obey(self) -> None:
+        self.owned = self.wanted
+
+
+class ConsumerGroupMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.coordinator = Coordinator(settings=SETTINGS._replace(session_timeout_ms=30_000))
+        self.clients: dict[str, Client] = {}
+        self.group_epoch = 0
+        self.assignment_epoch = 0
+        self.stored: ConsumerGroup | None = None
+        self.read = 0
+
+    def _heartbeat(self, client: Client, **values: Any) -> None:
+        """A heartbeat as clients make it. A fenced one gives everything up and joins again."""
+        try:
+            answer = self.coordinator.heartbeat(client.name, client.epoch, **values)
+        except RefusedError as refused:
+            assert int(refused.error) in (25, 110)
+            client.epoch, client.owned, client.wanted = 0, NOTHING, NOTHING
+            return
+        assert answer.member_epoch >= client.epoch
+        client.epoch = answer.member_epoch
+        if answer.assignment is not None:
+            client.wanted = answer.assignment
+
+    @rule(
+        name=st.sampled_from(NAMES), topics=st.sets(st.sampled_from("abc")), assignor=st.sampled_from([None, "range"])
+    )
+    def join(self, name: str, topics: set[str], assignor: str | None) -> None:
+        client = self.clients[name] = Client(name)
+        self._heartbeat(client, subscribed_topics=frozenset(topics), server_assignor=assignor)
+
+    @rule(name=st.sampled_from(NAMES))
+    def join_by_expression(self, name: str) -> None:
+        client = self.clients[name] = Client(name)
+        self._heartbeat(client, subscribed_topics=frozenset(), subscribed_regex="[ab]")
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), reports=st.booleans(), topics=st.none() | st.sets(st.sampled_from("abc")))
+    def live(self, data: st.DataObject, reports: bool, topics: set[str] | None) -> None:
+        client = data.draw(st.sampled_from(list(self.clients.values())))
+        if client.epoch == 0:
+            self._heartbeat(client)
+            return
+        if reports:
+            client.obey()
+        named = None if topics is None else frozenset(topics)
+        self._heartbeat(client, owned=client.owned if reports else None, subscribed_topics=named)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def miss_an_answer(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(list(self.clients.values())))
+        if client.epoch > 0:
+            try:
+                self.coordinator.heartbeat(client.name, client.epoch, owned=client.owned)
+            except RefusedError:
+                return
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(list(self.clients)))
+        del self.clients[name]
+        try:
+            self.coordinator.heartbeat(name, -1)
+        except RefusedError as refused:
+            assert int(refused.error) in (25, 69)
+
+    @rule(duration_ms=st.sampled_from([1_000, REBALANCE_MS, 31_000]))
+    def pass_time(self, duration_ms: int) -> None:
+        self.coordinator.pass_time(duration_ms)
+
+    @rule(name=st.sampled_from("abc"), count=st.none() | st.integers(1, 6))
+    def change_topic(self, name: str, count: int | None) -> None:
+        if count is not None or name in self.coordinator.counts:
+            self.coordinator.change_topic(name, count)
+
+    @invariant()
+    def nobody_has_what_another_one_has(self) -> None:
+        group = self.coordinator.group
+        if isinstance(group, ConsumerGroup):
+            owned = [name for member in group.members.values() for name in member.owned]
+            assert len(owned) == len(set(owned))
+
+    @invariant()
+    def epochs_only_grow(self) -> None:
+        group = self.coordinator.group
+        if isinstance(group, ConsumerGroup):
+            assert group.group_epoch >= self.group_epoch
+            assert self.assignment_epoch <= group.assignment_epoch <= group.group_epoch
+            assert all(member.member_epoch <= group.assignment_epoch for member in group.members.values())
+            self.group_epoch, self.assignment_epoch = group.group_epoch, group.assignment_epoch
+
+    @invariant()
+    def records_tell_the_group(self) -> None:
+        for key, value in self.coordinator.log[self.read :]:
+            decoded = decode_key(key)
+            assert decoded is not None
+            self.stored = apply(self.stored, decoded, value)
+        self.read = len(self.coordinator.log)
+        group = self.coordinator.group
+        if isinstance(group, ConsumerGroup) and self.stored is not None:
+            assert without_deadlines(self.stored) == without_deadlines(group)
+
+    def teardown(self) -> None:
+        """Everybody behaves from now on: all that is subscribed to is assigned, evenly, and the group is stable."""
+        group = self.coordinator.group
+        if not isinstance(group, ConsumerGroup):
+            return
+        self.coordinator.pass_time(11_000)  # regular expressions may be looked at again
+        for _ in range(60):
+            for client in self.clients.values():
+                if client.epoch == 0:
+                    self._heartbeat(client)
+                else:
+                    client.obey()
+                    self._heartbeat(client, owned=client.owned)
+            self.coordinator.pass_time(1_000)
+        group = self.coordinator.consumers
+        if not group.members:
+            return
+        assert group.state is ConsumerGroupState.STABLE
+        for member in group.members.values():
+            assert member.state is MemberState.STABLE
+            assert frozenset(member.assigned) == group.target(member.member_id) == self.clients[member.member_id].wanted
+        topics = [self.coordinator.world.topics.get(name) for name in group.subscribed_topics]
+        assert sum(len(member.assigned) for member in group.members.values()) == sum(
+            topic.partitions for topic in topics if topic is not None
+        )
+
+
+TestConsumerGroup = ConsumerGroupMachine.TestCase
+TestConsumerGroup.settings = hypothesis_settings(max_examples=30, stateful_step_count=30, deadline=None)
