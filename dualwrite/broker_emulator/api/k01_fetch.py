@@ -80,6 +80,7 @@ async def _read_when_enough(call: Call, read: _Read, max_wait_s: float) -> _Read
 def _read(call: Call) -> _Read:
     request = call.request
     most = call.node.quotas.most_fetched(call) if call.cluster.quotas.is_active else request.max_bytes
+    most = min(most, call.cluster.config.fetch_max_bytes)
     results: list[ReadResult] = []
     logs: list[PartitionLog] = []
     sizes: list[int] = []
