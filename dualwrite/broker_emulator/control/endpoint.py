@@ -58,7 +58,7 @@ class Endpoint:
             return None
         named: dict[str, str] = {}
         for expected, part in zip(self.parts, parts, strict=True):
-            if expected.startswith("{"):
+            if expected.startswith("{") and part:
                 named[expected[1:-1]] = unquote(part, errors="strict")
             elif expected != part:
                 return None

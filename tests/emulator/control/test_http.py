@@ -1,0 +1,347 @@
+"""The control port against clients that are careless, hostile, or not there any more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.broker_emulator.control import http_connection, server
+from dualwrite.broker_emulator.control.http_connection import MAX_BODY_BYTES, HttpConnection
+from dualwrite.broker_emulator.control.origin import why_not
+from dualwrite.broker_emulator.emulator import Emulator
+from tests.emulator.control.client import Client
+from tests.support.conditions import until
+
+HOST = "Host: 127.0.0.1\r\n"
+
+
+class Raw:
+    """A connection on which anything can be sent."""
+
+    def __init__(self, client: Client) -> None:
+        self.socket = socket.create_connection((client.host, client.port), timeout=20)
+
+    def send(self, data: str | bytes) -> None:
+        self.socket.sendall(data.encode() if isinstance(data, str) else data)
+
+    def status(self) -> int:
+        """Of the next answer, which is read whole."""
+        reader = self.socket.makefile("rb")
+        status = int(reader.readline().split()[1])
+        length = 0
+        while (line := reader.readline().strip()) != b"":
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                length = int(value)
+        reader.read(length)
+        return status
+
+    def rest(self) -> bytes:
+        """All that comes until the other side closes."""
+        data = b""
+        while True:
+            try:
+                chunk = self.socket.recv(65536)
+            except ConnectionResetError:
+                return data
+            if not chunk:
+                return data
+            data += chunk
+
+
+@pytest.fixture
+def raw(client: Client) -> Iterator[Raw]:
+    connection = Raw(client)
+    yield connection
+    connection.socket.close()
+
+
+def open_connections(emulator: Emulator) -> int:
+    assert emulator._control is not None
+    return len(emulator._control._connections)
+
+
+# paths, methods, bodies
+
+
+def test_an_unknown_path_is_named_with_what_there_is(client: Client) -> None:
+    error = client.refused(404, "GET", "/v1/fault")
+    assert error["code"] == "unknown-path"
+    assert "did you mean '/v1/faults'?" in error["message"]
+    assert "/v1/nodes/{node}/crash" in error["known"]
+    client.refused(404, "GET", "/v1/faults/")
+    client.refused(404, "GET", "/v2/faults")
+    client.refused(404, "GET", "//etc/passwd")
+
+
+def test_a_wrong_method_is_answered_with_the_right_ones(client: Client) -> None:
+    answer = client.ask("PATCH", "/v1/faults")
+    assert (answer.status, answer.error["code"]) == (405, "wrong-method")
+    assert answer.headers["Allow"] == "GET, POST, DELETE, HEAD"
+    assert client.refused(405, "GET", "/v1/nodes/0/crash")["known"] == ["POST"]
+
+
+def test_head_is_a_get_without_the_body(client: Client) -> None:
+    answer = client.ask("HEAD", "/v1/health")
+    assert (answer.status, answer.body) == (200, b"")
+    assert int(answer.headers["Content-Length"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/faults?x=1", "takes no query: 'x' is not known"),
+        ("/v1/state?limt=1", "'query.limt' is not known; did you mean 'limit'?"),
+        ("/v1/state?limit=0", "'query.limit' is at least 1, not 0"),
+        ("/v1/state?limit=many", "'query.limit' is of type integer, not \"many\""),
+        ("/v1/state?limit=1&limit=2", "names 'limit' twice"),
+        ("/v1/state?internal=yes", "'query.internal' is of type boolean"),
+        ("/v1/state?limit", "the query is not name=value"),
+        ("/v1/state?limit=%ff", "the query is not name=value"),
+        ("/v1/topics/%ff", "is no UTF-8"),
+        ("/v1/nodes/one", "'path.node' is of type integer, not \"one\""),
+    ],
+)
+def test_what_a_path_or_a_query_cannot_say(client: Client, path: str, said: str) -> None:
+    assert said in client.refused(400, "GET", path)["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "the body is not JSON"),
+        (b"\xff", "the body is not JSON"),
+        (b'{"point": "before-load", "point": "before-marker"}', "'point' is there twice"),
+        (b'{"producer_id": NaN, "point": "before-load"}', "NaN is no JSON"),
+        (b"[" * 100_000, "the body is not JSON"),
+        (b'{"producer_id": ' + b"9" * 5000 + b"}", "the body is not JSON"),
+        (b"null", "the body is an object"),
+    ],
+)
+def test_what_is_no_json(client: Client, body: bytes, said: str) -> None:
+    answer = client.ask("POST", "/v1/holds", raw=body, headers={"Content-Type": "application/json"})
+    assert answer.status == 400
+    assert said in answer.error["message"]
+
+
+def test_a_body_says_that_it_is_json(client: Client) -> None:
+    """What a page may send anywhere without being asked is no JSON (a form, or text)."""
+    answer = client.ask("POST", "/v1/holds", raw=b'{"point": "before-load"}', headers={"Content-Type": "text/plain"})
+    assert answer.status == 415
+    assert "curl --json" in answer.error["message"]
+    assert client.ask("POST", "/v1/nodes/0/crash", {}).error["message"].endswith("takes no body")
+
+
+# who may ask
+
+
+def test_pages_of_others_may_not_ask(client: Client) -> None:
+    own = f"http://127.0.0.1:{client.port}"
+    for origin, status in ((own, 200), ("http://evil.example", 403), ("null", 403), ("http://127.0.0.1:1", 403)):
+        answer = client.ask("POST", "/v1/clock/advance", {"duration_ms": 0}, headers={"Origin": origin})
+        assert answer.status == status
+        assert not any(name.startswith("Access-Control-") for name in answer.headers)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_answered"),
+    [
+        ("127.0.0.1:8080", True),
+        ("[::1]:8080", True),
+        ("192.168.1.5", True),
+        ("localhost:8080", True),
+        ("broker:8080", True),
+        ("broker.svc.cluster.local", True),
+        ("kafka.example.com", True),  # what it was told to listen at
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example:8080", False),
+        ("", False),
+        ("[::1", False),
+        ("a:b:c", False),
+    ],
+)
+def test_names_that_anybody_could_let_point_here_are_refused(host: str, is_answered: bool) -> None:
+    assert (why_not("GET", {"host": host}, "kafka.example.com") is None) == is_answered
+
+
+def test_browsers_say_where_a_request_is_from() -> None:
+    headers = {"host": "localhost", "sec-fetch-site": "cross-site"}
+    assert why_not("GET", headers, "localhost") is None  # a link that leads here
+    assert "cross-site" in (why_not("POST", headers, "localhost") or "")
+    assert why_not("POST", {**headers, "sec-fetch-site": "same-origin"}, "localhost") is None
+    assert why_not("GET", {}, "localhost") == "a request needs one Host header"
+
+
+def test_answers_are_kept_from_other_pages_and_caches(client: Client) -> None:
+    headers = client.ask("GET", "/").headers
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-store"
+
+
+# HTTP
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50,  # TLS
+        b"\x00\x00\x00\x10\x00\x12\x00\x03\x00\x00\x00\x01\x00\x01c\x00\r\n\r\n",  # Kafka
+        b"GET\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",  # no Host
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nx: " + b"a" * 20_000,
+    ],
+    ids=["tls", "kafka", "no-path", "no-host", "two-hosts", "negative", "two-lengths", "long-path", "long-header"],
+)
+def test_garbage_is_refused_and_ends_its_connection(client: Client, raw: Raw, garbage: bytes) -> None:
+    raw.send(garbage)
+    answered = raw.rest()
+    assert answered.split()[1:2] in ([b"400"], [b"431"], [b"414"])
+    assert client.get("/v1/health")
+
+
+def test_a_body_that_is_too_large_is_not_read(raw: Raw) -> None:
+    raw.send(f"POST /v1/holds HTTP/1.1\r\n{HOST}Content-Length: {MAX_BODY_BYTES + 1}\r\n\r\n")
+    assert raw.rest().startswith(b"HTTP/1.1 413")
+
+
+def test_a_body_without_an_end_is_not_read_to_it(raw: Raw) -> None:
+    raw.send(f"POST /v1/holds HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n")
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    sent = 0
+    try:
+        while sent < 16 * MAX_BODY_BYTES:
+            raw.send(chunk)
+            sent += len(chunk)
+    except OSError:
+        pass
+    assert sent < 16 * MAX_BODY_BYTES
+
+
+def test_connections_are_kept_and_requests_may_come_in_pieces_or_together(raw: Raw) -> None:
+    request = f"GET /v1/clock HTTP/1.1\r\n{HOST}\r\n"
+    for character in request:
+        raw.send(character)
+    assert raw.status() == 200
+    raw.send(request * 3)
+    for _ in range(3):
+        assert raw.status() == 200
+    body = '{"duration_ms": 0}'
+    expects = f"Expect: 100-continue\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    raw.send(f"POST /v1/clock/advance HTTP/1.1\r\n{HOST}{expects}\r\n")
+    assert raw.status() == 100
+    raw.send(body)
+    assert raw.status() == 200
+    raw.send(f"GET /v1/clock HTTP/1.0\r\n{HOST}\r\n")
+    assert raw.rest().endswith(b"}\n")
+
+
+def test_a_client_that_is_gone_is_waited_for_no_longer(client: Client, controlled: Emulator, raw: Raw) -> None:
+    added = client.post("/v1/faults", {"api": "EndTxn"}, 201)
+    raw.send(f"GET /v1/faults/{added['fault_id']}/wait?hits=1&timeout_ms=60000 HTTP/1.1\r\n{HOST}\r\n")
+    until(lambda: any(each._work is not None for each in list(controlled._control._connections)))  # type: ignore[union-attr]
+    waiting = next(each._work for each in controlled._control._connections if each._work is not None)  # type: ignore[union-attr]
+    raw.socket.close()
+    until(waiting.done)
+    assert waiting.cancelled()
+
+
+def test_more_connections_than_there_may_be(
+    client: Client, controlled: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(lambda: open_connections(controlled) == 0)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    kept = [Raw(client), Raw(client)]
+    until(lambda: open_connections(controlled) == 2)
+    assert client.ask("GET", "/v1/health").status == 503
+    for connection in kept:
+        connection.socket.close()
+    until(lambda: open_connections(controlled) == 0)
+    assert client.get("/v1/health")
+
+
+class Transport(asyncio.Transport):
+    """Takes what is written, and says that it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def close(self) -> None:
+        self.is_aborted = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n1"])
+def test_who_sends_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(http_connection, "REQUEST_TIMEOUT_S", 0.01)
+
+    async def connect() -> Transport:
+        transport = Transport()
+        connection = HttpConnection(_never, set(), 10)
+        connection.connection_made(transport)
+        if sent:
+            connection.data_received(sent)
+        await asyncio.sleep(0.05)
+        return transport
+
+    assert asyncio.run(connect()).is_aborted
+
+
+async def _never(request: object) -> http_connection.HttpAnswer:
+    raise AssertionError("it is not whole")
+
+
+def test_a_failure_of_its_own_is_said_and_logged(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "write", lambda value: 1 / 0)
+    error = client.refused(500, "GET", "/v1/health")
+    assert error["code"] == "internal"
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_it_is_off_unless_asked_for_and_ends_with_the_emulator() -> None:
+    with Emulator() as emulator:
+        assert emulator.control_url == ""
+    with Emulator(control="127.0.0.1:0") as emulator:
+        client = Client(emulator.control_url)
+        connection = Raw(client)
+        assert json.dumps(client.get("/v1/health"))
+    assert emulator.control_url == ""
+    assert connection.rest() == b""
+    with pytest.raises(OSError):
+        Raw(client)
+
+
+@pytest.mark.parametrize("address", ["8080", "127.0.0.1", "127.0.0.1:99999", ":8080"])
+def test_an_address_that_is_none(address: str) -> None:
+    with pytest.raises(ValueError, match="control takes host:port"):
+        Emulator(control=address)
+
+
+def test_an_address_that_is_taken() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"control cannot listen on 127.0.0.1:{port}: address already in use"):
+            Emulator(control=f"127.0.0.1:{port}").start()

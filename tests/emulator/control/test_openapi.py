@@ -1,0 +1,96 @@
+"""The description of control over HTTP: it is complete, and says of every answer what that is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator.control.endpoints import ENDPOINTS
+from tests.emulator.control.client import Client
+from tests.emulator.control.conftest import Transaction
+
+
+@pytest.fixture
+def described(client: Client) -> Any:
+    return client.get("/v1/openapi.json")
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from (element for name, element in value.items() if name == "$ref")
+        yield from (found for element in value.values() for found in references(element))
+    elif isinstance(value, list):
+        yield from (found for element in value for found in references(element))
+
+
+def test_every_endpoint_is_described(described: Any) -> None:
+    assert described["openapi"] == "3.1.0"
+    operations = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
+    assert operations == {(endpoint.method, endpoint.template) for endpoint in ENDPOINTS}
+    ids = [operation["operationId"] for methods in described["paths"].values() for operation in methods.values()]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_reference_leads_somewhere(described: Any) -> None:
+    schemas = described["components"]["schemas"]
+    named = {reference.removeprefix("#/components/schemas/") for reference in references(described)}
+    assert named == set(schemas)
+
+
+def test_path_parameters_are_those_of_the_path(described: Any) -> None:
+    for path, methods in described["paths"].items():
+        for operation in methods.values():
+            parameters = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"}
+            assert parameters == set(re.findall(r"{(\w+)}", path))
+
+
+def fits(value: Any, schema: Any, schemas: Any) -> bool:
+    """Whether a value is what the little of JSON Schema that is used here says."""
+    if "$ref" in schema:
+        return fits(value, schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    if "anyOf" in schema:
+        return any(fits(value, each, schemas) for each in schema["anyOf"])
+    if "enum" in schema or "const" in schema:
+        return value in schema.get("enum", [schema.get("const")])
+    match schema.get("type"):
+        case "object" if "properties" in schema:
+            properties = schema["properties"]
+            return set(schema["required"]) <= set(value) <= set(properties) and all(
+                fits(element, properties[name], schemas) for name, element in value.items()
+            )
+        case "object":
+            return all(fits(element, schema["additionalProperties"], schemas) for element in value.values())
+        case "array":
+            return all(fits(element, schema["items"], schemas) for element in value)
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "null":
+            return value is None
+    return schema.keys() <= {"description"}  # anything
+
+
+def test_answers_are_as_described(client: Client, described: Any, transaction: Transaction) -> None:
+    client.post("/v1/faults", {"api": "Fetch", "action": {"type": "Delay", "duration_ms": 1}}, 201)
+    client.post("/v1/holds", {"point": "before-load", "node": 1}, 201)
+    names = {"fault_id": 1, "hold_id": 1, "node": 0, "topic": "orders", "partition": 0}
+    asked = 0
+    for path, methods in described["paths"].items():
+        content = methods.get("get", {}).get("responses", {}).get("200", {}).get("content", {})
+        schema = content.get("application/json", {}).get("schema")
+        if schema is None or path == "/v1/openapi.json":
+            continue
+        query = "?hits=1&timeout_ms=1" if path.endswith("/wait") else ""
+        answer = client.ask("GET", path.format_map({**names, "group": "g"}) + query)
+        if answer.status == 200:
+            assert fits(answer.body, schema, described["components"]["schemas"]), (path, answer.body)
+            asked += 1
+        else:
+            assert fits(answer.body, {"$ref": "#/components/schemas/Error"}, described["components"]["schemas"])
+    assert asked >= 14
