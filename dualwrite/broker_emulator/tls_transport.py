@@ -62,8 +62,6 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._read()
         except ssl.SSLWantReadError:
             self._flush()
-        except ssl.SSLZeroReturnError:  # an orderly end
-            self.close()
         except (ssl.SSLError, NoRuleAppliesError) as error:
             self._flush()  # the alert
             what = "TLS" if self._is_secure else "TLS handshake"
@@ -79,7 +77,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def _read(self) -> None:
         while not self.is_closing():
-            self._connection.data_received(self._tls.read(_CHUNK))
+            data = self._tls.read(_CHUNK)
+            if not data:  # an orderly end
+                self.close()
+                return
+            self._connection.data_received(data)
 
     def pause_writing(self) -> None:
         self._connection.pause_writing()
