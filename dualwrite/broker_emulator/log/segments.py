@@ -85,14 +85,22 @@ class Segments:
         return max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0)
 
     def read(self, offset: int, limit_offset: int, max_bytes: int, at_least_one: bool) -> tuple[bytes, int]:
-        """Whole batches of one segment, as `Segment.read` gives them; the next one's where `offset` ends one."""
+        """Whole batches as `Segment.read` gives them, from as many segments as it takes."""
         if offset >= self.active.base_offset:
             return self.active.read(offset, limit_offset, max_bytes, at_least_one)
+        found: list[bytes] = []
         for index in range(self._holding(offset), len(self._segments)):
-            records, next_offset = self._segments[index].read(offset, limit_offset, max_bytes, at_least_one)
+            segment = self._segments[index]
+            records, next_offset = segment.read(offset, limit_offset, max_bytes, at_least_one and not found)
             if records:
-                return records, next_offset
-        return b"", offset
+                found.append(records)
+                max_bytes -= len(records)
+                offset = next_offset
+            elif segment.read(offset, limit_offset, 1, at_least_one=True)[0]:
+                break  # there is more, but it does not fit
+            if offset < segment.next_offset and found:
+                break
+        return (found[0] if len(found) == 1 else b"".join(found)), offset
 
     def iterate(self, offset: int) -> Iterator[bytes]:
         """Every batch from the one that holds `offset`, those included that are appended meanwhile."""
