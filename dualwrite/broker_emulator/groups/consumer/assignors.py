@@ -49,10 +49,11 @@ def assign_range(members: Sequence[Subscriber], partitions: Mapping[uuid.UUID, i
 
 def assign_uniform(members: Sequence[Subscriber], partitions: Mapping[uuid.UUID, int]) -> dict[str, Assignment]:
     """As even as the subscriptions allow, with as few moves as that takes."""
-    every = {TopicIdPartition(topic_id, index) for topic_id, count in partitions.items() for index in range(count)}
+    wanted = {topic_id for member in members for topic_id in member.topic_ids} & partitions.keys()
+    every = {TopicIdPartition(topic_id, index) for topic_id in wanted for index in range(partitions[topic_id])}
     kept = _kept(members, every)
     if len({member.topic_ids for member in members}) <= 1:
-        return _even(kept, every if members and members[0].topic_ids else set())
+        return _even(kept, every)
     return _Balance(members, kept, every).result()
 
 
@@ -113,10 +114,8 @@ class _Balance:
 
     def _hand_out(self, free: set[TopicIdPartition]) -> None:
         """Those first that fewest members can have."""
-        for name in sorted(free, key=lambda name: (len(self._subscribers.get(name.topic_id, ())), name)):
-            candidates = self._subscribers.get(name.topic_id)
-            if candidates:
-                self._targets[min(candidates, key=self._load)].add(name)
+        for name in sorted(free, key=lambda name: (len(self._subscribers[name.topic_id]), name)):
+            self._targets[min(self._subscribers[name.topic_id], key=self._load)].add(name)
 
     def _load(self, member_id: str) -> int:
         return len(self._targets[member_id])

@@ -1,0 +1,101 @@
+"""Records of consumer groups: bytes that Apache Kafka 4.4.0 wrote are read, and written again as they were."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from dualwrite.broker_emulator.groups.consumer import records
+from dualwrite.broker_emulator.groups.consumer.group import ClassicMetadata, ConsumerGroup, RegularExpression
+from dualwrite.broker_emulator.groups.consumer.records import RecordKey, apply, decode_key
+from dualwrite.broker_emulator.groups.consumer.states import MemberState
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
+from dualwrite.broker_emulator.groups.group import Protocol
+
+TOPIC = uuid.UUID(int=7)
+ID = TOPIC.hex
+MEMBER = "000002690272047261770b2f3132372e302e302e310202610100001388000100" + "0100"
+CLASSIC = (
+    "00000000047261770b2f3132372e302e302e310202610100004e200001002701"
+    "00002710020672616e6765190001000000010008612d545454545454ffffffff000000000000"
+)
+REVOKING = (
+    f"000000000002000000020102{ID}03000000000000000101000903000000020000000202"
+    f"{ID}03000000020000000301000903000000020000000200"
+)
+
+
+def read(kind: int, value: str, name: str = "m") -> ConsumerGroup:
+    key = RecordKey(kind, "g", name if kind in (5, 7, 8, 16) else "")
+    assert decode_key(key.encode()) == key
+    group = apply(None, key, bytes.fromhex(value))
+    assert group is not None
+    return group
+
+
+def test_the_group() -> None:
+    group = read(records.GROUP, "000000000002010008fc679fb2bd07a38f")
+    assert (group.group_epoch, group.metadata_hash) == (2, -259062863526124657)
+    assert records.encode_group(group).hex() == "000000000002010008fc679fb2bd07a38f"
+    assert read(records.GROUP, "00000000000600").metadata_hash == 0
+
+
+def test_the_assignment_epoch() -> None:
+    group = read(records.TARGET_EPOCH, "000000000002010008000001a2022e694b")
+    assert (group.assignment_epoch, group.assignment_timestamp_ms) == (2, 1_795_332_925_771)
+    assert records.encode_target_epoch(group).hex() == "000000000002010008000001a2022e694b"
+
+
+def test_a_member() -> None:
+    member = read(records.MEMBER, MEMBER).members["m"]
+    assert (member.instance_id, member.rack_id, member.client_host) == ("i", "r", "/127.0.0.1")
+    assert (member.subscribed_topics, member.subscribed_regex) == (frozenset("a"), "")
+    assert (member.rebalance_timeout_ms, member.server_assignor, member.classic) == (5_000, None, None)
+    assert records.encode_member(member).hex() == MEMBER
+
+
+def test_a_member_of_the_classic_protocol() -> None:
+    member = read(records.MEMBER, CLASSIC).members["m"]
+    metadata = bytes.fromhex("0001000000010008612d545454545454ffffffff00000000")
+    assert member.classic == ClassicMetadata(10_000, (Protocol("range", metadata),))
+    assert records.encode_member(member).hex() == CLASSIC
+
+
+def test_a_target() -> None:
+    value = f"000002{ID}0300000002000000030000"
+    target = read(records.TARGET, value).targets["m"]
+    assert target == {TopicIdPartition(TOPIC, 2), TopicIdPartition(TOPIC, 3)}
+    assert records.encode_target(target).hex() == value
+
+
+def test_a_current_assignment() -> None:
+    member = read(records.CURRENT, REVOKING).members["m"]
+    assert (member.member_epoch, member.previous_epoch, member.state) == (2, 2, MemberState.UNREVOKED_PARTITIONS)
+    assert member.assigned == {TopicIdPartition(TOPIC, index): 2 for index in (0, 1)}
+    assert member.revoking == {TopicIdPartition(TOPIC, index): 2 for index in (2, 3)}
+    assert records.encode_current(member).hex() == REVOKING
+
+
+def test_a_current_assignment_of_a_broker_before_kip_1251() -> None:
+    member = read(records.CURRENT, f"000000000005000000040902{ID}0200000000000100").members["m"]
+    assert (member.state, member.assigned) == (MemberState.UNKNOWN, {TopicIdPartition(TOPIC, 0): 5})
+
+
+def test_a_regular_expression() -> None:
+    value = "00000202620000000000000263000001a2022e6a1100"
+    found = read(records.REGULAR_EXPRESSION, value, "b.*").regular_expressions["b.*"]
+    assert found == RegularExpression(frozenset("b"), 611, 1_795_332_925_969)
+    assert records.encode_regular_expression(found).hex() == value
+
+
+def test_what_brokers_before_4_1_wrote_of_topics_is_skipped() -> None:
+    assert apply(None, RecordKey(records.PARTITION_METADATA, "g"), b"\0\0\1\0") is None
+
+
+@pytest.mark.parametrize("kind", [records.CURRENT, records.TARGET, records.MEMBER, records.REGULAR_EXPRESSION])
+def test_tombstones_of_what_is_not_there_change_nothing(kind: int) -> None:
+    group = ConsumerGroup(group_id="g")
+    assert apply(group, RecordKey(kind, "g", "m"), None) == group
+    assert apply(None, RecordKey(kind, "g", "m"), None) is None
+    assert apply(group, RecordKey(records.GROUP, "g"), None) is None
