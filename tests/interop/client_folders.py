@@ -115,4 +115,5 @@ def broker_of(item: pytest.Item) -> On | None:
     callspec = getattr(item, "callspec", None)
     if callspec is None:
         return None
-    return BROKER_FIXTURES.get(callspec.params.get("broker") or callspec.params.get("three_nodes", ""))
+    chosen = (BROKER_FIXTURES.get(value) for value in callspec.params.values() if isinstance(value, str))
+    return next((broker for broker in chosen if broker is not None), None)

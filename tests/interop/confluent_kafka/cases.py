@@ -6,7 +6,35 @@ from collections.abc import Mapping
 
 from tests.interop.client_folders import KnownFailure
 
-MUST_PASS: tuple[str, ...] = ()
+MUST_PASS: tuple[str, ...] = (
+    "administration/broker_settings",
+    "administration/cluster",
+    "administration/election",
+    "administration/groups",
+    "administration/records_and_offsets",
+    "administration/topic_settings",
+    "administration/topics",
+    "consumer_groups/a_group_changes_its_protocol",
+    "consumer_groups/another_member_goes_on_where_the_first_one_left",
+    "consumer_groups/members_come_and_go",
+    "group_members/consume_transform_produce",
+    "group_members/generation_fences_a_former_member",
+    "killed_broker/copy_while_the_broker_is_killed_is_exactly_once",
+    "records/a_message_that_is_too_large_is_refused",
+    "records/compression",
+    "records/idempotent_producer",
+    "records/keys_headers_and_timestamps",
+    "records/large_messages",
+    "transactions/commit_and_abort",
+    "transactions/empty_transactions",
+    "transactions/many_records_in_compressed_batches",
+    "transactions/offsets_of_a_group_without_members",
+    "transactions/open_transaction_is_seen_by_uncommitted_readers_only",
+    "transactions/reads_what_another_client_wrote",
+    "transactions/second_producer_fences_the_first",
+    "transactions/transaction_over_many_partitions",
+    "transactions/transaction_timeout",
+)
 """Only grows."""
 
 KNOWN_FAILURES: Mapping[str, KnownFailure] = {}

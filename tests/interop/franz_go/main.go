@@ -295,6 +295,8 @@ func copyRecords(ctx context.Context, in input) (any, error) {
 				kgo.FetchMaxWait(50*time.Millisecond),
 				kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }),
 				kgo.ConsumerGroup(in.Group),
+				kgo.SessionTimeout(6*time.Second), // a member that died with its broker keeps its partitions so long
+				kgo.RebalanceTimeout(6*time.Second),
 				kgo.RequireStableFetchOffsets(),
 				kgo.TransactionalID(in.TransactionalID),
 				kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
@@ -330,8 +332,9 @@ func copyRecords(ctx context.Context, in input) (any, error) {
 		}
 		client.Close()
 		fetched, err := committedOffset(ctx, in)
-		if err != nil {
-			return nil, err
+		for err != nil && ctx.Err() == nil { // the broker may be away
+			time.Sleep(20 * time.Millisecond)
+			fetched, err = committedOffset(ctx, in)
 		}
 		copied = int(fetched)
 	}

@@ -6,7 +6,34 @@ from collections.abc import Mapping
 
 from tests.interop.client_folders import KnownFailure
 
-MUST_PASS: tuple[str, ...] = ()
+MUST_PASS: tuple[str, ...] = (
+    "administration/access_control_is_off",
+    "administration/broker_settings",
+    "administration/cluster_id_and_api_versions",
+    "administration/default_settings_of_a_topic",
+    "administration/deletion_of_a_group",
+    "administration/election_of_preferred_leaders",
+    "administration/features",
+    "administration/groups",
+    "administration/log_directories",
+    "administration/quotas",
+    "administration/records",
+    "administration/topic_settings",
+    "administration/topics",
+    "console/compression",
+    "console/console_consumer_reads_committed_records_only",
+    "console/console_producer_with_keys_and_headers",
+    "console/consumer_performance",
+    "console/producer_performance_with_transactions",
+    "console/verifiable_producer_and_consumer",
+    "killed_broker/copy_while_the_broker_is_killed_is_exactly_once",
+    "transaction_tools/abort_of_what_is_not_there_is_refused",
+    "transaction_tools/copier_with_random_aborts_copies_exactly_once",
+    "transaction_tools/describe_producers",
+    "transaction_tools/find_hanging_and_abort",
+    "transaction_tools/list_and_describe",
+    "transaction_tools/list_by_filters",
+)
 """Only grows."""
 
 KNOWN_FAILURES: Mapping[str, KnownFailure] = {}

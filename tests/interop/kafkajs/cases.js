@@ -184,14 +184,21 @@ const cases = {
   // Copies `count` records from one topic to another, each transaction with its offsets; every third one is aborted
   // and done again.
   async copy({ source, target, transactionalId, group, count, size, ...input }) {
-    const kafka = client(input)
-    const committedOffset = () =>
-      withAdmin(input, async (admin) => {
-        const [fetched] = await admin.fetchOffsets({ groupId: group, topics: [source] })
-        return Math.max(0, Number(fetched.partitions[0].offset))
-      })
     let number = 0
     let problems = 0
+    const kafka = client(input)
+    const committedOffset = async () => {
+      for (;;) {
+        try {
+          return await withAdmin(input, async (admin) => {
+            const [fetched] = await admin.fetchOffsets({ groupId: group, topics: [source] })
+            return Math.max(0, Number(fetched.partitions[0].offset))
+          })
+        } catch (error) {
+          problems += 1 // the broker may be away
+        }
+      }
+    }
     for (;;) {
       const start = await committedOffset()
       if (start >= count) return { transactions: number, problems }

@@ -1,0 +1,61 @@
+"""What the clients' folders and the page say of themselves is true."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from .client_folders import CLIENT_FOLDERS, ROOT, ClientFolder
+from .differences import DIFFERENCES, as_table
+
+PAGE = ROOT.parent.parent / "docs" / "interop.md"
+
+each_folder = pytest.mark.parametrize("client", CLIENT_FOLDERS, ids=lambda client: client.folder)
+
+
+def existing_cases(client: ClientFolder) -> set[str]:
+    """The tests in the folder, by their names as cases."""
+    return {
+        f"{file.stem.removeprefix('test_')}/{name.removeprefix('test_')}"
+        for file in sorted((ROOT / client.folder).glob("test_*.py"))
+        for name in _tests_in(import_module(f"tests.interop.{client.folder}.{file.stem}"))
+    }
+
+
+def _tests_in(module: ModuleType) -> Iterator[str]:
+    for name, member in vars(module).items():
+        if name.startswith("test_") and inspect.isfunction(member):
+            yield name
+        if name.startswith("Test") and inspect.isclass(member):
+            yield from (each for each in dir(member) if each.startswith("test_"))
+
+
+@each_folder
+def test_what_is_listed_exists_and_what_exists_is_listed(client: ClientFolder) -> None:
+    must_pass, known = client.must_pass, client.known_failures
+    assert sorted(must_pass) == list(must_pass)
+    assert not set(must_pass) & set(known) - {case for case, failure in known.items() if len(failure.on) == 1}
+    assert set(must_pass) | set(known) == existing_cases(client)
+
+
+@each_folder
+def test_readme_names_its_version_and_its_command(client: ClientFolder) -> None:
+    readme = (ROOT / client.folder / "README.md").read_text()
+    assert f"python -m tests.interop {client.folder}" in readme
+    for case in client.known_failures:
+        assert case in readme
+
+
+@pytest.mark.parametrize("lock", [ROOT / "kafkajs" / "package-lock.json"], ids=lambda path: path.name)
+def test_lock_files_name_no_registry(lock: Path) -> None:
+    assert '"resolved"' not in lock.read_text()
+
+
+def test_the_page_has_the_table_of_differences() -> None:
+    assert as_table() in PAGE.read_text(), "python -c 'from tests.interop.differences import *; print(as_table())'"
+    assert len({difference.subject for difference in DIFFERENCES}) == len(DIFFERENCES)
