@@ -1,0 +1,406 @@
+"""Settings at the wire: described, altered, in effect at once, kept over restarts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
+from dualwrite.broker_emulator.configured_timers import ConfiguredTimers
+from tests.emulator.api.config_requests import (
+    APPEND,
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    DELETE,
+    GROUP,
+    SET,
+    TOPIC,
+    alter,
+    alter_all,
+    describe,
+    describe_result,
+    listed,
+    put,
+    values_of,
+)
+from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, request_parts
+
+CONFIG = BrokerConfig(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
+DONE = (0, None)
+TOO_LARGE, NOT_ENOUGH_REPLICAS, INVALID_TIMESTAMP, INVALID_CONFIG, INVALID_REQUEST, INVALID_RECORD = (
+    10,
+    19,
+    32,
+    40,
+    42,
+    87,
+)
+OF_TOPIC, OF_BROKER, OF_ALL_BROKERS, STATIC, DEFAULT, OF_LOGGER, OF_CLIENT_METRICS, OF_GROUP = range(1, 9)
+
+_names = count(1)
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    """Two nodes; every test has topics of its own."""
+    with Emulator(nodes=2, config=CONFIG, clock=VirtualClock()) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(emulator: Emulator) -> str:
+    """A topic that node 0 leads."""
+    name = f"topic-{next(_names)}"
+    emulator.create_topic(name)
+    emulator.move_leader(name, 0, 0)
+    return name
+
+
+@pytest.fixture
+def client(emulator: Emulator) -> Iterator[RawClient]:
+    """A connection to node 0."""
+    with RawClient(emulator.bootstrap_servers) as connection:
+        yield connection
+
+
+@pytest.fixture
+def other_client(emulator: Emulator) -> Iterator[RawClient]:
+    """A connection to node 1."""
+    with RawClient(emulator.bootstrap_servers.split(",")[1]) as connection:
+        yield connection
+
+
+def create(client: RawClient, name: str, version: int = 7, **configs: str | None) -> Any:
+    parts = request_parts("create_topics", version)
+    rows = tuple(parts.CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items())
+    topic = parts.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=rows)
+    return client.call("create_topics", version, topics=(topic,), validate_only=False).topics[0]
+
+
+def error_of(client: RawClient, topic: str, value: bytes = b"v", **values: Any) -> int:
+    return int(client.produce(topic, plain_batch(value), **values).error_code)
+
+
+def test_a_topic_is_created_with_settings_and_answered_with_all_of_them(client: RawClient) -> None:
+    name = f"topic-{next(_names)}"
+    created = create(client, name, retention_ms="1000", cleanup_policy="compact")
+    assert created.error_code == 0
+    told = {config.name: (config.value, config.config_source) for config in created.configs}
+    assert list(told) == sorted(told)
+    assert told["retention.ms"] == ("1000", OF_TOPIC)
+    assert told["cleanup.policy"] == ("compact", OF_TOPIC)
+    assert told["retention.bytes"] == ("-1", DEFAULT)
+    assert told.keys() == describe(client, TOPIC, name).keys()
+
+
+@pytest.mark.parametrize(
+    ("configs", "said"),
+    [
+        ({"colour": "blue"}, "Unknown topic config name: colour"),
+        ({"retention_ms": "x"}, "Not a number of type LONG"),
+        ({"retention_ms": None}, "Null value not supported for topic configs: retention.ms"),
+    ],
+)
+def test_a_topic_is_not_created_with_what_it_cannot_have(
+    client: RawClient, emulator: Emulator, configs: dict[str, str | None], said: str
+) -> None:
+    refused = create(client, "refused", **configs)
+    assert (refused.error_code, refused.configs) == (INVALID_CONFIG, ())
+    assert said in refused.error_message
+    assert describe_result(client, TOPIC, "refused").error_code == 3
+
+
+def test_the_size_of_batches(client: RawClient, topic: str) -> None:
+    assert error_of(client, topic, bytes(1000)) == 0
+    assert alter(client, TOPIC, topic, ("max.message.bytes", SET, "500")) == DONE
+    assert values_of(client, TOPIC, topic, "max.message.bytes") == [("500", OF_TOPIC)]
+    assert error_of(client, topic, bytes(1000)) == TOO_LARGE
+    assert alter(client, TOPIC, topic, ("max.message.bytes", DELETE, None)) == DONE
+    assert error_of(client, topic, bytes(1000)) == 0
+
+
+def test_the_cleanup_policy(client: RawClient, topic: str) -> None:
+    assert error_of(client, topic) == 0
+    assert alter(client, TOPIC, topic, ("cleanup.policy", APPEND, "compact")) == DONE
+    assert values_of(client, TOPIC, topic, "cleanup.policy") == [("delete,compact", OF_TOPIC)]
+    assert error_of(client, topic) == INVALID_RECORD, "a record without a key"
+
+
+def test_retention(client: RawClient, emulator: Emulator, topic: str) -> None:
+    assert error_of(client, topic) == 0
+    emulator.advance_clock(3_600_000)
+    assert emulator.log(topic).log_start_offset == 0
+    assert alter(client, TOPIC, topic, ("retention.ms", SET, "1000")) == DONE
+    emulator.advance_clock(CONFIG.log_retention_check_interval_ms)
+    assert emulator.log(topic).log_start_offset == 1
+
+
+def test_timestamps_of_the_append(client: RawClient, emulator: Emulator, topic: str) -> None:
+    before = client.produce(topic, plain_batch(b"before"))
+    assert before.log_append_time is None
+    assert alter(client, TOPIC, topic, ("message.timestamp.type", SET, "LogAppendTime")) == DONE
+    now_ms = emulator.clock.now_ms()
+    after = client.produce(topic, plain_batch(b"after"))
+    assert after.log_append_time.timestamp() * 1000 == now_ms
+    records = emulator.records(topic)
+    assert [(record.value, record.timestamp == now_ms) for record in records] == [(b"before", False), (b"after", True)]
+
+
+def test_timestamps_out_of_range(client: RawClient, emulator: Emulator, topic: str) -> None:
+    emulator.advance_clock(10_000)
+    age_ms = emulator.clock.now_ms() - 1_700_000_000_000  # which plain_batch says
+    assert alter(client, TOPIC, topic, ("message.timestamp.before.max.ms", SET, str(age_ms))) == DONE
+    assert error_of(client, topic) == 0
+    emulator.advance_clock(1)
+    refused = client.produce(topic, plain_batch(b"v"))
+    assert refused.error_code == INVALID_TIMESTAMP
+    assert "the timestamp 1700000000000 of a record is not between" in refused.error_message
+
+
+def test_too_few_replicas(client: RawClient, emulator: Emulator, topic: str) -> None:
+    assert alter(client, TOPIC, topic, ("min.insync.replicas", SET, "2")) == DONE
+    assert error_of(client, topic) == 0
+    emulator.stop_node(1)
+    try:
+        assert error_of(client, topic) == NOT_ENOUGH_REPLICAS
+        assert error_of(client, topic, acks=1) == 0
+        single = f"topic-{next(_names)}"
+        assert create(client, single, min_insync_replicas="2").error_code == 0
+        assert error_of(client, single) == 0, "a topic with one copy has no second one to wait for"
+    finally:
+        emulator.start_node(1)
+
+
+def test_all_brokers_and_one_of_them(client: RawClient, emulator: Emulator, topic: str) -> None:
+    wide, narrow = ("message.max.bytes", SET, "2000"), ("message.max.bytes", SET, "500")
+    assert alter(client, BROKER, "", wide) == DONE
+    assert values_of(client, TOPIC, topic, "max.message.bytes") == [("2000", OF_ALL_BROKERS)]
+    assert error_of(client, topic, bytes(1000)) == 0
+    assert alter(client, BROKER, "0", narrow) == DONE
+    assert error_of(client, topic, bytes(1000)) == TOO_LARGE
+    emulator.move_leader(topic, 0, 1)
+    with RawClient(emulator.bootstrap_servers.split(",")[1]) as other:
+        assert error_of(other, topic, bytes(1000)) == 0, "the new leader goes by what all brokers do"
+        assert values_of(other, BROKER, "1", "message.max.bytes") == [("2000", OF_ALL_BROKERS)]
+    described = describe(client, BROKER, "0", ["message.max.bytes"])["message.max.bytes"]
+    assert (described.value, described.read_only) == ("500", False)
+    assert [(synonym.value, synonym.source) for synonym in described.synonyms] == [
+        ("500", OF_BROKER),
+        ("2000", OF_ALL_BROKERS),
+        ("1048588", DEFAULT),
+    ]
+    assert [config.value for config in describe(client, BROKER, "").values()] == ["2000"]
+    for name in ("", "0"):
+        assert alter(client, BROKER, name, ("message.max.bytes", DELETE, None)) == DONE
+    assert values_of(client, BROKER, "0", "message.max.bytes") == [("1048588", DEFAULT)]
+
+
+def test_a_broker_speaks_for_itself_only(client: RawClient, other_client: RawClient) -> None:
+    retention = ("log.retention.ms", SET, "5")
+    assert alter(client, BROKER, "1", retention) == (
+        INVALID_REQUEST,
+        "Unexpected broker id, expected 0, but received 1",
+    )
+    assert alter(client, BROKER, "one", retention) == (INVALID_REQUEST, "Node id must be an integer, but it is: one")
+    assert describe_result(client, BROKER, "1").error_code == INVALID_REQUEST
+    assert values_of(other_client, BROKER, "1", "node.id", "broker.id") == [("1", STATIC), ("1", STATIC)]
+
+
+def test_connections_are_counted_by_the_newest_limit(emulator: Emulator, client: RawClient) -> None:
+    assert alter(client, BROKER, "0", ("max.connections", SET, "1")) == DONE
+    with RawClient(emulator.bootstrap_servers) as refused:
+        assert refused.is_closed()
+    assert alter(client, BROKER, "0", ("max.connections", DELETE, None)) == DONE
+
+
+def test_what_one_resource_is_refused_does_not_keep_another(client: RawClient, topic: str) -> None:
+    answers = alter_all(
+        client,
+        {
+            (TOPIC, topic): [("retention.ms", SET, "5"), ("segment.ms", SET, "0")],
+            (GROUP, topic): [("consumer.session.timeout.ms", SET, "50000")],
+            (TOPIC, "absent"): [("retention.ms", SET, "5")],
+        },
+    )
+    assert [error for error, _ in answers] == [INVALID_CONFIG, 0, 3]
+    assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
+    assert values_of(client, GROUP, topic, "consumer.session.timeout.ms") == [("50000", OF_GROUP)]
+
+
+def test_validate_only(client: RawClient, topic: str) -> None:
+    assert alter(client, TOPIC, topic, ("retention.ms", SET, "5"), validate_only=True) == DONE
+    assert alter(client, TOPIC, topic, ("retention.ms", SET, "x"), validate_only=True)[0] == INVALID_CONFIG
+    assert alter(client, BROKER, "", ("log.retention.ms", SET, "5"), validate_only=True) == DONE
+    assert alter(client, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"), validate_only=True) == DONE
+    assert put(client, CLIENT_METRICS, "s", {"interval.ms": "100"}, validate_only=True) == DONE
+    assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
+    assert describe(client, BROKER, "") == {}
+    assert listed(client, CLIENT_METRICS) == (0, [])
+
+
+def test_alter_configs_replaces_everything(client: RawClient, topic: str) -> None:
+    assert put(client, TOPIC, topic, {"retention.ms": "5", "segment.ms": "7"}) == DONE
+    assert put(client, TOPIC, topic, {"segment.ms": "8"}) == DONE
+    assert values_of(client, TOPIC, topic, "retention.ms", "segment.ms") == [("604800000", DEFAULT), ("8", OF_TOPIC)]
+    assert put(client, TOPIC, topic, {"colour": "blue"}) == (INVALID_CONFIG, "Unknown topic config name: colour")
+    assert put(client, BROKER_LOGGER, "0", {"root": "INFO"}) == (INVALID_REQUEST, "Unknown resource type 8")
+
+
+def test_a_resource_is_named_once(client: RawClient, topic: str) -> None:
+    parts = request_parts("incremental_alter_configs", 1)
+    config = parts.AlterableConfig(name="retention.ms", config_operation=SET, value="5")
+    twice = parts.AlterConfigsResource(resource_type=TOPIC, resource_name=topic, configs=(config,))
+    answered = client.call("incremental_alter_configs", 1, resources=(twice, twice), validate_only=False)
+    said = "Each resource must appear at most once."
+    assert [(row.error_code, row.error_message) for row in answered.responses] == [(INVALID_REQUEST, said)] * 2
+    assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
+
+
+def test_only_what_was_asked_for(client: RawClient, topic: str) -> None:
+    assert describe(client, TOPIC, topic, ["retention.ms", "colour"]).keys() == {"retention.ms"}
+    plain = describe(client, TOPIC, topic, ["retention.bytes"], version=1, synonyms=False)["retention.bytes"]
+    assert plain.synonyms == ()
+    told = describe(client, TOPIC, topic, ["retention.bytes"], documentation=True)["retention.bytes"]
+    assert told.documentation.startswith("The oldest segments")
+    assert describe(client, TOPIC, topic)["retention.bytes"].documentation is None
+
+
+@pytest.mark.parametrize(
+    ("resource_type", "name", "error"),
+    [(TOPIC, "absent", 3), (TOPIC, "no name", 17), (GROUP, "", 42), (CLIENT_METRICS, "", 42), (BROKER_LOGGER, "", 42)]
+    + [(resource_type, "x", 42) for resource_type in (0, 1, 77, BROKER, BROKER_LOGGER)],
+)
+def test_what_cannot_be_described(client: RawClient, resource_type: int, name: str, error: int) -> None:
+    refused = describe_result(client, resource_type, name)
+    assert (refused.error_code, refused.configs) == (error, ())
+    assert refused.error_message
+
+
+def test_levels_of_loggers(client: RawClient) -> None:
+    name = "dualwrite.broker_emulator.log.partition_log"
+    try:
+        assert alter(client, BROKER_LOGGER, "0", ("root", SET, "ERROR"), (name, SET, "DEBUG")) == DONE
+        levels = {logger: config.value for logger, config in describe(client, BROKER_LOGGER, "0").items()}
+        assert (levels["root"], levels[name]) == ("ERROR", "DEBUG")
+        assert logging.getLogger(name).isEnabledFor(logging.DEBUG)
+        assert alter(client, BROKER_LOGGER, "0", (name, DELETE, None)) == DONE
+        assert values_of(client, BROKER_LOGGER, "0", name) == [("ERROR", OF_LOGGER)]
+        assert alter(client, BROKER_LOGGER, "0", ("root", DELETE, None))[0] == INVALID_REQUEST
+        assert alter(client, BROKER_LOGGER, "0", (name, SET, "LOUD"))[0] == INVALID_CONFIG
+        assert alter(client, BROKER_LOGGER, "0", ("urllib3", SET, "INFO"))[0] == INVALID_CONFIG
+    finally:
+        logging.getLogger("dualwrite.broker_emulator").setLevel(logging.NOTSET)
+
+
+def test_groups_and_subscriptions_are_listed_while_something_is_set(client: RawClient, topic: str) -> None:
+    assert alter(client, GROUP, "listed", ("consumer.heartbeat.interval.ms", SET, "6000")) == DONE
+    assert alter(client, CLIENT_METRICS, "all", ("interval.ms", SET, "1000"), ("metrics", SET, "*")) == DONE
+    assert ("listed", GROUP) in listed(client, GROUP)[1]
+    assert listed(client, version=0) == (0, [("all", None)])
+    everything = listed(client)[1]
+    assert {("0", BROKER), ("1", BROKER_LOGGER), (topic, TOPIC), ("all", CLIENT_METRICS)} <= set(everything)
+    assert listed(client, 77) == (35, [])
+    assert alter(client, GROUP, "listed", ("consumer.heartbeat.interval.ms", DELETE, None)) == DONE
+    assert alter(client, CLIENT_METRICS, "all", ("interval.ms", DELETE, None), ("metrics", DELETE, None)) == DONE
+    assert ("listed", GROUP) not in listed(client)[1]
+    assert listed(client, CLIENT_METRICS) == (0, [])
+
+
+def test_a_new_topic_of_an_old_name_has_no_settings(client: RawClient, topic: str) -> None:
+    assert alter(client, TOPIC, topic, ("retention.ms", SET, "5")) == DONE
+    parts = request_parts("delete_topics", 6)
+    deleted = parts.DeleteTopicState(name=topic, topic_id=None)
+    client.call("delete_topics", 6, topics=(deleted,), timeout=milliseconds(1000))
+    assert create(client, topic).error_code == 0
+    assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
+
+
+def test_a_node_that_starts_again_has_its_settings(client: RawClient, emulator: Emulator) -> None:
+    with RawClient(emulator.bootstrap_servers.split(",")[1]) as other:
+        assert alter(other, BROKER, "1", ("message.max.bytes", SET, "700")) == DONE
+    emulator.crash_node(1)
+    emulator.start_node(1)
+    with RawClient(emulator.bootstrap_servers.split(",")[1]) as other:
+        assert values_of(other, BROKER, "1", "message.max.bytes") == [("700", OF_BROKER)]
+        assert alter(other, BROKER, "1", ("message.max.bytes", DELETE, None)) == DONE
+
+
+def test_everything_altered_is_there_again_after_a_restart(tmp_path: Path) -> None:
+    with Emulator(config=CONFIG, topics={"t": 1, "u": 1}, data_dir=tmp_path) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        assert alter(client, TOPIC, "t", ("max.message.bytes", SET, "500")) == DONE
+        assert put(client, TOPIC, "u", {"retention.ms": "5"}) == DONE
+        assert put(client, TOPIC, "u", {}) == DONE
+        assert alter(client, BROKER, "", ("log.retention.ms", SET, "9000")) == DONE
+        assert alter(client, BROKER, "0", ("log.segment.bytes", SET, "1000")) == DONE
+        assert alter(client, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000")) == DONE
+    with Emulator(config=CONFIG, data_dir=tmp_path) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        assert values_of(client, TOPIC, "t", "max.message.bytes", "retention.ms", "segment.bytes") == [
+            ("500", OF_TOPIC),
+            ("9000", OF_ALL_BROKERS),
+            ("1000", OF_BROKER),
+        ]
+        assert error_of(client, "t", bytes(1000)) == TOO_LARGE
+        assert values_of(client, TOPIC, "u", "retention.ms") == [("9000", OF_ALL_BROKERS)]
+        assert values_of(client, GROUP, "g", "consumer.session.timeout.ms") == [("50000", OF_GROUP)]
+
+
+def test_periodic_work_follows_its_interval(client: RawClient, emulator: Emulator) -> None:
+    cluster, runs = emulator._cluster, []  # what compaction does is not seen from outside until much is written
+    timers = emulator._call(lambda: ConfiguredTimers(cluster))
+    emulator._call(lambda: timers.every("log_cleaner_backoff_ms", lambda: runs.append(cluster.clock.now_ms())))
+    emulator.advance_clock(30_000)
+    assert len(runs) == 2
+    assert alter(client, BROKER, "", ("log.cleaner.backoff.ms", SET, "1000")) == DONE
+    emulator.advance_clock(5_000)
+    assert len(runs) == 7
+    assert alter(client, BROKER, "", ("log.cleaner.backoff.ms", DELETE, None)) == DONE
+    emulator.advance_clock(14_999)
+    assert len(runs) == 7
+    emulator._call(timers.cancel)
+
+
+def test_deleting_topics_can_be_forbidden() -> None:
+    with Emulator(config=BrokerConfig(delete_topic_enable=False), topics={"t": 1}) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        for version, error in ((6, 73), (2, 42)):
+            parts = request_parts("delete_topics", version)
+            named = {"topic_names": ("t",)} if version < 6 else {}
+            topics = () if version < 6 else (parts.DeleteTopicState(name="t", topic_id=None),)
+            answered = client.call("delete_topics", version, topics=topics, timeout=milliseconds(1000), **named)
+            assert answered.responses[0].error_code == error
+
+
+def test_the_most_that_is_fetched() -> None:
+    with Emulator(config=BrokerConfig(fetch_max_bytes=1024), topics={"t": 1}) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        for _ in range(3):
+            assert error_of(client, "t", bytes(600)) == 0
+        one_batch = len(plain_batch(bytes(600)))
+        assert len(client.fetch("t").records) == one_batch
+
+
+def test_the_usual_number_of_copies() -> None:
+    with Emulator(nodes=2, config=BrokerConfig(default_replication_factor=1), topics={"t": 1}) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        parts = request_parts("metadata", 12)
+        topics = tuple(parts.MetadataRequestTopic(name=name, topic_id=None) for name in ("t", "__consumer_offsets"))
+        answered = client.call("metadata", 12, topics=topics, include_topic_authorized_operations=False)
+        assert [len(topic.partitions[0].replica_nodes) for topic in answered.topics] == [1, 2]
+
+
+def test_kafka_3_9_has_its_own_settings() -> None:
+    with Emulator(config=BrokerConfig(profile=Profile.KAFKA_3_9), topics={"t": 1}) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        described = describe(client, TOPIC, "t")
+        assert {"message.format.version", "message.downconversion.enable"} <= described.keys()
+        assert "remote.copy.lag.ms" not in described
+        assert alter(client, TOPIC, "t", ("remote.copy.lag.ms", SET, "5"))[0] == INVALID_CONFIG
+        assert "zookeeper.connect" in describe(client, BROKER, "0")

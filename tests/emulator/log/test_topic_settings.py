@@ -1,0 +1,150 @@
+"""Settings of a topic that its log goes by: age of segments and of what is compacted, timestamps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.log.log_config import LogConfig
+from dualwrite.broker_emulator.log.partition_log import AppendResult, PartitionLog
+from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records, parse_header
+from tests.emulator.log.disk import open_log
+from tests.emulator.log.writers import NOW_MS, WRITERS
+
+MakeLog = Callable[..., PartitionLog]
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(params=["memory", "disk"])
+def make_log(request: pytest.FixtureRequest, tmp_path: Path) -> MakeLog:
+    def make(**settings: str) -> PartitionLog:
+        log = open_log(tmp_path / "orders-0") if request.param == "disk" else PartitionLog("orders", 0)
+        log.configure(LogConfig().with_overrides({name.replace("_", "."): text for name, text in settings.items()}))
+        return log
+
+    return make
+
+
+def put(log: PartitionLog, key: str, value: str = "v", *, now_ms: int = NOW_MS) -> AppendResult:
+    data = build_batch([(key.encode(), value.encode())], timestamp_ms=now_ms)
+    result = log.append(data, now_ms=now_ms, transaction_version=2)
+    assert result.error is ErrorCode.none, result
+    return result
+
+
+def compact(log: PartitionLog, now_ms: int) -> list[tuple[str, str]]:
+    """What is left afterwards."""
+    for _ in log.compact(now_ms):
+        pass
+    records = (record for batch in log.batches() for record in iter_records(batch))
+    return [((record.key or b"").decode(), (record.value or b"").decode()) for record in records]
+
+
+def test_a_segment_is_complete_when_its_first_record_is_old(make_log: MakeLog) -> None:
+    log = make_log(segment_ms="1000", retention_ms="5000")
+    put(log, "a")
+    put(log, "b", now_ms=NOW_MS + 1000)
+    put(log, "c", now_ms=NOW_MS + 1001)
+    log.delete_old_segments(NOW_MS + 6001)
+    assert log.log_start_offset == 2
+
+
+def test_the_age_of_a_segment_is_known_after_a_restart(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "orders-0")
+    put(log, "a")
+    log.close()
+    log = open_log(tmp_path / "orders-0")
+    log.configure(LogConfig().with_overrides({"segment.ms": "1000", "retention.ms": "5000"}))
+    put(log, "b", now_ms=NOW_MS + 1001)
+    log.delete_old_segments(NOW_MS + 6001)
+    assert log.log_start_offset == 1
+
+
+def test_what_must_not_wait_longer_is_compacted_though_little_is_new(make_log: MakeLog) -> None:
+    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.9", "segment_bytes": "1000000"}
+    log = make_log(**settings, max_compaction_lag_ms=str(HOUR_MS))
+    for index in range(20):
+        put(log, f"k{index}")
+    put(log, "k0", "newer", now_ms=NOW_MS + HOUR_MS + 1)
+    assert len(compact(log, NOW_MS + HOUR_MS)) == 21, "nothing is due yet"
+    assert len(compact(log, NOW_MS + HOUR_MS + 2)) == 21, "the newer value is in the newest segment, which stays out"
+    put(log, "k1", "newer", now_ms=NOW_MS + 2 * HOUR_MS + 2)
+    left = compact(log, NOW_MS + 2 * HOUR_MS + 3)
+    assert len(left) == 21
+    assert ("k0", "v") not in left
+
+
+def test_without_a_limit_it_waits_until_enough_is_new(make_log: MakeLog) -> None:
+    log = make_log(cleanup_policy="compact", min_cleanable_dirty_ratio="1", segment_ms="1000")
+    for second in range(4):
+        put(log, "k", str(second), now_ms=NOW_MS + 1001 * second)
+    assert compact(log, NOW_MS) == [("k", "2"), ("k", "3")], "a first run: everything is new"
+    put(log, "k", "4", now_ms=NOW_MS + 5 * 1001)
+    assert compact(log, NOW_MS + HOUR_MS) == [("k", "2"), ("k", "3"), ("k", "4")]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_records_get_the_time_of_the_append(make_log: MakeLog, writer: str) -> None:
+    log = make_log(message_timestamp_type="LogAppendTime")
+    later_ms = NOW_MS + HOUR_MS
+    data = WRITERS[writer]([(b"a", b"1"), (b"b", b"2")])
+    result = log.append(data, now_ms=later_ms, transaction_version=2)
+    assert (result.error, result.log_append_time_ms) == (0, later_ms)
+    (stored,) = log.batches()
+    assert parse_header(stored).is_log_append_time
+    assert [(record.timestamp, record.value) for record in iter_records(stored)] == [
+        (later_ms, b"1"),
+        (later_ms, b"2"),
+    ]
+    assert log.offset_for_timestamp(later_ms, read_committed=False) == (0, later_ms)
+    assert log.offset_for_timestamp(later_ms + 1, read_committed=False) == (-1, -1)
+    assert log.read(0, max_bytes=1000, read_committed=False, at_least_one=True).records == stored
+
+
+def test_compaction_keeps_the_time_of_the_append(make_log: MakeLog) -> None:
+    log = make_log(message_timestamp_type="LogAppendTime", cleanup_policy="compact", segment_ms="1000")
+    pairs: list[tuple[bytes | None, bytes | None]] = [(b"a", b"1"), (b"b", b"1")]
+    log.append(build_batch(pairs, timestamp_ms=5), now_ms=NOW_MS, transaction_version=2)
+    log.append(build_batch(pairs[:1], timestamp_ms=5), now_ms=NOW_MS + 1001, transaction_version=2)
+    put(log, "c", now_ms=NOW_MS + 3000)
+    assert compact(log, NOW_MS + 3000) == [("b", "1"), ("a", "1"), ("c", "v")]
+    times = [record.timestamp - NOW_MS for batch in log.batches() for record in iter_records(batch)]
+    assert times == [0, 1001, 3000]
+
+
+@pytest.mark.parametrize(
+    ("settings", "age_ms", "error"),
+    [
+        ({}, 10 * HOUR_MS, 0),
+        ({"message_timestamp_before_max_ms": "1000"}, 1000, 0),
+        ({"message_timestamp_before_max_ms": "1000"}, 1001, 32),
+        ({"message_timestamp_after_max_ms": "1000"}, -1000, 0),
+        ({"message_timestamp_after_max_ms": "1000"}, -1001, 32),
+        ({"message_timestamp_after_max_ms": "0", "message_timestamp_type": "LogAppendTime"}, -1001, 0),
+    ],
+)
+def test_timestamps_within_limits(make_log: MakeLog, settings: dict[str, str], age_ms: int, error: int) -> None:
+    data = build_batch([(None, b"v")], timestamp_ms=NOW_MS)
+    result = make_log(**settings).append(data, now_ms=NOW_MS + age_ms, transaction_version=2)
+    assert result.error == error
+
+
+def test_a_batch_that_does_not_fit_is_not_passed_over(make_log: MakeLog) -> None:
+    log = make_log(segment_bytes="14")
+    sizes = [len(build_batch([(b"k", value)], timestamp_ms=NOW_MS)) for value in (b"v", b"v" * 200)]
+    for value in ("v", "v" * 200, "v", "v"):
+        put(log, "k", value)
+
+    def read(offset: int, max_bytes: int, **more: Any) -> int:
+        records = log.read(offset, max_bytes=max_bytes, read_committed=False, **{"at_least_one": False, **more}).records
+        return len(records)
+
+    assert read(0, 2 * sizes[0]) == sizes[0]
+    assert read(1, 2 * sizes[0]) == 0
+    assert read(1, 1, at_least_one=True) == sizes[1]
+    assert read(0, sizes[0] + sizes[1]) == sizes[0] + sizes[1], "as many segments as fit"
+    assert read(2, 10_000) == 2 * sizes[0]
