@@ -124,7 +124,8 @@ class Coordinator:
                 member = self.member(member_id)
                 self.heartbeat(member_id, member.member_epoch, owned=frozenset(member.assigned))
             after = self.consumers
-            if [m.current for m in after.members.values()] == [m.current for m in before.members.values()]:
+            is_settled = [m.current for m in after.members.values()] == [m.current for m in before.members.values()]
+            if is_settled and after.group_epoch == before.group_epoch:
                 return
 
 
