@@ -69,7 +69,7 @@ def validate(compact: str, rules: UnsecuredTokens, now_ms: int) -> tuple[str, in
     issued_s, expires_s = _seconds(claims, "iat"), _seconds(claims, "exp")
     if expires_s is None:
         raise IllegalTokenError("no expiry")
-    if issued_s is not None and 1000 * issued_s > now_ms + rules.allowable_clock_skew_ms:
+    if issued_s is not None and math.floor(1000 * issued_s) > now_ms + rules.allowable_clock_skew_ms:
         raise IllegalTokenError("issued in the future")
     if now_ms - rules.allowable_clock_skew_ms >= 1000 * expires_s:
         raise IllegalTokenError("expired")
