@@ -37,22 +37,27 @@ def secured_kafka(certificates: Certificates) -> ApacheKafka:
     return ApacheKafka(
         listeners=LISTENERS,
         scram_users=PASSWORDS,
-        properties={
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(certificates.broker),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(certificates.authority),
-            "listener.name.mutual.ssl.client.auth": "required",
-            "connection.failed.authentication.delay.ms": "0",
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/",
-            "super.users": f"User:ANONYMOUS;User:{WORKER};User:{ODDLY_NAMED};User:client",
-            **_sasl("sasl", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]),
-            **_sasl("sasl_tls", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"]),
-            **_sasl("brief", ["PLAIN", "OAUTHBEARER"]),
-            "listener.name.brief.connections.max.reauth.ms": str(SESSION_MS),
-        },
+        properties=secured_properties(certificates),
     )
+
+
+def secured_properties(certificates: Certificates) -> dict[str, str]:
+    """The settings of a broker that is secured in these ways, but for its listeners."""
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates.broker),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.authority),
+        "listener.name.mutual.ssl.client.auth": "required",
+        "connection.failed.authentication.delay.ms": "0",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/",
+        "super.users": f"User:ANONYMOUS;User:{WORKER};User:{ODDLY_NAMED};User:client",
+        **_sasl("sasl", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]),
+        **_sasl("sasl_tls", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"]),
+        **_sasl("brief", ["PLAIN", "OAUTHBEARER"]),
+        "listener.name.brief.connections.max.reauth.ms": str(SESSION_MS),
+    }
 
 
 def _sasl(listener: str, mechanisms: list[str]) -> dict[str, str]:
