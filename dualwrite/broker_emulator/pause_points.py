@@ -40,6 +40,11 @@ class PausePoint(StrEnum):
 Match = Callable[[Mapping[str, Any]], bool]
 
 
+def everybody(context: Mapping[str, Any]) -> bool:
+    """The match of a hold that selects nothing."""
+    return True
+
+
 @dataclass(slots=True, eq=False)
 class Hold:
     """One held point; made by `PausePoints.hold`, ended by `release`."""
@@ -97,7 +102,7 @@ class PausePoints:
 
     def hold(self, point: PausePoint, match: Match | None = None) -> Hold:
         """Hold `point` for contexts that `match` accepts (all, when None) until released."""
-        hold = Hold(next(self._hold_ids), point, match or (lambda context: True), self._ended)
+        hold = Hold(next(self._hold_ids), point, match or everybody, self._ended)
         self._holds.append(hold)
         self._look()
         return hold

@@ -316,12 +316,11 @@ class Section {
 
   draw(state, filter) {
     const all = this.description.rows(state);
-    const wanted = new Set();
+    this.#removeAllBut(new Set(all.map(this.description.key)));
     let before = null;
     let shown = 0;
     for (const data of all) {
       const key = this.description.key(data);
-      wanted.add(key);
       let row = this.rows.get(key);
       if (!row) this.rows.set(key, (row = new Row(this.description)));
       row.draw(data);
@@ -330,7 +329,6 @@ class Section {
       this.#place(row.element, before);
       before = row.element;
     }
-    this.#removeAllBut(wanted);
     this.#say(state, all.length, shown);
   }
 
@@ -349,7 +347,8 @@ class Section {
       const neighbour = row.element.nextElementSibling ?? row.element.previousElementSibling;
       row.element.remove();
       this.rows.delete(key);
-      if (hadFocus) (neighbour?.querySelector("button") ?? this.heading).focus({ preventScroll: true });
+      // a neighbour that goes too hands the focus on in its turn
+      if (hadFocus) (neighbour?.querySelector("button, a") ?? this.heading).focus({ preventScroll: true });
     }
   }
 

@@ -1,0 +1,277 @@
+"""The page at the control port, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+from selenium.webdriver.common.keys import Keys
+
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.broker_emulator.pause_points import PausePoint
+from dualwrite.testing.chromium import fetch_chromium
+from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from tests.emulator.control.conftest import Transaction
+from tests.support.browser import Browser
+from tests.support.conditions import until
+
+SCREENSHOTS = Path(__file__).parents[3] / "build" / "screenshots"
+HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Browser]:
+    try:
+        chromium = fetch_chromium()
+    except ServerUnavailableError as error:
+        if servers_are_required():
+            raise
+        pytest.skip(str(error))
+    browser = Browser(chromium)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(started: Browser, controlled: Emulator) -> Iterator[Browser]:
+    started.show()
+    started.driver.get(controlled.control_url)
+    until(lambda: started.texts("#connection") == ["live"])
+    yield started
+    controlled.faults.clear()
+    assert started.complaints == []
+
+
+def rows(browser: Browser, section: str) -> list[str]:
+    """The rows of a section's table, each as one line."""
+    return [" ".join(text.split()) for text in browser.texts(f"section[aria-labelledby={section}] tbody tr")]
+
+
+def shown(browser: Browser, section: str, *texts: str) -> bool:
+    """Whether one row of a section says all of this."""
+    return any(all(text in row for text in texts) for row in rows(browser, section))
+
+
+def button(name: str) -> str:
+    return f"button[aria-label='{name}']"
+
+
+def test_empty_sections_say_what_to_do(browser: Browser) -> None:
+    empty = browser.texts(".empty")
+    assert any("No faults" in text and "curl --json" in text for text in empty)
+    assert any("No pause point is held" in text for text in empty)
+    assert any("No transactions yet" in text for text in empty)
+    assert any("No consumer groups yet" in text for text in empty)
+    assert browser.texts("#bootstrap")[0]
+    assert shown(browser, "nodes", "0", "running", "controller")
+
+
+def test_a_held_commit_is_seen_and_released_by_its_button(browser: Browser, controlled: Emulator) -> None:
+    transaction = Transaction(controlled, "held-commit")
+    transaction.send("orders")
+    held = controlled.faults.add(Fault(api="EndTxn", action=Hold()))
+    with ThreadPoolExecutor(1) as threads:
+        commit = threads.submit(transaction.commit)
+        held.wait_held()
+        until(lambda: shown(browser, "faults", "Hold", "api=EndTxn", "1 held", "used up"))
+        assert shown(browser, "transactions", "held-commit", "Ongoing", "orders 0")
+        assert shown(browser, "partitions", "orders-0", "1 offset", "held-commit from offset")
+        browser.find(button(f"Release fault {held.fault_id}")).click()
+        commit.result(10)
+    until(lambda: rows(browser, "faults") == [])
+    until(lambda: not shown(browser, "transactions", "held-commit"))
+    until(lambda: shown(browser, "partitions", "orders-0", "nothing"))
+    until(lambda: browser.texts("[role=status]") == [f"Fault {held.fault_id} released"])
+    browser.find("#show-ended").click()
+    assert shown(browser, "transactions", "held-commit", "CompleteCommit")
+    browser.find("#show-ended").click()
+    transaction.producer.close()
+
+
+def test_a_pause_point_is_released_by_the_keyboard_alone(browser: Browser, controlled: Emulator) -> None:
+    transaction = Transaction(controlled, "paused", two_phase_commit=True)
+    transaction.send("orders", 1)
+    held = controlled.hold(PausePoint.BEFORE_MARKER)
+    transaction.commit()
+    held.wait_reached()
+    until(lambda: shown(browser, "holds", "before-marker", "1 held"))
+    assert shown(browser, "transactions", "paused", "PrepareCommit", "2PC", "never", "0 of 1 marker written")
+    browser.press("2")
+    assert browser.focused == "holds"
+    browser.press(Keys.TAB)
+    assert browser.focused.startswith("Release hold")
+    outline = browser.run("return getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    browser.press(Keys.ENTER)
+    until(lambda: rows(browser, "holds") == [])
+    until(lambda: browser.focused == "holds")  # and not lost with the row
+    until(lambda: not shown(browser, "transactions", "paused"))
+    transaction.producer.close()
+
+
+def test_hostile_names_are_shown_as_text(browser: Browser, controlled: Emulator) -> None:
+    transaction = Transaction(controlled, HOSTILE)
+    transaction.send("orders")
+    controlled.faults.add(Fault(api="EndTxn", transactional_id=HOSTILE, client_id=HOSTILE, action=Hold()))
+    settings = {"bootstrap.servers": controlled.bootstrap_servers, "group.id": HOSTILE, "client.id": HOSTILE}
+    consumer = Consumer(settings)
+    consumer.subscribe(["orders"])
+    while not consumer.assignment():
+        consumer.poll(0.05)
+    for section in ("transactions", "partitions", "groups", "faults"):
+        until(lambda section=section: shown(browser, section, HOSTILE))  # type: ignore[misc]
+    assert shown(browser, "groups", "Stable", "orders 0-1")
+    assert browser.run("return document.title") == "Broker emulator"
+    assert browser.run("return document.querySelectorAll('main img, main script, main b').length") == 0
+    link = browser.find("section[aria-labelledby=transactions] tbody a")
+    assert browser.run("return fetch(arguments[0].href).then((answer) => answer.status)", link) == 200
+    consumer.close()
+    controlled.faults.clear()
+    transaction.commit()
+    transaction.producer.close()
+
+
+def test_refreshing_keeps_focus_selection_and_scroll(browser: Browser, controlled: Emulator) -> None:
+    for number in range(12):
+        controlled.faults.add(Fault(api="Fetch", client_id=f"client-{number}"))
+    browser.show(height=400)
+    until(lambda: len(rows(browser, "faults")) == 12)
+    removed = controlled.faults.live[5].fault_id
+    browser.run("document.querySelector(arguments[0]).focus(); scrollTo(0, 300)", button(f"Remove fault {removed}"))
+    before = browser.run("window.kept = document.activeElement; return scrollY")
+    now_ms = controlled.clock.now_ms()
+    controlled.advance_clock(1_000)
+    controlled.faults.add(Fault(api="Produce", client_id="one-more"))
+    until(lambda: len(rows(browser, "faults")) == 13)
+    assert controlled.clock.now_ms() > now_ms
+    assert browser.run("return window.kept === document.activeElement && window.kept.isConnected")
+    assert browser.run("return scrollY") == before
+    browser.press(Keys.ENTER)
+    until(lambda: len(rows(browser, "faults")) == 12)
+    until(lambda: browser.focused == f"Remove fault {removed + 1}")  # the next one, not the top of the page
+
+
+def test_keys_do_what_the_page_says(browser: Browser, controlled: Emulator) -> None:
+    controlled.faults.add(Fault(api="Fetch", client_id="alpha"))
+    controlled.faults.add(Fault(api="Fetch", client_id="beta"))
+    until(lambda: len(rows(browser, "faults")) == 2)
+    browser.press("/")
+    assert browser.focused == "filter"
+    browser.press("beta")
+    assert [("beta" in row) for row in rows(browser, "faults")] == [True]
+    browser.press(Keys.ESCAPE)
+    assert len(rows(browser, "faults")) == 2
+    browser.press("p1/?")  # all of it is text here
+    assert browser.run("return document.getElementById('filter').value") == "p1/?"
+    browser.press(Keys.ESCAPE)
+    browser.run("document.activeElement.blur()")
+    browser.press("p")
+    assert browser.find("#pause").get_attribute("aria-pressed") == "true"
+    until(lambda: browser.texts("#connection") == ["paused"])
+    browser.press("p")
+    browser.press("?")
+    assert browser.run("return document.getElementById('help').open")
+    assert "go to “Transactions”" in browser.texts("#keys")[0]
+    browser.press(Keys.ESCAPE)
+    assert not browser.run("return document.getElementById('help').open")
+    browser.press("6")
+    assert browser.focused == "nodes"
+
+
+def test_single_keys_can_be_turned_off(browser: Browser) -> None:
+    browser.press("?")
+    browser.find("#use-keys").click()
+    browser.press(Keys.ESCAPE)
+    browser.press("6")
+    assert browser.focused != "nodes"
+    browser.find("#show-help").click()
+    browser.find("#use-keys").click()
+    browser.press(Keys.ESCAPE)
+
+
+def test_the_clock_is_moved_from_the_page(browser: Browser, controlled: Emulator) -> None:
+    before = controlled.clock.now_ms()
+    duration = browser.find("#duration")
+    duration.clear()
+    duration.send_keys("1.5", Keys.ENTER)
+    until(lambda: controlled.clock.now_ms() == before + 1500)
+
+
+def test_nodes_are_crashed_and_started_from_the_page(browser: Browser, controlled: Emulator) -> None:
+    browser.find(button("Crash node 1")).click()
+    until(lambda: shown(browser, "nodes", "1", "down"))
+    assert controlled.living_nodes == [0]
+    until(lambda: browser.focused == "Start node 1")  # which took the place of what was pressed
+    browser.press(Keys.ENTER)
+    until(lambda: controlled.living_nodes == [0, 1])
+
+
+def test_what_cannot_be_done_is_said(browser: Browser, controlled: Emulator) -> None:
+    browser.press("p")  # so that the page does not know yet
+    until(lambda: browser.texts("#connection") == ["paused"])
+    controlled.crash_node(1)
+    browser.find(button("Stop node 1")).click()
+    until(lambda: browser.texts("[role=alert]") == ["node 1 does not run"])
+    assert any("409" in complaint for complaint in browser.complaints)  # the browser's own note of the status
+    controlled.start_node(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"), [("light", 1280, "light"), ("dark", 1280, "dark"), ("narrow", 360, "light")]
+)
+def test_it_is_readable_everywhere(browser: Browser, controlled: Emulator, name: str, width: int, scheme: str) -> None:
+    """Nothing is wider than the screen, and the contrast of every text is at least 4.5 (WCAG 2.2, 1.4.3)."""
+    transaction = Transaction(controlled, f"open-{name}", two_phase_commit=True)
+    transaction.send("orders")
+    controlled.faults.add(Fault(api="Fetch", topic="orders"))
+    hold = controlled.hold(PausePoint.BEFORE_LOAD)
+    browser.show(width=width, scheme=scheme)
+    until(lambda: shown(browser, "transactions", f"open-{name}") and rows(browser, "holds") != [])
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    assert browser.run(CONTRASTS) == []
+    headers = browser.run("return [...document.querySelectorAll('th')].filter((each) => !each.scope).length")
+    assert headers == 0
+    browser.screenshot(SCREENSHOTS / f"{name}.png")
+    hold.release()
+    transaction.commit()
+    transaction.producer.close()
+
+
+CONTRASTS = """
+function channels(color) { return (color.match(/[\\d.]+/g) || []).map(Number); }
+function luminance([r, g, b]) {
+  const [x, y, z] = [r, g, b].map((v) => v / 255).map((v) => (v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4));
+  return .2126 * x + .7152 * y + .0722 * z;
+}
+function background(element) {
+  for (let each = element; each; each = each.parentElement) {
+    const color = channels(getComputedStyle(each).backgroundColor);
+    if (color.length === 3 || color[3] === 1) return color;
+  }
+  return [255, 255, 255];
+}
+const low = [];
+for (const element of document.querySelectorAll('body *')) {
+  const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  if (!own || !element.checkVisibility() || element.closest('.visually-hidden, .skip, noscript')) continue;
+  const [one, other] = [luminance(channels(getComputedStyle(element).color)), luminance(background(element))];
+  const contrast = (Math.max(one, other) + .05) / (Math.min(one, other) + .05);
+  if (contrast < 4.5) low.push(`${element.textContent.trim()}: ${contrast.toFixed(2)}`);
+}
+return low;
+"""
+
+
+def test_an_emulator_that_is_gone_is_said_to_be(started: Browser) -> None:
+    started.show()
+    with Emulator(clock=VirtualClock(), control="127.0.0.1:0") as emulator:
+        started.driver.get(emulator.control_url)
+        until(lambda: started.texts("#connection") == ["live"])
+    until(lambda: "does not answer" in started.texts("#connection")[0])
+    assert shown(started, "nodes", "running")  # what was known stays
+    started.complaints  # noqa: B018  # of connections that are refused
