@@ -31,6 +31,11 @@ KAFKA_VERSION_USED = os.environ.get("DUALWRITE_KAFKA_VERSION", KAFKA_VERSION)
 _names = itertools.count(1)
 
 
+def next_name(prefix: str) -> str:
+    """A name that nobody used before."""
+    return f"{prefix}-{next(_names)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What releases do otherwise than the emulator's default profile, which follows the KIPs and Kafka's trunk."""
@@ -78,6 +83,7 @@ def apache_kafka() -> Iterator[Broker]:
             properties={
                 "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(TIMEOUT_SCAN_MS),
                 "group.initial.rebalance.delay.ms": "0",
+                "group.consumer.assignment.interval.ms": "0",
             },
         )
     )
@@ -140,7 +146,7 @@ def wire(broker: Broker) -> Iterator[Wire]:
 @pytest.fixture
 def topic(broker: Broker) -> str:
     """A new topic with one partition."""
-    name = f"topic-{next(_names)}"
+    name = next_name("topic")
     with Wire(broker.bootstrap_servers) as wire:
         wire.create_topic(name)
     return name
@@ -149,13 +155,13 @@ def topic(broker: Broker) -> str:
 @pytest.fixture
 def transactional_id() -> str:
     """A transactional id that nobody used before."""
-    return f"txn-{next(_names)}"
+    return next_name("txn")
 
 
 @pytest.fixture
 def group() -> str:
     """A group id that nobody used before."""
-    return f"group-{next(_names)}"
+    return next_name("group")
 
 
 @pytest.fixture
