@@ -16,6 +16,9 @@ demo: $(READY)
 demo-spark: $(READY)
 	$(BIN)/python -m examples.flights_spark $(DEMO_SPARK_ARGS)
 
+# Compiled files are kept even where the environment says otherwise: each of the processes, and each process that a test
+# starts, would compile everything anew.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY)
 	$(BIN)/python -m tests.support.fetch_servers
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_ARGS)

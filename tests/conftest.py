@@ -14,6 +14,8 @@ from dualwrite.testing.server_unavailable import ServerUnavailableError, servers
 from dualwrite.testing.zookeeper import ZooKeeperServer
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase
 
+pytest_plugins = ["tests.support.parallel_runs"]
+
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
