@@ -212,6 +212,11 @@ RUN_AS_THEY_ARE = [
 ]
 
 
+@pytest.mark.parametrize("number", range(len(examples(DOCS / "emulator-admin.md"))))
+def test_examples_of_the_emulators_administration_run(run: Run, number: int) -> None:
+    run(examples(DOCS / "emulator-admin.md")[number])
+
+
 @pytest.mark.parametrize(("page", "number"), RUN_AS_THEY_ARE)
 def test_examples_of_the_producer_run(run: Run, emulator: Emulator, page: str, number: int) -> None:
     with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:  # for those that consume
