@@ -25,8 +25,8 @@ DIFFERENCES: Mapping[str, str] = {
         "Kafka's is XXH3, which is not in the standard library; only a coordinator compares it"
     ),
     "order of partitions, members and topics": (
-        "Kafka's is that of its hash tables, and of several assignments that are as good it chooses by that; here it is "
-        "the order of ids and of joining"
+        "Kafka's is that of its hash tables, and of several assignments that are as good it chooses by that; here it "
+        "is the order of ids and of joining"
     ),
     "an extra partition of `uniform`": (
         "Kafka gives it to members as they come out of its hash table, even if that moves partitions; here it stays "
