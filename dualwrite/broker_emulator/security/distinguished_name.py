@@ -45,7 +45,7 @@ class _Element(NamedTuple):
 def subject_of(certificate: bytes) -> str:
     """The subject's distinguished name of a certificate in DER. Raises ValueError or IndexError for anything else."""
     (outer,) = _elements(certificate)
-    to_be_signed = next(_elements(outer.content))
+    to_be_signed, *_ = _elements(outer.content)
     fields = [element for element in _elements(to_be_signed.content) if element.tag != _VERSION]
     _serial, _algorithm, _issuer, _validity, subject, *_ = fields
     return distinguished_name(subject.encoded)

@@ -65,7 +65,7 @@ class Tls:
             raise ValueError("ssl.keystore.certificate.chain and ssl.keystore.key go together")
         if self.truststore_location is not None and self.truststore_certificates is not None:
             raise ValueError("ssl.truststore.location and ssl.truststore.certificates exclude each other")
-        if self.client_auth is not ClientAuth.NONE and not self._has_truststore:
+        if self.client_auth != ClientAuth.NONE and not self._has_truststore:
             raise ValueError(f"ssl.client.auth={self.client_auth} needs a truststore: who signs clients' certificates?")
         for version in self.enabled_protocols:
             if version not in _VERSIONS:
@@ -97,14 +97,14 @@ class Tls:
         """Certificate chain and key, in PEM."""
         if self.keystore_location is None:
             return _lines(f"{self.keystore_key}\n{self.keystore_certificate_chain}")
-        if self.keystore_type is StoreType.PKCS12:
+        if self.keystore_type == StoreType.PKCS12:
             return _identity_of_pkcs12(self.keystore_location, self.keystore_password)
         return _read(self.keystore_location)
 
     def _trusted(self) -> str:
         if self.truststore_location is None:
             return _lines(self.truststore_certificates or "")
-        if self.truststore_type is StoreType.PKCS12:
+        if self.truststore_type == StoreType.PKCS12:
             return _trusted_of_pkcs12(self.truststore_location, self.truststore_password)
         return _read(self.truststore_location)
 

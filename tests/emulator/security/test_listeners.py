@@ -1,0 +1,345 @@
+"""Several listeners: their settings by Kafka's names, their addresses, and what clients are told of them."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
+from cryptography.x509 import load_pem_x509_certificates
+
+from dualwrite.broker_emulator import BrokerConfig, ClientAuth, Emulator, Listener, Sasl, Tls
+from dualwrite.broker_emulator.security.jaas import parse_jaas
+from dualwrite.broker_emulator.security.listener import SecurityProtocol
+from dualwrite.broker_emulator.security.settings import listeners_from
+from dualwrite.broker_emulator.security.tls import StoreType
+from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
+from dualwrite.testing.ports import free_port
+from tests.emulator.api.raw_client import RawClient, plain_batch, produce_fields
+
+PLAIN_ENTRY = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="a=\\"b;" user_bob=c;'
+
+
+def told(address: str) -> list[str]:
+    """The brokers that Metadata tells of."""
+    fields = {"topics": (), "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+    with RawClient(address) as client:
+        return [f"{row.host}:{row.port}" for row in client.call("metadata", 12, **fields).brokers]
+
+
+def test_clients_are_told_of_the_listener_that_they_came_over() -> None:
+    with Emulator(nodes=2, listeners=[Listener("INSIDE"), Listener("OUTSIDE")], topics={"t": 1}) as emulator:
+        assert emulator.listeners == ["INSIDE", "OUTSIDE"]
+        assert emulator.bootstrap() == emulator.bootstrap_servers == emulator.bootstrap("INSIDE")
+        for name in emulator.listeners:
+            addresses = emulator.bootstrap(name).split(",")
+            assert len(set(addresses)) == 2
+            for address in addresses:
+                assert told(address) == addresses
+                with RawClient(address) as client:
+                    cluster = client.call("describe_cluster", 0, include_cluster_authorized_operations=False)
+                    assert [f"{row.host}:{row.port}" for row in cluster.brokers] == addresses
+                    found = client.call("find_coordinator", 3, key="g", key_type=0)
+                    assert f"{found.host}:{found.port}" in addresses
+        stranger = next(
+            address
+            for node, address in enumerate(emulator.bootstrap("OUTSIDE").split(","))
+            if node != emulator.log("t").leader_id
+        )
+        with RawClient(stranger) as client:  # KIP-951
+            answer = client.call("produce", 10, **produce_fields(10, "t", plain_batch(b"v")))
+            (endpoint,) = answer.node_endpoints
+            assert f"{endpoint.host}:{endpoint.port}" in emulator.bootstrap("OUTSIDE").split(",")
+        with pytest.raises(ValueError, match="no listener NOWHERE; there are INSIDE, OUTSIDE"):
+            emulator.bootstrap("NOWHERE")
+    with pytest.raises(RuntimeError):
+        emulator.bootstrap()
+
+
+def test_a_node_that_is_down_keeps_all_its_addresses() -> None:
+    with Emulator(nodes=2, listeners=[Listener("A"), Listener("B")]) as emulator:
+        before = [emulator.bootstrap(name) for name in emulator.listeners]
+        emulator.crash_node(1)
+        for addresses in before:
+            host, _, port = addresses.split(",")[1].rpartition(":")
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((host, int(port)))
+            with socket.socket() as other, pytest.raises(OSError):
+                other.bind((host, int(port)))
+            assert len(told(addresses.split(",")[0])) == 1
+        emulator.start_node(1)
+        assert [emulator.bootstrap(name) for name in emulator.listeners] == before
+        assert told(before[1].split(",")[1]) == before[1].split(",")
+
+
+def test_fixed_ports_follow_each_other() -> None:
+    port = free_port()
+    listener = Listener(port=port, advertised_host="broker.example", advertised_port=9092)
+    with Emulator(listeners=[listener]) as emulator:
+        assert emulator.bootstrap() == "broker.example:9092"
+        assert told(f"127.0.0.1:{port}") == ["broker.example:9092"]
+    assert [listener.port_of(number) for number in range(3)] == [port, port + 1, port + 2]
+    assert listener.advertised(2, 1).port == 9094
+
+
+@pytest.mark.parametrize(
+    ("listeners", "nodes", "why"),
+    [
+        ([], 1, "one listener or more"),
+        ([Listener("A"), Listener("A")], 1, "each of another name"),
+        ([Listener("A", port=9092), Listener("B", port=9093)], 2, "both need port 9093"),
+        ([Listener("A", port=65535)], 2, "ports beyond 65535"),
+    ],
+)
+def test_listeners_that_cannot_be(listeners: list[Listener], nodes: int, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Emulator(listeners=listeners, nodes=nodes)
+
+
+def test_an_address_and_listeners_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="exclude each other"):
+        Emulator(listen="127.0.0.1:0", listeners=[Listener()])
+
+
+# -- settings by Kafka's names
+
+
+def test_a_server_properties_of_kafka(certificates: Certificates) -> None:
+    listeners = listeners_from(
+        {
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093,Clients://[::1]:9094,INSIDE://localhost:9095",
+            "advertised.listeners": "PLAINTEXT://here:1,CONTROLLER://here:2,CLIENTS://there:3",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL,INSIDE:SSL,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "INSIDE",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(certificates.broker),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(certificates.authority),
+            "ssl.client.auth": "required",
+            "ssl.principal.mapping.rules": "RULE:^CN=(.*?),.*$/$1/L,DEFAULT",
+            "listener.name.inside.ssl.client.auth": "requested",
+            "listener.name.inside.ssl.enabled.protocols": "TLSv1.3",
+            "sasl.enabled.mechanisms": "PLAIN, OAUTHBEARER",
+            "connections.max.reauth.ms": "1000",
+            "listener.name.clients.oauthbearer.connections.max.reauth.ms": "2000",
+            "listener.name.clients.plain.sasl.jaas.config": PLAIN_ENTRY,
+            "listener.name.clients.oauthbearer.sasl.jaas.config": (
+                'x.OAuthBearerLoginModule required unsecuredValidatorRequiredScope="a b" '
+                'unsecuredValidatorPrincipalClaimName="name" unsecuredValidatorAllowableClockSkewMs="7";'
+            ),
+        }
+    )
+    assert listeners is not None
+    plaintext, clients, inside = listeners
+    assert (plaintext.name, plaintext.host, plaintext.port, plaintext.advertised(0, 9092)) == (
+        "PLAINTEXT",
+        "",
+        9092,
+        ("here", 1),
+    )
+    assert [each.protocol for each in listeners] == [
+        SecurityProtocol.PLAINTEXT,
+        SecurityProtocol.SASL_SSL,
+        SecurityProtocol.SSL,
+    ]
+    assert (clients.host, clients.port, clients.advertised_host) == ("::1", 9094, "there")
+    assert clients.tls is not None
+    assert clients.tls.client_auth is ClientAuth.NONE  # of a listener with SASL only where it says so itself
+    assert clients.sasl is not None
+    assert clients.sasl.plain_users == {"alice": 'a="b;', "bob": "c"}
+    assert [clients.sasl.max_reauth_ms(name) for name in ("PLAIN", "OAUTHBEARER")] == [1000, 2000]
+    tokens = clients.sasl.unsecured_tokens
+    assert (tokens.required_scope, tokens.principal_claim_name, tokens.allowable_clock_skew_ms) == (
+        ("a", "b"),
+        "name",
+        7,
+    )
+    assert inside.tls is not None
+    assert (inside.tls.client_auth, inside.tls.enabled_protocols) == (ClientAuth.REQUESTED, ("TLSv1.3",))
+    assert inside.tls.principal_mapping.name_of("CN=Me,O=x") == "me"
+
+
+def test_nothing_is_said_of_listeners() -> None:
+    assert listeners_from({"num.partitions": "3"}) is None
+
+
+WRONG = {
+    "listeners": ("PLAINTEXT:9092", "is not NAME://HOST:PORT"),
+    "advertised.listeners": ("OTHER://x:1", "which listeners does not have"),
+    "listener.security.protocol.map": ("A:TLS", "takes one of PLAINTEXT, SSL"),
+    "sasl.enabled.mechanisms": ("GSSAPI", "GSSAPI is not served"),
+    "connections.max.reauth.ms": ("soon", "takes a whole number, not 'soon'"),
+    "ssl.client.auth": ("perhaps", "takes one of none, requested, required"),
+    "ssl.keystore.type": ("JKS", "not read here"),
+    "ssl.enabled.protocols": ("SSLv3", "takes TLSv1.2 and TLSv1.3"),
+    "ssl.truststore.location": ("", ""),
+    "listener.name.a.plain.sasl.jaas.config": ("PlainLoginModule required", "semicolon"),
+    "listener.name.a.oauthbearer.sasl.jaas.config": ("PlainLoginModule required;", "OAUTHBEARER takes OAuth"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name, (_, why) in WRONG.items() if why])
+def test_settings_that_cannot_be(certificates: Certificates, name: str) -> None:
+    value, why = WRONG[name]
+    settings = {
+        "listeners": "A://127.0.0.1:0",
+        "listener.security.protocol.map": "A:SASL_SSL",
+        "sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates.broker),
+    }
+    with pytest.raises(ValueError, match=why):
+        listeners_from(settings | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("removed", "why"),
+    [
+        ("sasl.enabled.mechanisms", "GSSAPI, which Kafka then takes, is not served"),
+        ("ssl.keystore.location", "takes ssl.keystore.location"),
+        ("listener.security.protocol.map", "does not say how the listener A is secured"),
+    ],
+)
+def test_settings_that_are_missing(certificates: Certificates, removed: str, why: str) -> None:
+    settings = {
+        "listeners": "A://127.0.0.1:0",
+        "listener.security.protocol.map": "A:SASL_SSL",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates.broker),
+    }
+    del settings[removed]
+    with pytest.raises(ValueError, match=why):
+        listeners_from(settings)
+
+
+def test_an_address_that_nobody_can_connect_to() -> None:
+    with pytest.raises(ValueError, match=r"clients cannot be told to connect to 0\.0\.0\.0"):
+        listeners_from({"listeners": "PLAINTEXT://0.0.0.0:9092"})
+    (listener,) = listeners_from({"listeners": "PLAINTEXT://:0"}) or []
+    assert listener.advertised(0, 5).host == socket.gethostname()
+
+
+def test_the_config_of_an_emulator_brings_its_listeners() -> None:
+    config = BrokerConfig.from_properties(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0,LOGIN://127.0.0.1:0",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": PLAIN_ENTRY,
+        }
+    )
+    with Emulator(config=config) as emulator, RawClient(emulator.bootstrap("LOGIN")) as client:
+        assert emulator.listeners == ["PLAINTEXT", "LOGIN"]
+        client.call("sasl_handshake", 1, mechanism="PLAIN")
+        assert client.call("sasl_authenticate", 2, auth_bytes=b"\0bob\0c").error_code == 0
+    with Emulator(config=config, listen="127.0.0.1:0") as emulator:
+        assert emulator.listeners == ["PLAINTEXT"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "A required", "A maybe b=c;", 'A required b="c;', "A required b c;", "A required b=;"]
+)
+def test_jaas_that_cannot_be_read_is_not_repeated(text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_jaas(text)
+    assert not text or text not in str(caught.value)
+
+
+# -- where keys are kept
+
+
+def pem_files(certificates: Certificates, directory: Path) -> dict[str, Tls]:
+    """The same identity in every form that is read."""
+    pem = certificates.broker.read_text()
+    key, chain = pem.partition("-----END PRIVATE KEY-----")[0] + "-----END PRIVATE KEY-----", pem
+    one_line = " ".join(chain.split("-----END PRIVATE KEY-----")[1].split())
+    loaded = serialization.load_pem_private_key(pem.encode(), None)
+    first, *others = load_pem_x509_certificates(pem.encode())
+    encryption = serialization.BestAvailableEncryption(b"of-the-store")
+    store, authority = directory / "broker.p12", directory / "authority.p12"
+    store.write_bytes(pkcs12.serialize_key_and_certificates(b"b", loaded, first, others, encryption))  # type: ignore[arg-type]
+    (trusted,) = load_pem_x509_certificates(certificates.authority.read_bytes())
+    authority.write_bytes(pkcs12.serialize_key_and_certificates(None, None, None, [trusted], encryption))
+    locked = directory / "locked.pem"
+    locked_key = loaded.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(KEY_PASSWORD.encode()),
+    )
+    locked.write_bytes(locked_key + b"".join(c.public_bytes(serialization.Encoding.PEM) for c in (first, *others)))
+    return {
+        "PEM": Tls(keystore_location=certificates.broker),
+        "PEM, encrypted": Tls(keystore_location=locked, key_password=KEY_PASSWORD),
+        "PEM in settings, on one line": Tls(
+            keystore_certificate_chain=one_line,
+            keystore_key=" ".join(key.split("\n")),
+            truststore_certificates=" ".join(certificates.authority.read_text().split("\n")),
+        ),
+        "PKCS12": Tls(
+            keystore_type=StoreType.PKCS12,
+            keystore_location=store,
+            keystore_password="of-the-store",
+            truststore_type=StoreType.PKCS12,
+            truststore_location=authority,
+            truststore_password="of-the-store",
+            client_auth=ClientAuth.REQUIRED,
+        ),
+    }
+
+
+def test_every_form_of_a_key_store(certificates: Certificates, tmp_path: Path) -> None:
+    forms = pem_files(certificates, tmp_path)
+    listeners = [Listener(f"L{number}", tls=tls) for number, tls in enumerate(forms.values())]
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    context.load_cert_chain(certificates.client, certificates.client_key, KEY_PASSWORD)
+    with Emulator(listeners=listeners) as emulator:
+        for name in emulator.listeners:
+            host, _, port = emulator.bootstrap(name).rpartition(":")
+            with socket.create_connection((host, int(port))) as plain:
+                with context.wrap_socket(plain, server_hostname=host) as secure:
+                    secure.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\7\xff\xff")  # ApiVersions v0
+                    assert secure.recv(8)[4:] == b"\0\0\0\7"
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "takes ssl.keystore.location"),
+        ({"keystore_location": "x", "keystore_key": "k"}, "go together"),
+        ({"keystore_location": "x", "client_auth": ClientAuth.REQUIRED}, "needs a truststore"),
+        ({"keystore_location": "x", "enabled_protocols": ()}, "names no protocol"),
+    ],
+)
+def test_tls_that_contradicts_itself(settings: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Tls(**settings)  # type: ignore[arg-type]
+
+
+def test_files_that_are_not_what_they_should_be(certificates: Certificates, tmp_path: Path) -> None:
+    noise = tmp_path / "noise"
+    noise.write_bytes(bytes(range(256)))
+    cases = [
+        (Tls(keystore_location=tmp_path / "absent"), "absent cannot be read"),
+        (Tls(keystore_location=noise), "is no PEM file"),
+        (Tls(keystore_location=certificates.authority), "no certificate with its key"),
+        (Tls(keystore_location=certificates.client_key), "no certificate with its key"),
+        (Tls(keystore_location=noise, keystore_type=StoreType.PKCS12), "no PKCS12 file"),
+        (Tls(keystore_location=certificates.broker, truststore_location=certificates.client_key), "no certificates"),
+    ]
+    for tls, why in cases:
+        with pytest.raises(ValueError, match=why):
+            Emulator(listeners=[Listener(tls=tls)])
+
+
+def test_no_secret_is_shown(certificates: Certificates) -> None:
+    tls = Tls(
+        keystore_location="x", keystore_password="secret-1", key_password="secret-2", truststore_password="secret-3"
+    )
+    sasl = Sasl(mechanisms=["PLAIN"], plain_users={"alice": "secret-4"})
+    assert "secret" not in repr(Listener("A", tls=tls, sasl=sasl))
+    assert "secret" not in repr(parse_jaas('A required password="secret";'))

@@ -1,0 +1,117 @@
+"""The table of a login's states, asked without a socket."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.broker_emulator.security.login import VERDICTS, Asked, Login, LoginFailedError, State, Verdict
+from dualwrite.broker_emulator.security.principal import Principal
+from dualwrite.broker_emulator.security.sasl.settings import Sasl
+
+RIGHT, WRONG, OTHER = b"\0alice\0secret", b"\0alice\0no", b"\0bob\0secret"
+USERS = {"alice": "secret", "bob": "secret"}
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def login(time: Time | None = None, max_reauth_ms: int = 0) -> Login:
+    settings = Sasl(mechanisms=["PLAIN", "SCRAM-SHA-256"], plain_users=USERS, connections_max_reauth_ms=max_reauth_ms)
+    return Login(settings, lambda user, mechanism: None, time or Time())
+
+
+def logged_in(time: Time, max_reauth_ms: int) -> Login:
+    made = login(time, max_reauth_ms)
+    made.shake_hands("PLAIN", 1)
+    assert made.respond(RIGHT) == (b"", max_reauth_ms)
+    return made
+
+
+def test_the_table_is_complete() -> None:
+    assert VERDICTS.keys() == set(State)
+    assert all(row.keys() == set(Asked) for row in VERDICTS.values())
+
+
+def test_nothing_but_a_login_is_served_before_it() -> None:
+    served = {(state, asked) for state, row in VERDICTS.items() for asked in row if row[asked] is Verdict.SERVE}
+    assert {asked for state, asked in served if state is not State.AUTHENTICATED} == set(Asked) - {Asked.OTHER}
+    assert (State.EXPECTS_HANDSHAKE, Asked.VERSIONS) not in served
+
+
+def test_a_login_from_its_beginning_to_its_end() -> None:
+    made = login()
+    assert made.judge(Asked.VERSIONS) is Verdict.SERVE
+    made.versions_told()
+    assert made.state is State.EXPECTS_HANDSHAKE
+    assert made.judge(Asked.HANDSHAKE) is Verdict.SERVE
+    assert made.shake_hands("PLAIN", 1)
+    assert made.state is State.EXPECTS_REQUESTS
+    assert made.judge(Asked.AUTHENTICATE) is Verdict.SERVE
+    assert made.respond(RIGHT) == (b"", 0)
+    assert (made.state, made.principal) == (State.AUTHENTICATED, Principal("User", "alice"))
+    assert made.judge(Asked.OTHER) is Verdict.SERVE
+
+
+def test_what_fails_stays_failed() -> None:
+    made = login()
+    made.shake_hands("PLAIN", 1)
+    with pytest.raises(LoginFailedError, match="Invalid username or password"):
+        made.respond(WRONG)
+    assert (made.state, made.principal) == (State.FAILED, None)
+    assert {made.judge(asked) for asked in Asked} == {Verdict.CLOSE}
+
+
+def test_a_mechanism_that_is_not_enabled() -> None:
+    made = login()
+    assert not made.shake_hands("OAUTHBEARER", 1)
+    assert made.state is State.FAILED
+
+
+def test_a_session_ends_after_its_last_millisecond() -> None:
+    time = Time()
+    made = logged_in(time, 5_000)
+    time.now_ms += 5_000
+    assert made.judge(Asked.OTHER) is Verdict.SERVE
+    time.now_ms += 1
+    assert made.judge(Asked.OTHER) is Verdict.CLOSE
+    assert made.judge(Asked.HANDSHAKE) is Verdict.SERVE
+    assert made.state is State.RENEWING
+    made.shake_hands("PLAIN", 1)
+    assert made.respond(RIGHT) == (b"", 5_000)
+    assert made.judge(Asked.OTHER) is Verdict.SERVE
+
+
+def test_a_new_login_once_a_second_at_most() -> None:
+    time = Time()
+    made = logged_in(time, 5_000)
+    for wait_ms, renewed in ((0, True), (999, False), (1, True)):
+        time.now_ms += wait_ms
+        made.judge(Asked.HANDSHAKE)
+        assert (made.state is State.RENEWING) == renewed
+        if renewed:
+            made.shake_hands("PLAIN", 1)
+            made.respond(RIGHT)
+
+
+def test_without_a_limit_there_is_no_new_login() -> None:
+    made = logged_in(Time(), 0)
+    assert made.judge(Asked.HANDSHAKE) is Verdict.SERVE
+    assert made.state is State.AUTHENTICATED
+
+
+def test_a_new_login_is_of_the_same_user_and_mechanism() -> None:
+    made = logged_in(Time(), 5_000)
+    made.judge(Asked.HANDSHAKE)
+    made.shake_hands("PLAIN", 1)
+    with pytest.raises(LoginFailedError, match=r"from User\.alice: User\.bob"):
+        made.respond(OTHER)
+    made = logged_in(Time(), 5_000)
+    made.judge(Asked.HANDSHAKE)
+    assert made.shake_hands("SCRAM-SHA-256", 1)
+    assert made.state is State.WRONG_MECHANISM
+    assert {made.judge(asked) for asked in Asked} == {Verdict.FAIL}

@@ -1,0 +1,116 @@
+"""How the subject of a certificate becomes a principal: Java's form of the name, and Kafka's rules."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID as Name
+
+from dualwrite.broker_emulator.security.distinguished_name import distinguished_name, subject_of
+from dualwrite.broker_emulator.security.principal_mapping import NoRuleAppliesError, PrincipalMapping
+
+
+def named(*parts: tuple[x509.ObjectIdentifier, str]) -> str:
+    name = x509.Name([x509.NameAttribute(kind, value) for kind, value in parts])
+    return distinguished_name(name.public_bytes())
+
+
+NAMES = {
+    # the last part comes first
+    "CN=alice,OU=Sales,O=Shop,L=Berlin,ST=Berlin,C=DE": (
+        (Name.COUNTRY_NAME, "DE"),
+        (Name.STATE_OR_PROVINCE_NAME, "Berlin"),
+        (Name.LOCALITY_NAME, "Berlin"),
+        (Name.ORGANIZATION_NAME, "Shop"),
+        (Name.ORGANIZATIONAL_UNIT_NAME, "Sales"),
+        (Name.COMMON_NAME, "alice"),
+    ),
+    "UID=a1,STREET=Main Street 1,DC=example,DC=org": (
+        (Name.DOMAIN_COMPONENT, "org"),
+        (Name.DOMAIN_COMPONENT, "example"),
+        (Name.STREET_ADDRESS, "Main Street 1"),
+        (Name.USER_ID, "a1"),
+    ),
+    # a kind without a keyword has its number, and its value the hexadecimal of its encoding
+    "1.2.840.113549.1.9.1=#160361406f,CN=a": ((Name.COMMON_NAME, "a"), (Name.EMAIL_ADDRESS, "a@o")),
+    "2.5.4.5=#130137,CN=a": ((Name.COMMON_NAME, "a"), (Name.SERIAL_NUMBER, "7")),
+    'CN=a\\,b\\+c\\=d\\<e\\>f\\#g\\;h\\"i\\\\j': ((Name.COMMON_NAME, 'a,b+c=d<e>f#g;h"i\\j'),),
+    "CN=\\ \\ between\\ \\ ": ((Name.COMMON_NAME, "  between  "),),
+    "CN=\N{LATIN SMALL LETTER U WITH DIAERESIS}\N{EURO SIGN}": ((Name.COMMON_NAME, "\u00fc\u20ac"),),
+    "": (),
+}
+
+
+@pytest.mark.parametrize("expected", NAMES)
+def test_names_are_written_as_java_writes_them(expected: str) -> None:
+    assert named(*NAMES[expected]) == expected
+
+
+def test_a_part_of_several_attributes() -> None:
+    part = x509.RelativeDistinguishedName(
+        [
+            x509.NameAttribute(Name.COMMON_NAME, "a"),
+            x509.NameAttribute(Name.ORGANIZATION_NAME, "o"),
+        ]
+    )
+    whole = distinguished_name(x509.Name([part]).public_bytes())
+    assert sorted(whole.split("+")) == ["CN=a", "O=o"]
+
+
+def test_the_subject_is_found_in_a_certificate() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(Name.COMMON_NAME, "alice" * 12)])
+    begin = datetime.datetime(2026, 1, 1)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(x509.Name([x509.NameAttribute(Name.COMMON_NAME, "issuer")]))
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(begin)
+        .not_valid_after(begin + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    assert subject_of(certificate.public_bytes(serialization.Encoding.DER)) == "CN=" + "alice" * 12
+
+
+@pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x05\x01", b"\x30\x84\xff\xff\xff\xff", b"\x01" * 40])
+def test_what_is_no_certificate(data: bytes) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        subject_of(data)
+
+
+DN = "CN=Alice,OU=Sales,O=Shop,C=DE"
+
+
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        ("DEFAULT", DN),
+        ("", DN),
+        ("RULE:^CN=(.*?),OU=Sales.*$/$1/", "Alice"),
+        ("RULE:^CN=(.*?),OU=Sales.*$/$1/L", "alice"),
+        ("RULE:^CN=(.*?),OU=Sales.*$/$1@example/U", "ALICE@EXAMPLE"),
+        ("RULE:^.*OU=(.*?),O=(.*?),C=(.*?)$/$1@$2\\/$3/", "Sales@Shop/DE"),
+        ("RULE:^CN=(.*?),OU=Support.*$/$1/,RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/L,DEFAULT", "alice"),
+        ("RULE:^CN=Bob$/x/, DEFAULT", DN),
+        ("RULE:^CN=(Alice),.*$/\\$1/", "$1"),
+    ],
+)
+def test_rules_name_the_principal(rules: str, name: str) -> None:
+    assert PrincipalMapping(rules).name_of(DN) == name
+
+
+def test_no_rule_applies() -> None:
+    with pytest.raises(NoRuleAppliesError, match="CN=Alice"):
+        PrincipalMapping("RULE:^CN=Bob$/x/").name_of(DN)
+
+
+@pytest.mark.parametrize("rules", ["RULE:", "RULE:a/b", "RULE:a/b/X", "default", "RULE:(/b/", "DEFAULT DEFAULT"])
+def test_rules_that_cannot_be_read(rules: str) -> None:
+    with pytest.raises(ValueError, match=r"ssl\.principal\.mapping\.rules"):
+        PrincipalMapping(rules)
