@@ -1,0 +1,249 @@
+"""TLS at the wire: who a client is by its certificate, and connections that never come to be secure."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from dualwrite.broker_emulator import BrokerConfig, ClientAuth, Emulator, Listener, Sasl, Tls
+from dualwrite.broker_emulator.security.distinguished_name import subject_of
+from dualwrite.broker_emulator.security.principal_mapping import PrincipalMapping
+from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
+from tests.emulator.api.raw_client import RawClient
+from tests.emulator.security.login_script import GOOD, USER, plain_token
+from tests.support.conditions import until
+
+VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)  # ApiVersions v0
+HANDSHAKE_BEGINS = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+
+
+def context_of(certificates: Certificates, *, with_certificate: bool = False) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    if with_certificate:
+        context.load_cert_chain(certificates.client, certificates.client_key, KEY_PASSWORD)
+    return context
+
+
+def address(emulator: Emulator, listener: str) -> tuple[str, int]:
+    host, _, port = emulator.bootstrap(listener).split(",")[0].rpartition(":")
+    return host, int(port)
+
+
+@contextmanager
+def secure(emulator: Emulator, listener: str, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
+    with socket.create_connection(address(emulator, listener), 10) as plain:
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+            yield connection
+
+
+def versions_over(connection: socket.socket) -> bytes:
+    connection.sendall(VERSIONS)
+    return connection.recv(8)[4:]
+
+
+def principals(emulator: Emulator) -> list[str]:
+    """Of everybody who is connected."""
+    return emulator._call(
+        lambda: [
+            str(connection.principal) for node in emulator._cluster.nodes.values() for connection in node.connections
+        ]
+    )
+
+
+def connections(emulator: Emulator) -> int:
+    return len(principals(emulator))
+
+
+@pytest.fixture
+def nobody_else(secured: Emulator) -> Emulator:
+    until(lambda: connections(secured) == 0)
+    return secured
+
+
+@pytest.mark.parametrize(
+    ("listener", "with_certificate", "is_named"),
+    [("MUTUAL", True, True), ("ASKING", True, True), ("ASKING", False, False), ("TLS", True, False)],
+)
+def test_a_client_is_who_its_certificate_names(
+    nobody_else: Emulator, certificates: Certificates, listener: str, with_certificate: bool, is_named: bool
+) -> None:
+    shown = x509.load_pem_x509_certificates(certificates.client.read_bytes())[0]
+    name = subject_of(shown.public_bytes(serialization.Encoding.DER))
+    assert name.startswith("CN=client,OU=Testing cert \\#")
+    with secure(nobody_else, listener, context_of(certificates, with_certificate=with_certificate)) as connection:
+        assert versions_over(connection) == b"\0\0\0\7"
+        assert principals(nobody_else) == [f"User:{name}" if is_named else "User:ANONYMOUS"]
+
+
+def test_rules_name_a_client_or_keep_it_out(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+    identity = {"keystore_location": certificates.broker, "truststore_location": certificates.authority}
+    listeners = [
+        Listener(
+            name,
+            tls=Tls(**identity, client_auth=ClientAuth.REQUIRED, principal_mapping=PrincipalMapping(rule)),
+        )
+        for name, rule in (("BY_NAME", "RULE:^CN=([^,]+),.*$/$1/U"), ("NOBODY", "RULE:^UID=.*$/x/"))
+    ]
+    context = context_of(certificates, with_certificate=True)
+    with Emulator(listeners=listeners) as emulator:
+        with secure(emulator, "BY_NAME", context) as connection:
+            assert versions_over(connection) == b"\0\0\0\7"
+            assert principals(emulator) == ["User:CLIENT"]
+        with secure(emulator, "NOBODY", context) as connection:
+            connection.sendall(VERSIONS)
+            assert connection.recv(1) == b""
+    assert "no rule of ssl.principal.mapping.rules applies to CN=client" in caplog.text
+
+
+def test_who_logs_in_is_not_named_by_its_certificate(nobody_else: Emulator, certificates: Certificates) -> None:
+    with secure(nobody_else, "SASL_TLS", context_of(certificates, with_certificate=True)) as connection:
+        assert versions_over(connection) == b"\0\0\0\7"
+        connection.recv(65536)
+        connection.sendall(struct.pack(">ihhihh", 17, 17, 1, 1, -1, 5) + b"PLAIN")
+        connection.recv(65536)
+        token = plain_token()
+        connection.sendall(struct.pack(">ihhihi", 14 + len(token), 36, 0, 2, -1, len(token)) + token)
+        assert connection.recv(65536)[8:10] == b"\0\0"
+        assert principals(nobody_else) == [f"User:{USER}"]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_both_versions_of_tls(secured: Emulator, certificates: Certificates, version: ssl.TLSVersion) -> None:
+    context = context_of(certificates)
+    context.minimum_version = context.maximum_version = version
+    with secure(secured, "TLS", context) as connection:
+        assert connection.version() == version.name.replace("_", ".")
+        assert versions_over(connection) == b"\0\0\0\7"
+
+
+def test_a_version_that_is_not_enabled(certificates: Certificates) -> None:
+    tls = Tls(keystore_location=certificates.broker, enabled_protocols=("TLSv1.3",))
+    context = context_of(certificates)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with Emulator(listeners=[Listener("TLS", tls=tls)]) as emulator:
+        with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
+            with secure(emulator, "TLS", context):
+                pass
+
+
+# -- connections that never come to be
+
+
+def garbage(connection: socket.socket) -> None:
+    connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+
+
+def a_request_without_tls(connection: socket.socket) -> None:
+    connection.sendall(VERSIONS)
+
+
+def half_a_handshake_and_nonsense(connection: socket.socket) -> None:
+    connection.sendall(HANDSHAKE_BEGINS + bytes(600))
+
+
+@pytest.mark.parametrize("attack", [garbage, a_request_without_tls, half_a_handshake_and_nonsense])
+def test_what_is_no_handshake_is_closed_with_one_line(
+    nobody_else: Emulator, caplog: pytest.LogCaptureFixture, attack: Callable[[socket.socket], None]
+) -> None:
+    with caplog.at_level(logging.WARNING), socket.create_connection(address(nobody_else, "TLS"), 10) as connection:
+        attack(connection)
+        while connection.recv(4096):
+            pass
+        until(lambda: connections(nobody_else) == 0)
+    (line,) = [record.getMessage() for record in caplog.records if "closes the connection" in record.getMessage()]
+    assert "127.0.0.1" in line
+    assert "TLS handshake failed" in line
+
+
+def test_who_leaves_before_the_end_is_named(nobody_else: Emulator, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_connection(address(nobody_else, "TLS"), 10) as connection:
+        connection.sendall(HANDSHAKE_BEGINS)
+        until(lambda: connections(nobody_else) == 1)
+    until(lambda: connections(nobody_else) == 0)
+    assert "left before the end of the TLS handshake" in caplog.text
+
+
+def test_a_client_that_is_refused_is_told_why(secured: Emulator, certificates: Certificates) -> None:
+    with secure(secured, "MUTUAL", context_of(certificates)) as connection:
+        with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+            connection.sendall(VERSIONS)
+            connection.recv(1)
+
+
+def test_half_handshakes_do_no_harm_to_others_and_count(certificates: Certificates) -> None:
+    config = BrokerConfig(max_connections_per_ip=20)
+    sasl = Sasl(mechanisms=["PLAIN"], plain_users={USER: GOOD})
+    listeners = [
+        Listener("TLS", tls=Tls(keystore_location=certificates.broker)),
+        Listener("SASL", sasl=sasl),
+    ]
+    with Emulator(listeners=listeners, config=config) as emulator:
+        slow = [socket.create_connection(address(emulator, "TLS"), 10) for _ in range(10)]
+        for connection in slow:
+            connection.sendall(HANDSHAKE_BEGINS)
+        undecided = [socket.create_connection(address(emulator, "SASL"), 10) for _ in range(9)]
+        for connection in undecided:
+            connection.sendall(VERSIONS[:9])
+        until(lambda: connections(emulator) == 19)
+        with secure(emulator, "TLS", context_of(certificates)) as connection:
+            assert versions_over(connection) == b"\0\0\0\7"
+            with socket.create_connection(address(emulator, "SASL"), 10) as one_more:
+                assert one_more.recv(1) == b""
+        for connection in (*slow, *undecided):
+            connection.close()
+        until(lambda: connections(emulator) == 0)
+
+
+def test_a_node_that_dies_breaks_handshakes(certificates: Certificates) -> None:
+    tls = Tls(keystore_location=certificates.broker)
+    with Emulator(nodes=2, listeners=[Listener("TLS", tls=tls)]) as emulator:
+        with socket.create_connection(address(emulator, "TLS"), 10) as connection:
+            connection.sendall(HANDSHAKE_BEGINS)
+            until(lambda: connections(emulator) == 1)
+            emulator.crash_node(0)
+            with pytest.raises(ConnectionResetError):
+                if connection.recv(1) == b"":
+                    raise ConnectionResetError
+
+
+def test_a_large_answer_and_a_large_request(secured: Emulator, certificates: Certificates) -> None:
+    """More than one record of TLS, which holds 16 KiB."""
+    name = b"x" * 30_000
+    request = struct.pack(">hhih", 18, 0, 7, len(name)) + name
+    frame = struct.pack(">i", len(request)) + request
+    with secure(secured, "TLS", context_of(certificates)) as connection:
+        connection.sendall(frame * 50)
+        received = 0
+        (size,) = struct.unpack(">i", connection.recv(4, 0))
+        while received < (size + 4) * 50 - 4:
+            received += len(connection.recv(65536))
+
+
+# -- secrets and delays
+
+
+def test_a_failed_login_takes_its_time_and_tells_no_secret(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sasl = Sasl(mechanisms=["PLAIN"], plain_users={USER: GOOD})
+    config = BrokerConfig(connection_failed_authentication_delay_ms=150)
+    with caplog.at_level(logging.DEBUG), Emulator(listeners=[Listener("SASL", sasl=sasl)], config=config) as emulator:
+        with RawClient(emulator.bootstrap()) as client, RawClient(emulator.bootstrap()) as other:
+            client.call("sasl_handshake", 1, mechanism="PLAIN")
+            client.send("sasl_authenticate", 2, auth_bytes=plain_token(password="guess-that-is-wrong"))
+            other.call("sasl_handshake", 1, mechanism="PLAIN")  # others are served meanwhile
+            assert other.call("sasl_authenticate", 2, auth_bytes=plain_token()).error_code == 0
+            assert client.is_silent(0.02)
+            assert client.receive("sasl_authenticate", 2, 2).error_code == 58
+            assert client.is_closed()
+    assert "Authentication failed: Invalid username or password" in caplog.text
+    assert GOOD not in caplog.text
+    assert "guess-that-is-wrong" not in caplog.text
