@@ -1,7 +1,9 @@
 """DescribeCluster (key 60), versions 0-2.
 
-Living nodes, controller and cluster id (KIP-700). v1 endpoint types (KIP-919): only brokers (1) can be asked for here,
-controllers are 114. v2 fenced brokers (KIP-1073): there are none.
+Living nodes, controller and cluster id (KIP-700).
+
+* v1 endpoint types (KIP-919): only brokers (1) can be asked for here, controllers (2) are 114, others 115.
+* v2 fenced brokers (KIP-1073): the nodes that do not run, where they are asked for.
 * What one may do with the cluster (KIP-430) is 0 for who may not DESCRIBE it.
 * v2 is hidden by the profile kafka-3.9.
 """
@@ -16,21 +18,29 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, regis
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 
-_BROKERS = 1
+_BROKERS, _CONTROLLERS = 1, 2
 
 
 async def handle(call: Call) -> Any:
-    if getattr(call.request, "endpoint_type", _BROKERS) != _BROKERS:
-        return refuse(call, ErrorCode.mismatched_endpoint_type)
+    endpoint_type = getattr(call.request, "endpoint_type", _BROKERS)
+    if endpoint_type == _CONTROLLERS:
+        message = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+        return _refuse(call, ErrorCode.mismatched_endpoint_type, message)
+    if endpoint_type != _BROKERS:
+        return _refuse(call, ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}")
     cluster, new = call.cluster, call.new
+    with_fenced = getattr(call.request, "include_fenced_brokers", False)
     return new.response(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
         brokers=tuple(
-            new.DescribeClusterBroker(broker_id=node.node_id, is_fenced=False, **call.endpoint(node)._asdict())
-            for node in cluster.living_nodes
+            new.DescribeClusterBroker(
+                broker_id=node.node_id, is_fenced=not node.is_alive, **call.endpoint(node)._asdict()
+            )
+            for _, node in sorted(cluster.nodes.items())
+            if node.is_alive or with_fenced
         ),
         cluster_authorized_operations=_operations(call),
     )
@@ -44,7 +54,13 @@ def _operations(call: Call) -> int:
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, cluster_id="", brokers=())
+    return _refuse(call, error, None)
+
+
+def _refuse(call: Call, error: ErrorCode, message: str | None) -> Any:
+    return call.new.response(
+        throttle_time=NO_THROTTLE, error_code=error, error_message=message, cluster_id="", brokers=()
+    )
 
 
 register(

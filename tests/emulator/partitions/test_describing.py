@@ -53,6 +53,27 @@ def test_a_node_that_is_gone() -> None:
             assert row.eligible_leader_replicas == ()
 
 
+def test_the_cluster_tells_of_nodes_that_do_not_run_when_asked() -> None:
+    """KIP-1073; and KIP-919: brokers know nothing of endpoints of another type."""
+    with Emulator(nodes=2, config=CONFIG) as emulator, RawClient(emulator.bootstrap_servers) as client:
+        emulator.stop_node(1)
+
+        def ask(endpoint_type: int = 1, *, with_fenced: bool = False) -> Any:
+            return client.call(
+                "describe_cluster",
+                2,
+                include_cluster_authorized_operations=False,
+                endpoint_type=endpoint_type,
+                include_fenced_brokers=with_fenced,
+            )
+
+        assert [(broker.broker_id, broker.is_fenced) for broker in ask().brokers] == [(0, False)]
+        both = [(broker.broker_id, broker.is_fenced) for broker in ask(with_fenced=True).brokers]
+        assert both == [(0, False), (1, True)]
+        assert (ask(2).error_code, ask(3).error_code) == (114, 115)
+        assert ask(3).error_message == "Unsupported endpoint type 3"
+
+
 @pytest.fixture(params=["memory", "disk"])
 def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     return None if request.param == "memory" else tmp_path / "data"
