@@ -1,0 +1,264 @@
+"""Consumer groups of KIP-848 in the emulator alone: time, failover, restart, settings, retention, feature level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
+from dualwrite.broker_emulator.log.record_batch import iter_records
+from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.test_groups import delete, join
+from tests.emulator.api.test_offsets import commit
+from tests.support.conditions import until
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def emulator(config: BrokerConfig) -> Iterator[Emulator]:
+    with Emulator(config=config, clock=VirtualClock(), topics={"t": 4, "other": 1}) as broker:
+        yield broker
+
+
+def heartbeat(client: RawClient, member: str, epoch: int, **values: Any) -> Any:
+    """A heartbeat; joining subscribes to topic "t" unless told otherwise."""
+    fields: dict[str, Any] = {"subscribed_topic_regex": None, "topic_partitions": None}
+    fields["rebalance_timeout"] = milliseconds(MINUTE_MS if epoch == 0 else -1)
+    if epoch == 0:
+        fields |= {"subscribed_topic_names": ("t",), "topic_partitions": ()}
+    names = {"group_id": "g", "member_id": member, "member_epoch": epoch}
+    return client.call("consumer_group_heartbeat", 1, **{**names, **fields, **values})
+
+
+def owned(client: RawClient, *indexes: int) -> dict[str, Any]:
+    parts = request_parts("consumer_group_heartbeat", 1)
+    return {"topic_partitions": (parts.TopicPartitions(topic_id=client.topic_id("t"), partitions=indexes),)}
+
+
+def address(emulator: Emulator, node_id: int) -> str:
+    return emulator.bootstrap_servers.split(",")[node_id]
+
+
+def group_of(emulator: Emulator) -> ConsumerGroup:
+    (group,) = emulator.groups()
+    assert isinstance(group, ConsumerGroup)
+    return group
+
+
+def shape(emulator: Emulator) -> dict[str, Any]:
+    """Epochs, and every member's epoch, state and partitions."""
+    group = group_of(emulator)
+    members = {
+        name: (member.member_epoch, member.state.name, sorted(part.partition for part in member.assigned))
+        for name, member in group.members.items()
+    }
+    return {"epochs": (group.group_epoch, group.assignment_epoch), **members}
+
+
+def alter_group(client: RawClient, **configs: str) -> None:
+    parts = request_parts("incremental_alter_configs", 1)
+    altered = tuple(
+        parts.AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value)
+        for name, value in configs.items()
+    )
+    resource = parts.AlterConfigsResource(resource_type=32, resource_name="g", configs=altered)
+    answer = client.call("incremental_alter_configs", 1, resources=(resource,), validate_only=False)
+    assert answer.responses[0].error_code == 0, answer
+
+
+def test_sessions_end_on_the_brokers_clock(emulator: Emulator, client: RawClient) -> None:
+    heartbeat(client, "m1", 0)
+    heartbeat(client, "m2", 0)
+    emulator.advance_clock(44_999)
+    assert heartbeat(client, "m2", 3).error_code == 0
+    emulator.advance_clock(1)
+    assert set(group_of(emulator).members) == {"m2"}
+    assert heartbeat(client, "m1", 2).error_code == 25
+    emulator.advance_clock(45_000)
+    assert group_of(emulator).state == "Empty"
+
+
+def test_whoever_keeps_partitions_is_fenced_when_its_time_is_over(emulator: Emulator, client: RawClient) -> None:
+    heartbeat(client, "m1", 0)
+    heartbeat(client, "m2", 0)
+    heartbeat(client, "m1", 2)
+    emulator.advance_clock(30_000)
+    assert [heartbeat(client, "m1", 2, **owned(client, 0, 1, 2, 3)).error_code for _ in range(2)] == [0, 0]
+    heartbeat(client, "m2", 3)
+    emulator.advance_clock(30_000)
+    assert set(group_of(emulator).members) == {"m2"}
+    assert heartbeat(client, "m1", 2).error_code == 25
+
+
+def test_a_classic_member_that_does_not_sync_or_join_is_given_up(emulator: Emulator, client: RawClient) -> None:
+    heartbeat(client, "m1", 0)
+    join(client)
+    assert len(group_of(emulator).members) == 2
+    for _ in range(2):
+        emulator.advance_clock(5_000)
+        heartbeat(client, "m1", group_of(emulator).members["m1"].member_epoch)
+    assert set(group_of(emulator).members) == {"m1"}
+
+
+def test_settings_of_the_group_count_before_those_of_the_brokers(emulator: Emulator, client: RawClient) -> None:
+    assert heartbeat(client, "m1", 0).heartbeat_interval == milliseconds(5_000)
+    alter_group(client, consumer_heartbeat_interval_ms="6000", consumer_session_timeout_ms="50000")
+    assert heartbeat(client, "m1", 2).heartbeat_interval == milliseconds(6_000)
+    emulator.advance_clock(49_999)
+    assert set(group_of(emulator).members) == {"m1"}
+    emulator.advance_clock(1)
+    assert not group_of(emulator).members
+
+
+def test_another_coordinator_goes_on_in_the_middle_of_a_rebalance(config: BrokerConfig) -> None:
+    with Emulator(config=config, nodes=2, clock=VirtualClock(), topics={"t": 4}) as emulator:
+
+        def coordinator() -> RawClient:
+            return RawClient(address(emulator, emulator.coordinator(group="g")))
+
+        with coordinator() as client:
+            heartbeat(client, "m1", 0)
+            heartbeat(client, "m2", 0)
+            heartbeat(client, "m1", 2)
+            before = shape(emulator)
+            emulator.move_coordinator(1 - emulator.coordinator(group="g"), group="g")
+            assert heartbeat(client, "m1", 2).error_code == 16
+        with coordinator() as client:
+            assert shape(emulator) == before
+            assert before["m1"] == (2, "UNREVOKED_PARTITIONS", [0, 1])
+            assert heartbeat(client, "m1", 2, **owned(client, 0, 1)).member_epoch == 3
+            told = heartbeat(client, "m2", 3).assignment
+            assert [part.partitions for part in told.topic_partitions] == [(2, 3)]
+            emulator.advance_clock(45_000)  # sessions began anew with the coordinator, and end as ever
+            assert not group_of(emulator).members
+
+
+def test_a_group_that_is_being_loaded_is_asked_for_later(config: BrokerConfig) -> None:
+    with (
+        Emulator(config=config, nodes=2, topics={"t": 1}) as emulator,
+        RawClient(address(emulator, 1 - emulator.coordinator(group="g"))) as client,
+    ):
+        held = emulator.hold(PausePoint.BEFORE_LOAD)
+        emulator.move_coordinator(1 - emulator.coordinator(group="g"), group="g")
+        held.wait_reached()
+        assert heartbeat(client, "m", 0).error_code == 14
+        held.release()
+        until(lambda: heartbeat(client, "m", 0).error_code == 0)
+
+
+def test_a_restart_on_a_data_directory_goes_on(config: BrokerConfig, tmp_path: Path) -> None:
+    with Emulator(config=config, data_dir=tmp_path, topics={"t": 4}) as emulator:
+        with RawClient(emulator.bootstrap_servers) as client:
+            heartbeat(client, "m1", 0, instance_id="i", subscribed_topic_regex="[t]")
+            joined = join(client)
+            heartbeat(client, "m1", 2)
+        before = shape(emulator)
+    with Emulator(config=config, data_dir=tmp_path) as emulator, RawClient(emulator.bootstrap_servers) as client:
+        group = group_of(emulator)
+        assert shape(emulator) == before
+        assert group.members["m1"].instance_id == "i"
+        assert group.regular_expressions["[t]"].topics == {"t"}
+        assert group.members[joined.member_id].is_classic
+        assert heartbeat(client, "m1", 1).error_code == 110
+        assert heartbeat(client, "m1", group.members["m1"].member_epoch).error_code == 0
+
+
+def test_a_compacted_log_tells_the_same_group(config: BrokerConfig, tmp_path: Path) -> None:
+    small = replace(config, offsets_topic_segment_bytes=2_000)
+    with Emulator(config=small, clock=VirtualClock(), data_dir=tmp_path, topics={"t": 4}) as emulator:
+        with RawClient(emulator.bootstrap_servers) as client:
+            for _ in range(30):
+                heartbeat(client, "m1", 0)
+                heartbeat(client, "m1", -1)
+            heartbeat(client, "m2", 0)
+            log = emulator._cluster.topics["__consumer_offsets"].partitions[group_partition(emulator)].log
+            emulator.advance_clock(40_000)
+            until(lambda: sum(len(list(iter_records(batch))) for batch in log.batches()) < log.log_end_offset / 2)
+        before = shape(emulator)
+    with Emulator(config=small, data_dir=tmp_path) as emulator:
+        assert shape(emulator) == before
+
+
+def test_answers_wait_for_the_record_to_be_replicated(config: BrokerConfig) -> None:
+    with Emulator(config=config, topics={"t": 1}) as emulator, RawClient(emulator.bootstrap_servers) as client:
+        partition = group_partition(emulator)
+        held = emulator.hold_replication("__consumer_offsets", partition)
+        fields = {"subscribed_topic_names": ("t",), "subscribed_topic_regex": None, "topic_partitions": ()}
+        names = {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout": milliseconds(1_000)}
+        waiting = client.send("consumer_group_heartbeat", 1, **names, **fields)
+        assert client.is_silent()
+        held.release()
+        assert client.receive("consumer_group_heartbeat", 1, waiting).member_epoch == 2
+
+
+def group_partition(emulator: Emulator) -> int:
+    return int(emulator._cluster.group_partition("g"))
+
+
+def test_offsets_of_topics_that_nobody_subscribes_to_expire_and_then_the_group(config: BrokerConfig) -> None:
+    config = replace(config, offsets_retention_minutes=10, group_consumer_session_timeout_ms=60 * MINUTE_MS)
+    with (
+        Emulator(config=config, clock=VirtualClock(), topics={"t": 4, "other": 1}) as emulator,
+        RawClient(emulator.bootstrap_servers) as client,
+    ):
+        heartbeat(client, "m1", 0)
+        claim = {"member_id": "m1", "generation_id_or_member_epoch": 2}
+        assert commit(client, "g", 5, topic="t", **claim) == 0
+        assert commit(client, "g", 5, topic="other", **claim) == 0
+        emulator.advance_clock(21 * MINUTE_MS)
+        assert client.offset_fetch("g", "t").committed_offset == 5
+        assert client.offset_fetch("g", "other").committed_offset == -1
+        heartbeat(client, "m1", -1)
+        emulator.advance_clock(21 * MINUTE_MS)
+        assert emulator.groups() == []
+
+
+def test_policies_of_migration(config: BrokerConfig) -> None:
+    config = replace(config, group_consumer_migration_policy="disabled")
+    with Emulator(config=config, topics={"t": 1}) as emulator, RawClient(emulator.bootstrap_servers) as client:
+        join(client)
+        refused = heartbeat(client, "m1", 0)
+        assert refused.error_code == 69
+        assert "because online upgrade is disabled" in refused.error_message
+        heartbeat(client, "m1", 0, group_id="h")
+        join(client, "h")
+        heartbeat(client, "m1", -1, group_id="h")
+        assert [type(group) is ConsumerGroup for group in emulator.groups()] == [False, True]
+
+
+def test_without_the_feature_there_are_none(config: BrokerConfig) -> None:
+    with Emulator(config=replace(config, group_version=0)) as emulator, RawClient(emulator.bootstrap_servers) as client:
+        assert heartbeat(client, "m1", 0).error_code == 35
+        update = request_parts("update_features", 1).FeatureUpdateKey(
+            feature="group.version", max_version_level=1, upgrade_type=1
+        )
+        assert client.call("update_features", 1, feature_updates=(update,), validate_only=False).error_code == 0
+        assert heartbeat(client, "m1", 0).error_code == 0
+
+
+def test_kafka_3_9_has_the_request_and_refuses_it() -> None:
+    with (
+        Emulator(config=BrokerConfig(profile=Profile.KAFKA_3_9)) as emulator,
+        RawClient(emulator.bootstrap_servers) as client,
+    ):
+        fields = {"subscribed_topic_names": ("t",), "topic_partitions": ()}
+        names = {"group_id": "g", "member_id": "", "member_epoch": 0, "rebalance_timeout": milliseconds(1)}
+        assert client.call("consumer_group_heartbeat", 0, **names, **fields).error_code == 35
+        asked = {"group_ids": ("g",), "include_authorized_operations": False}
+        assert client.call("consumer_group_describe", 0, **asked).groups[0].error_code == 35
+
+
+def test_a_deleted_group_leaves_nothing_behind(emulator: Emulator, client: RawClient) -> None:
+    heartbeat(client, "m1", 0)
+    assert delete(client, "g") == [68]
+    heartbeat(client, "m1", -1)
+    assert delete(client, "g") == [0]
+    assert emulator.groups() == []
