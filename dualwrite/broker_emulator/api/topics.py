@@ -33,7 +33,7 @@ def allowed_topic(call: Call, requested: Any, operation: AclOperation) -> tuple[
     tells nothing (KIP-516): one that is not known is 100.
     """
     topic, error = requested_topic(call, requested)
-    if call.cluster.authorizer is None or (topic is None and hasattr(requested, "topic_id")):
+    if call.node.cluster.authorizer is None or (topic is None and hasattr(requested, "topic_id")):
         return topic, error
     name = requested_name(requested) if topic is None else topic.name
     if not call.is_allowed(operation, ResourceType.TOPIC, name):

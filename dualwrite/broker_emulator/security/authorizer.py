@@ -47,7 +47,8 @@ _ANY_NAME = "hardcode"
 
 _EVERYTHING: Final = (PatternType.LITERAL, WILDCARD)
 
-_Question = tuple[Principal, str, AclOperation, ResourceType, str]
+_Question = tuple[Principal, str, AclOperation, ResourceType, str | None]
+"""Principal, host, operation, resource type, and the name, where it is not about any resource of the type."""
 
 
 def check_settings(config: BrokerConfig) -> None:
@@ -112,9 +113,8 @@ class StandardAuthorizer:
         question = (principal, host, operation, resource_type, name)
         allowed = self._decisions.get(question)
         if allowed is None:
-            if len(self._decisions) >= _MAX_REMEMBERED:
-                self._decisions.clear()
-            allowed = self._decisions[question] = self._decide(*question)
+            allowed = self._decide(principal, host, operation, resource_type, name)
+            self._remember(question, allowed)
         if not allowed and is_logged:
             self._log(principal, host, operation, resource_type, name)
         return allowed
@@ -137,7 +137,17 @@ class StandardAuthorizer:
         """
         if self.is_allowed(principal, host, operation, resource_type, _ANY_NAME, is_logged=False):
             return True
-        return self._is_any_left(str(principal), host, operation, resource_type)
+        question = (principal, host, operation, resource_type, None)
+        allowed = self._decisions.get(question)
+        if allowed is None:
+            allowed = self._is_any_left(str(principal), host, operation, resource_type)
+            self._remember(question, allowed)
+        return allowed
+
+    def _remember(self, question: _Question, allowed: bool) -> None:
+        if len(self._decisions) >= _MAX_REMEMBERED:
+            self._decisions.clear()
+        self._decisions[question] = allowed
 
     def _is_any_left(self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Whether an allowed pattern is not wholly refused."""
