@@ -30,7 +30,7 @@ from dualwrite.broker_emulator.configs.alteration import AlterationError, check_
 from dualwrite.broker_emulator.configs.description import topic_entries
 from dualwrite.broker_emulator.configs.registry import topic_settings
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.quotas.enforcement import QUOTA_EXCEEDED, Mutations
+from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _CONFIGS_VERSION = 5
@@ -52,7 +52,7 @@ def _create(call: Call, requested: Any, mutations: Mutations, is_repeated: bool)
         return _row(call, requested, error, message)
     partitions, replicas = _partition_count(call, requested), _replication_factor(call, requested)
     if not mutations.are_allowed(partitions):
-        return _row(call, requested, ErrorCode.throttling_quota_exceeded, QUOTA_EXCEEDED)
+        return _row(call, requested, ErrorCode.throttling_quota_exceeded, None)
     if call.request.validate_only:
         return _row(call, requested, ErrorCode.none, None, partitions=partitions, replicas=replicas)
     try:

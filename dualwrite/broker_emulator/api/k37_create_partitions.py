@@ -27,7 +27,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, regis
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import Topic
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.quotas.enforcement import QUOTA_EXCEEDED, Mutations
+from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
@@ -64,7 +64,7 @@ def _create(call: Call, requested: Any, mutations: Mutations) -> _Outcome:
     additional = requested.count - len(topic.partitions)
     outcome = _check(call, requested)
     if outcome.error is ErrorCode.none and not mutations.are_allowed(additional):
-        outcome = _Outcome(ErrorCode.throttling_quota_exceeded, QUOTA_EXCEEDED)
+        outcome = _Outcome(ErrorCode.throttling_quota_exceeded)
     if outcome.error is not ErrorCode.none or call.request.validate_only:
         return outcome
     given = requested.assignments

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.clock import Clock
     from dualwrite.broker_emulator.config import BrokerConfig
 
-QUOTA_EXCEEDED = "The throttling quota has been exceeded."
-"""What Kafka says with 89."""
-
 _PRODUCE, _FETCH = 0, 1
 _MILLISECOND = timedelta(milliseconds=1)
 

@@ -162,7 +162,6 @@ def test_partitions_are_created_and_deleted_as_fast_as_is_allowed(
     more = (parts.CreatePartitionsTopic(name="t", count=50, assignments=None),)
     response = client.call("create_partitions", 3, topics=more, timeout=milliseconds(1), validate_only=False)
     assert (int(response.results[0].error_code), ms(response)) == (THROTTLING_QUOTA_EXCEEDED, 500)
-    assert response.results[0].error_message == "The throttling quota has been exceeded."
     emulator.advance_clock(500)
 
     assert create(client, 4, 5) == (0, 2000)  # older clients know no such error, and are only throttled
