@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator import loggers
 from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
+from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs.alteration import (
     AlterationError,
     Change,
@@ -40,7 +41,8 @@ _PROTECTED: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = {
 
 def check_access(call: Call, operation: AclOperation, resource_type: int, name: str) -> None:
     """Raise AlterationError for who may not do that, and for a type that has no settings (42)."""
-    if resource_type not in _PROTECTED:
+    is_too_new = resource_type == ConfigResource.GROUP and call.cluster.config.profile is Profile.KAFKA_3_9
+    if resource_type not in _PROTECTED or is_too_new:
         raise AlterationError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}")
     protected, error = _PROTECTED[resource_type]
     if not call.is_allowed(operation, protected, CLUSTER_NAME if protected is ResourceType.CLUSTER else name):

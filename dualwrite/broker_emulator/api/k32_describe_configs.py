@@ -9,6 +9,7 @@ Settings of topics, brokers, loggers, groups and client metrics, with their valu
 * Names narrow the answer; those that there are not are left out. What is sensitive, and what Kafka does not know, has
   no value.
 * Not there: topic 3, a name that no topic can have 17. GROUP and CLIENT_METRICS need not exist, but be named (42).
+* The profile kafka-3.9 knows no GROUP (42), and of a subscription only what is set.
 * Access: DESCRIBE_CONFIGS on the topic (29) or the group (30), else on the cluster (31). An unknown type is 42.
 """
 
@@ -22,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator import loggers
 from dualwrite.broker_emulator.api.configs import check_access, check_is_this_node, known_topic, layers_of
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs.alteration import AlterationError
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, ConfigResource
 from dualwrite.broker_emulator.configs.description import (
@@ -34,6 +36,7 @@ from dualwrite.broker_emulator.configs.description import (
     only,
     topic_entries,
 )
+from dualwrite.broker_emulator.configs.group_settings import CLIENT_METRICS_SETTINGS
 from dualwrite.broker_emulator.configs.registry import topic_settings
 from dualwrite.broker_emulator.security.acl import AclOperation
 
@@ -79,7 +82,10 @@ def _of_loggers(call: Call, name: str) -> Sequence[Entry]:
 def _of_client_metrics(call: Call, name: str) -> Sequence[Entry]:
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Client metrics subscription name must not be empty")
-    return client_metrics_entries(call.cluster.altered_configs.of(ConfigResource.CLIENT_METRICS, name))
+    own = call.cluster.altered_configs.of(ConfigResource.CLIENT_METRICS, name)
+    entries = client_metrics_entries(own)
+    is_told = own if call.cluster.config.profile is Profile.KAFKA_3_9 else CLIENT_METRICS_SETTINGS
+    return [entry for entry in entries if entry.name in is_told]
 
 
 def _of_group(call: Call, name: str) -> Sequence[Entry]:

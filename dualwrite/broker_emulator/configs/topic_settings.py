@@ -94,6 +94,9 @@ BROKER_SETTING_OF: Final[Mapping[str, str]] = {
     "local.retention.ms": "log.local.retention.ms",
     "local.retention.bytes": "log.local.retention.bytes",
     "remote.copy.lag.ms": "log.remote.copy.lag.ms",
+    "message.format.version": "log.message.format.version",  # these three until Kafka 3.9
+    "message.downconversion.enable": "log.message.downconversion.enable",
+    "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
     "remote.copy.lag.bytes": "log.remote.copy.lag.bytes",
 }
 """Which setting of its brokers a topic goes by that has none of its own."""

@@ -403,4 +403,11 @@ def test_kafka_3_9_has_its_own_settings() -> None:
         assert {"message.format.version", "message.downconversion.enable"} <= described.keys()
         assert "remote.copy.lag.ms" not in described
         assert alter(client, TOPIC, "t", ("remote.copy.lag.ms", SET, "5"))[0] == INVALID_CONFIG
+        assert [synonym.name for synonym in described["message.format.version"].synonyms] == [
+            "log.message.format.version"
+        ]
         assert "zookeeper.connect" in describe(client, BROKER, "0")
+        assert describe_result(client, GROUP, "g").error_code == INVALID_REQUEST
+        assert describe(client, CLIENT_METRICS, "s") == {}
+        assert alter(client, CLIENT_METRICS, "s", ("interval.ms", SET, "1000")) == DONE
+        assert describe(client, CLIENT_METRICS, "s").keys() == {"interval.ms"}
