@@ -181,7 +181,11 @@ def test_a_compacted_log_tells_the_same_group(config: BrokerConfig, tmp_path: Pa
             heartbeat(client, "m2", 0)
             log = emulator._cluster.topics["__consumer_offsets"].partitions[group_partition(emulator)].log
             emulator.advance_clock(40_000)
-            until(lambda: sum(len(list(iter_records(batch))) for batch in log.batches()) < log.log_end_offset / 2)
+
+            def kept() -> int:
+                return sum(len(list(iter_records(batch))) for batch in log.batches())
+
+            until(lambda: emulator._call(kept) < log.log_end_offset / 2)
         before = shape(emulator)
     with Emulator(config=small, data_dir=tmp_path) as emulator:
         assert shape(emulator) == before
