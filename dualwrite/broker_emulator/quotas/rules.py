@@ -36,7 +36,7 @@ _USER_AND_CLIENT: Mapping[str, tuple[int, str] | None] = {
     Quota.CONTROLLER_MUTATION_RATE: None,
 }
 _IP: Mapping[str, tuple[int, str] | None] = {Quota.CONNECTION_CREATION_RATE: _INT}
-"""The largest whole number that a quota takes, and its type as Kafka's messages have it; None where it takes fractions."""
+"""The largest whole number that a quota takes, with its type as messages have it; None where it takes fractions."""
 
 _WHOLE = 1e-6
 
