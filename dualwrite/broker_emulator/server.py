@@ -253,9 +253,7 @@ class Connection(asyncio.Protocol):
             request, _ = message.read(frame, offset)
         except Exception as error:  # the codec raises many kinds, none of which means anything else
             raise MalformedFrameError(f"{api.schema_name} v{version} does not decode: {error!r}") from error
-        call = Call(
-            api, version, request, message.new, self.node, self.client_id, self.peer_host, self.principal, self
-        )
+        call = Call(api, version, request, message.new, self.node, self.client_id, self.peer_host, self.principal, self)
         self._request_bytes = len(frame) - _SIZE.size
         self.node.counters.bytes_in += len(frame)
         self._run(self._answer(call, message, correlation_id), api)
