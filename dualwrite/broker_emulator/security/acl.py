@@ -23,6 +23,8 @@ class ResourceType(IntEnum):
     DELEGATION_TOKEN = 6
     USER = 7
 
+    __hash__ = int.__hash__  # Enum's own takes a call of Python for each decision
+
 
 class AclOperation(IntEnum):
     """What can be done with it."""
@@ -43,6 +45,8 @@ class AclOperation(IntEnum):
     CREATE_TOKENS = 13
     DESCRIBE_TOKENS = 14
     TWO_PHASE_COMMIT = 15
+
+    __hash__ = int.__hash__  # as above
 
 
 class PatternType(IntEnum):
