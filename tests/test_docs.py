@@ -212,6 +212,11 @@ RUN_AS_THEY_ARE = [
 ]
 
 
+@pytest.mark.parametrize("number", range(len(examples(DOCS / "emulator-security.md"))))
+def test_examples_of_the_emulators_security_run(run: Run, number: int) -> None:
+    run(examples(DOCS / "emulator-security.md")[number])
+
+
 @pytest.mark.parametrize("number", range(len(examples(DOCS / "emulator-admin.md"))))
 def test_examples_of_the_emulators_administration_run(run: Run, number: int) -> None:
     run(examples(DOCS / "emulator-admin.md")[number])
