@@ -317,9 +317,24 @@ class Emulator:
 
     # for tests
 
-    def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic. Raises ValueError when the name is taken or not legal."""
-        self._call(lambda: self._cluster.create_topic(name, partitions))
+    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """Create a topic, with settings by Kafka's names. Raises ValueError when that cannot be."""
+        self._call(lambda: self._operations.create_topic(name, partitions, configs or {}))
+
+    def set_config(
+        self,
+        changes: Mapping[str, str | None],
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        node_id: int | None = None,
+    ) -> None:
+        """Alter settings of a topic, a group or a node, or of all brokers where none of them is named.
+
+        By Kafka's names and as text; None forgets what was set. They are in effect when this returns. Raises KeyError
+        when there is no such topic, ValueError with Kafka's sentence for what cannot be.
+        """
+        self._call(lambda: self._operations.set_config(changes, topic=topic, group=group, node_id=node_id))
 
     def advance_clock(self, duration_ms: int) -> None:
         """Move the broker's time forward; every timer that became due has run when this returns.

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, Cluster, Partition
+from dualwrite.broker_emulator.config_changes import alter_broker, alter_group, alter_topic
+from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_topic_configs
+from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
+from dualwrite.broker_emulator.configs.registry import topic_settings
 from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.node import Node
@@ -16,6 +21,15 @@ from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.server import Connection
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
+
+
+@contextmanager
+def _as_value_error() -> Iterator[None]:
+    """Say to Python what a request would be answered."""
+    try:
+        yield
+    except AlterationError as refused:
+        raise ValueError(refused.message) from refused
 
 
 class Operations:
@@ -90,6 +104,33 @@ class Operations:
         reassign(self._cluster, partition, replicas)
 
     # quotas
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create a topic. Raises ValueError where the name, the number or a setting cannot be."""
+        with _as_value_error():
+            check_topic_configs(configs, topic_settings(self._cluster.config.profile))
+        self._cluster.create_topic(name, partitions, configs=configs)
+
+    def set_config(
+        self, changes: Mapping[str, str | None], *, topic: str | None, group: str | None, node_id: int | None
+    ) -> None:
+        """Alter settings (None: forget one) of a topic, a group, a node, or without any of them of all brokers.
+
+        Raises KeyError without the topic, ValueError without the node and for what cannot be.
+        """
+        if sum(named is not None for named in (topic, group, node_id)) > 1:
+            raise ValueError("name a topic, a group or a node, or none of them for all brokers")
+        operations = [
+            Change(name, Operation.DELETE if value is None else Operation.SET, value) for name, value in changes.items()
+        ]
+        with _as_value_error():
+            if topic is not None:
+                alter_topic(self._cluster, self._cluster.topics[topic], operations)
+            elif group is not None:
+                alter_group(self._cluster, group, operations)
+            else:
+                name = ALL_BROKERS if node_id is None else str(self.node(node_id).node_id)
+                alter_broker(self._cluster, name, operations)
 
     def set_quota(self, named: Entity, changes: Mapping[str, float | None]) -> None:
         """Set quotas of an entity, or take them away (None). Raises ValueError where it cannot have them."""

@@ -7,24 +7,14 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator import loggers
+from dualwrite.broker_emulator import config_changes, loggers
 from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
 from dualwrite.broker_emulator.config import Profile
-from dualwrite.broker_emulator.configs.alteration import (
-    AlterationError,
-    Change,
-    Operation,
-    after_changes,
-    check_broker_configs,
-    check_changes,
-    check_client_metrics_configs,
-    check_group_configs,
-    check_topic_configs,
-)
+from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_changes
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, ConfigResource
 from dualwrite.broker_emulator.configs.description import BrokerLayers
-from dualwrite.broker_emulator.configs.registry import alterable_broker_settings, broker_settings, topic_settings
+from dualwrite.broker_emulator.configs.registry import broker_settings
 from dualwrite.broker_emulator.configs.values import broker_value, static_properties
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.node import Node
@@ -101,56 +91,27 @@ def alter(call: Call, resource_type: int, name: str, changes: Sequence[Change], 
 def _alter_topic(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
-    topic = known_topic(call, name)
-    settings = topic_settings(call.cluster.config.profile)
-    current = {key: value for key, value in topic.configs.items() if value is not None}
-    after = after_changes(current if is_incremental else {}, changes, settings)
-    check_topic_configs(after, settings)
-    if not call.request.validate_only:
-        call.cluster.alter_topic(topic, after)
+    topic, only_check = known_topic(call, name), call.request.validate_only
+    config_changes.alter_topic(call.cluster, topic, changes, is_incremental=is_incremental, only_check=only_check)
 
 
 def _alter_broker(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
-    cluster = call.cluster
     if name != ALL_BROKERS:
         check_is_this_node(call, name, "Unexpected broker id, expected {}, but received {}")
-    settings = alterable_broker_settings(cluster.config.profile)
-    current = cluster.altered_configs.of(ConfigResource.BROKER, name) if is_incremental else {}
-    after = after_changes(current, changes, settings, of_broker=True)
-    check_broker_configs(name, after, settings)
-    if not call.request.validate_only:
-        try:
-            cluster.alter_brokers(name, after)
-        except ValueError as error:
-            raise AlterationError(ErrorCode.invalid_request, str(error)) from error
+    only_check = call.request.validate_only
+    config_changes.alter_broker(call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check)
 
 
 def _alter_group(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
-    if not name:
-        raise AlterationError(ErrorCode.invalid_request, "Default group resources are not allowed.")
-    configs = call.cluster.altered_configs
-    # Kafka's controller takes no list of a group or a subscription for one
-    after = after_changes(configs.of(ConfigResource.GROUP, name) if is_incremental else {}, changes, {})
-    check_group_configs(after, call.cluster.config)
-    _replace(call, ConfigResource.GROUP, name, after)
+    only_check = call.request.validate_only
+    config_changes.alter_group(call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check)
 
 
 def _alter_client_metrics(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
-    if not name:
-        raise AlterationError(ErrorCode.invalid_request, "Subscription name can't be empty")
-    configs = call.cluster.altered_configs
-    after = after_changes(configs.of(ConfigResource.CLIENT_METRICS, name) if is_incremental else {}, changes, {})
-    check_client_metrics_configs(after)
-    _replace(call, ConfigResource.CLIENT_METRICS, name, after)
-
-
-def _replace(call: Call, resource: ConfigResource, name: str, configs: Mapping[str, str]) -> None:
-    if call.request.validate_only:
-        return
-    if configs:
-        call.cluster.altered_configs.replace(resource, name, configs)
-    else:
-        call.cluster.altered_configs.forget(resource, name)
+    only_check = call.request.validate_only
+    config_changes.alter_client_metrics(
+        call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check
+    )
 
 
 def _alter_loggers(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:

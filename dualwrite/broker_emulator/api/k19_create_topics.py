@@ -4,7 +4,7 @@
   (KIP-525); v7 topic ids.
 * Taken name 36; name that is not legal 17; no partitions 37; more replicas than nodes (or none) 38; both an
   assignment and counts 42; a name given twice 42; an assignment that leaves out a partition, repeats a node or
-  names one that is not there 39.
+  names one that is not there, and copies of different number, 39.
 * Access: CREATE on the topics, or on the cluster (29). Who may not DESCRIBE_CONFIGS of a topic is not told how it was
   created (KIP-525).
 * Replicas say which nodes can lead: the default is all of them (`default.replication.factor`).
@@ -22,6 +22,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.assignments import why_not_assignable
 from dualwrite.broker_emulator.api.configs import layers_of
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
@@ -102,13 +103,14 @@ def _configs(requested: Any) -> dict[str, str | None]:
 
 
 def _check_assignments(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
-    nodes = call.cluster.nodes
     indexes = sorted(assignment.partition_index for assignment in requested.assignments)
     if indexes != list(range(len(indexes))):
         return ErrorCode.invalid_replica_assignment, f"partitions {indexes}"
-    for replicas in _assignments(requested):
-        if not replicas or len(set(replicas)) < len(replicas) or not nodes.keys() >= set(replicas):
-            return ErrorCode.invalid_replica_assignment, f"replicas {replicas} on nodes {sorted(nodes)}"
+    assignments = _assignments(requested)
+    for replicas in assignments:
+        problem = why_not_assignable(call, replicas, len(assignments[0]))
+        if problem is not None:
+            return ErrorCode.invalid_replica_assignment, problem
     return ErrorCode.none, None
 
 
