@@ -27,6 +27,7 @@ MUST_PASS: tuple[str, ...] = (
     "console/producer_performance_with_transactions",
     "console/verifiable_producer_and_consumer",
     "killed_broker/copy_while_the_broker_is_killed_is_exactly_once",
+    "consumer_protocol/console_consumer_and_what_the_tools_say_of_its_group",
     "transaction_tools/abort_of_what_is_not_there_is_refused",
     "transaction_tools/copier_with_random_aborts_copies_exactly_once",
     "transaction_tools/describe_producers",
