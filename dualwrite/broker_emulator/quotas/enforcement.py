@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.config import BrokerConfig
 
 _PRODUCE, _FETCH = 0, 1
+_EXEMPT = frozenset({17, 27, 36})
+"""Logins, and what brokers ask each other (WriteTxnMarkers): nobody is throttled for that."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -50,6 +52,8 @@ class NodeQuotas:
         `request_bytes` is the size of its request, `request_ns` how long that was in work, and `size_of` gives that of
         an answer.
         """
+        if call.api.key in _EXEMPT:
+            return response, 0
         longest_ms = self._by_time(call, request_ns)
         if response is not None and hasattr(response, "throttle_time"):
             longest_ms = max(longest_ms, response.throttle_time // _MILLISECOND)

@@ -5,7 +5,10 @@ The arithmetic is that of Kafka's Rate and TokenBucket, so that a client is thro
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+
+LONGEST_MS: Final = 2**31 - 1
+"""What an answer has room for."""
 
 
 class WindowSize(NamedTuple):
@@ -52,7 +55,7 @@ def throttle_ms(samples: Samples, limit: float, now_ms: int, size: WindowSize) -
     excess = rate(samples, now_ms, size) - limit
     if excess <= 0:
         return 0
-    return round(excess / limit * _duration_ms(_kept(samples, now_ms, size), now_ms, size))
+    return round(min(excess / limit * _duration_ms(_kept(samples, now_ms, size), now_ms, size), LONGEST_MS))
 
 
 def _kept(samples: Samples, now_ms: int, size: WindowSize) -> Samples:
@@ -81,4 +84,4 @@ def refilled(bucket: Bucket, limit: float, now_ms: int, size: WindowSize) -> Buc
 
 def refill_ms(bucket: Bucket, limit: float) -> int:
     """How long it takes until the bucket is not below empty."""
-    return max(round(-bucket.tokens / limit * 1000), 0)
+    return max(round(min(-bucket.tokens / limit * 1000, LONGEST_MS)), 0)

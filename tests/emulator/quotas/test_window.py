@@ -77,6 +77,11 @@ def test_whoever_is_above_waits_and_is_forgiven(events: list[tuple[int, int]], l
     assert rate(samples, now_ms + 11_000, SIZE) == 0
 
 
+def test_answers_have_room_for_the_longest_time() -> None:
+    assert throttle_ms(used((0, 1e9)), 1e-300, START_MS, SIZE) == 2**31 - 1
+    assert refill_ms(Bucket(-1e9, START_MS), 1e-300) == 2**31 - 1
+
+
 def test_a_bucket_begins_full_and_is_refilled() -> None:
     full = refilled(Bucket(), 2.0, START_MS, SIZE)
     assert full.tokens == 22
