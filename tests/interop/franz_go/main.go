@@ -5,6 +5,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +19,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 // input is what the cases are given; each uses what it needs.
@@ -37,11 +41,44 @@ type input struct {
 	ConsumerGroups  bool
 	Key             string
 	Header          string
+	Security        *security
 	TimestampMs     int64
 	Transactions    []struct {
 		Values []string
 		Commit bool
 	}
+}
+
+// security is how a broker wants its clients to come in.
+type security struct {
+	Authority, Certificate, Key   string
+	Mechanism, Username, Password string
+}
+
+func (s *security) options() ([]kgo.Opt, error) {
+	var options []kgo.Opt
+	if s.Authority != "" {
+		config := &tls.Config{RootCAs: x509.NewCertPool()}
+		config.RootCAs.AppendCertsFromPEM([]byte(s.Authority))
+		if s.Certificate != "" {
+			pair, err := tls.X509KeyPair([]byte(s.Certificate), []byte(s.Key))
+			if err != nil {
+				return nil, err
+			}
+			config.Certificates = []tls.Certificate{pair}
+		}
+		options = append(options, kgo.DialTLSConfig(config))
+	}
+	login := scram.Auth{User: s.Username, Pass: s.Password}
+	switch s.Mechanism {
+	case "PLAIN":
+		options = append(options, kgo.SASL(plain.Auth{User: s.Username, Pass: s.Password}.AsMechanism()))
+	case "SCRAM-SHA-256":
+		options = append(options, kgo.SASL(login.AsSha256Mechanism()))
+	case "SCRAM-SHA-512":
+		options = append(options, kgo.SASL(login.AsSha512Mechanism()))
+	}
+	return options, nil
 }
 
 type seen struct {
@@ -89,6 +126,13 @@ func newClient(in input, options ...kgo.Opt) (*kgo.Client, error) {
 		kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	}
+	if in.Security != nil {
+		secure, err := in.Security.options()
+		if err != nil {
+			return nil, err
+		}
+		common = append(common, secure...)
+	}
 	return kgo.NewClient(append(common, options...)...)
 }
 
@@ -110,6 +154,9 @@ func produce(ctx context.Context, in input) (any, error) {
 		return nil, err
 	}
 	defer client.Close()
+	if err := client.Ping(ctx); err != nil { // a refused login is repeated while records wait, but not by this
+		return nil, err
+	}
 	made := recordsOf(in.Topic, in.Values)
 	for _, record := range made {
 		if in.Key != "" {

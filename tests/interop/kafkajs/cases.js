@@ -12,9 +12,16 @@ const kafkajs = load('kafkajs')
 const { Kafka, CompressionTypes, CompressionCodecs, logLevel } = kafkajs
 CompressionCodecs[CompressionTypes.Snappy] = load('kafkajs-snappy')
 
-const client = ({ servers, clientId = 'kafkajs' }) =>
+// How a broker wants its clients to come in, from what a case is told of it.
+const securityOf = ({ authority, certificate, key, mechanism, username, password }) => ({
+  ssl: authority ? { ca: [authority], cert: certificate, key } : undefined,
+  sasl: mechanism ? { mechanism: mechanism.toLowerCase(), username, password } : undefined,
+})
+
+const client = ({ servers, clientId = 'kafkajs', security = {} }) =>
   new Kafka({
     clientId,
+    ...securityOf(security),
     brokers: servers.split(','),
     logLevel: logLevel.NOTHING,
     retry: { initialRetryTime: 20, maxRetryTime: 500, retries: 60 },
@@ -279,6 +286,33 @@ const cases = {
       await admin.deleteGroups([group])
       const left = (await admin.listGroups()).groups.some(({ groupId }) => groupId === group)
       return { listed, state: groups[0].state, offset: Number(fetched.partitions[0].offset), left }
+    })
+  },
+
+  // Adds a rule, looks for it, and removes it again.
+  async rules({ topic, principal, ...input }) {
+    return withAdmin(input, async (admin) => {
+      const { AclResourceTypes, AclOperationTypes, AclPermissionTypes, ResourcePatternTypes } = kafkajs
+      const rule = {
+        resourceType: AclResourceTypes.TOPIC,
+        resourceName: topic,
+        resourcePatternType: ResourcePatternTypes.LITERAL,
+        principal,
+        host: '*',
+        operation: AclOperationTypes.WRITE,
+        permissionType: AclPermissionTypes.ALLOW,
+      }
+      const count = async () => {
+        const { resources } = await admin.describeAcls(rule)
+        return resources.flatMap(({ acls }) => acls).length
+      }
+      await admin.createAcls({ acl: [rule] })
+      let there = 0
+      while (there === 0) there = await count()
+      await admin.deleteAcls({ filters: [rule] })
+      let left = 1
+      while (left > 0) left = await count()
+      return [there, left]
     })
   },
 
