@@ -209,10 +209,17 @@ def _listed(names: Mapping[str, Any]) -> str:
 # writing
 
 
+@cache
+def _names(shape: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(shape))
+
+
 def write(value: Any) -> Any:
     """`value` as `json.dumps` takes it."""
+    if value.__class__ in _SCALARS:
+        return value
     if is_dataclass(value):
-        return {field.name: write(getattr(value, field.name)) for field in fields(value)}
+        return {name: write(getattr(value, name)) for name in _names(value.__class__)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):

@@ -53,10 +53,10 @@ def _node(cluster: Cluster, node: Node, led: Sequence[Partition]) -> NodeMetrics
     late_before_ms = now_ms - cluster.config.transaction_max_timeout_ms - LATE_TRANSACTION_BUFFER_MS
     states: Counter[str] = Counter()
     longest_open_ms = 0
-    for known in node.transactions.known_ids():
-        states[known.metadata.state.label] += 1
-        if known.metadata.state is TransactionState.ONGOING:
-            longest_open_ms = max(longest_open_ms, now_ms - known.metadata.start_timestamp_ms)
+    for metadata in node.transactions.known_ids():
+        states[metadata.state.label] += 1
+        if metadata.state is TransactionState.ONGOING:
+            longest_open_ms = max(longest_open_ms, now_ms - metadata.start_timestamp_ms)
     return NodeMetrics(
         node_id=node.node_id,
         bytes_in=counters.bytes_in,

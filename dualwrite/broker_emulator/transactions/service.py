@@ -111,10 +111,9 @@ class _MarkerRun:
     is_cancelled: bool = False
 
 
-class KnownId(NamedTuple):
-    """A transactional id, and how far its transaction is ended."""
+class Progress(NamedTuple):
+    """How far a transaction is ended."""
 
-    metadata: TransactionMetadata
     coordinator_epoch: int
     marked: frozenset[TopicPartition]
     """The partitions whose leaders have acknowledged its marker."""
@@ -376,13 +375,16 @@ class TransactionCoordinator:
         )
         return ListTransactionsResult(ErrorCode.none, unknown, tuple(rows))
 
-    def known_ids(self) -> Iterator[KnownId]:
+    def known_ids(self) -> Iterator[TransactionMetadata]:
         """Every id of the partitions that are loaded, in no order."""
         for owned in self._partitions.values():
-            for transactional_id, metadata in owned.ids.items():
-                run = owned.marker_runs.get(transactional_id)
-                marked = frozenset() if run is None else frozenset(run.acknowledged)
-                yield KnownId(metadata, owned.coordinator_epoch, marked)
+            yield from owned.ids.values()
+
+    def progress(self, transactional_id: str) -> Progress:
+        """Who ends the id's transaction, and how far that has come. Raises KeyError where it is not known here."""
+        owned = self._partitions[self.partition_for(transactional_id)]
+        run = owned.marker_runs.get(transactional_id)
+        return Progress(owned.coordinator_epoch, frozenset() if run is None else frozenset(run.acknowledged))
 
     # --- scans ---
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from dualwrite.broker_emulator import faults
 from dualwrite.broker_emulator.control.controlled import Controlled
@@ -207,6 +208,8 @@ class FaultWait:
     timeout_ms: Annotated[int, AtLeast(0), AtMost(60_000)] = 10_000
 
 
+_GONE_TIMEOUT_S: Final = 1.0
+
 _SELECTORS = tuple(field.name for field in fields(NewFault) if field.name not in ("action", "request"))
 
 
@@ -311,15 +314,24 @@ async def wait(controlled: Controlled, path: FaultPath, query: FaultWait) -> Fau
 
 async def release(controlled: Controlled, path: FaultPath) -> FaultView:
     handle = _find(controlled, path)
+    hits = handle.hits
     handle.release()
-    await asyncio.sleep(0)  # who was let go has gone when this is answered
+    await _until_gone(handle, hits)
     return view(controlled, handle)
+
+
+async def _until_gone(handle: FaultHandle, hits: int) -> None:
+    """Wait until those have gone who were let go, so that who asks next is told so; others may come meanwhile."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_GONE_TIMEOUT_S):
+            await handle.until(lambda: handle.held == 0 or handle.hits > hits)
 
 
 async def remove(controlled: Controlled, path: FaultPath) -> FaultView:
     handle = _find(controlled, path)
+    hits = handle.hits
     controlled.fault_book.remove(handle)
-    await asyncio.sleep(0)
+    await _until_gone(handle, hits)
     return view(controlled, handle)
 
 

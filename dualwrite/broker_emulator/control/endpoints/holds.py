@@ -119,7 +119,7 @@ async def wait(controlled: Controlled, path: HoldPath, query: HoldWait) -> HoldV
 async def release(controlled: Controlled, path: HoldPath) -> HoldView:
     hold = _find(controlled, path)
     hold.release()
-    await asyncio.sleep(0)  # who was let go has gone when this is answered
+    await asyncio.sleep(0)  # who waited there has gone when this is answered
     return view(hold)
 
 

@@ -121,9 +121,9 @@ class _Owners:
     def of(self, producer_id: int) -> str | None:
         if self._by_producer_id is None:
             self._by_producer_id = {
-                known.metadata.producer_id: known.metadata.transactional_id
+                metadata.producer_id: metadata.transactional_id
                 for node in self._controlled.cluster.living_nodes
-                for known in node.transactions.known_ids()
+                for metadata in node.transactions.known_ids()
             }
         return self._by_producer_id.get(producer_id)
 

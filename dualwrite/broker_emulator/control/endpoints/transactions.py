@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import bad_request, did_you_mean, not_found
-from dualwrite.broker_emulator.control.limits import Limit, first
-from dualwrite.broker_emulator.transactions.service import KnownId
+from dualwrite.broker_emulator.control.limits import Limit
+from dualwrite.broker_emulator.node import Node
+from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import PREPARE_STATES, STATE_BY_LABEL, TransactionState
 
 
@@ -70,39 +72,50 @@ class TransactionQuery:
     limit: Limit = 1000
 
 
+_OPEN_STATES = PREPARE_STATES | {TransactionState.ONGOING}
+
+_Known: TypeAlias = tuple[TransactionMetadata, Node]
+
+
 def views(controlled: Controlled, query: TransactionQuery) -> TransactionList:
     """Transactional ids as they are shown."""
     now_ms = controlled.cluster.clock.now_ms()
-    found = sorted(_known(controlled, query), key=lambda entry: _order(entry[1]))
-    shown, total = first(found, query.limit)
-    return TransactionList(transactions=tuple(_view(node, known, now_ms) for node, known in shown), total=total)
+    total = 0
+
+    def matching() -> Iterator[_Known]:
+        nonlocal total
+        for node in controlled.cluster.living_nodes:
+            for metadata in node.transactions.known_ids():
+                if _matches(metadata, query):
+                    total += 1
+                    yield metadata, node
+
+    shown = heapq.nsmallest(query.limit, matching(), key=_order)
+    return TransactionList(transactions=tuple(_view(metadata, node, now_ms) for metadata, node in shown), total=total)
 
 
-def _known(controlled: Controlled, query: TransactionQuery) -> Iterator[tuple[int, KnownId]]:
-    for node in controlled.cluster.living_nodes:
-        for known in node.transactions.known_ids():
-            metadata = known.metadata
-            if (
-                query.transactional_id in (None, metadata.transactional_id)
-                and metadata.transactional_id.startswith(query.prefix)
-                and query.state in (None, metadata.state.label)
-                and query.open in (None, _is_open(known))
-            ):
-                yield node.node_id, known
+def _matches(metadata: TransactionMetadata, query: TransactionQuery) -> bool:
+    return (
+        (query.transactional_id is None or query.transactional_id == metadata.transactional_id)
+        and metadata.transactional_id.startswith(query.prefix)
+        and (query.state is None or query.state == metadata.state.label)
+        and (query.open is None or query.open == _is_open(metadata))
+    )
 
 
-def _is_open(known: KnownId) -> bool:
-    return known.metadata.state is TransactionState.ONGOING or known.metadata.state in PREPARE_STATES
+def _is_open(metadata: TransactionMetadata) -> bool:
+    return metadata.state in _OPEN_STATES
 
 
-def _order(known: KnownId) -> tuple[bool, int, str]:
-    is_open = _is_open(known)
-    return not is_open, known.metadata.start_timestamp_ms if is_open else 0, known.metadata.transactional_id
+def _order(known: _Known) -> tuple[bool, int, str]:
+    metadata, _ = known
+    is_open = _is_open(metadata)
+    return not is_open, metadata.start_timestamp_ms if is_open else 0, metadata.transactional_id
 
 
-def _view(node_id: int, known: KnownId, now_ms: int) -> TransactionView:
-    metadata = known.metadata
-    is_open = _is_open(known)
+def _view(metadata: TransactionMetadata, node: Node, now_ms: int) -> TransactionView:
+    is_open = _is_open(metadata)
+    progress = node.transactions.progress(metadata.transactional_id)
 
     def given(number: int) -> int | None:
         return None if number < 0 else number
@@ -127,11 +140,13 @@ def _view(node_id: int, known: KnownId, now_ms: int) -> TransactionView:
         last_update_timestamp_ms=given(metadata.last_update_timestamp_ms),
         open_for_ms=now_ms - metadata.start_timestamp_ms if is_open and metadata.start_timestamp_ms >= 0 else None,
         partitions=tuple(
-            TransactionPartition(topic=topic, partition=partition, is_marker_written=(topic, partition) in known.marked)
+            TransactionPartition(
+                topic=topic, partition=partition, is_marker_written=(topic, partition) in progress.marked
+            )
             for topic, partition in sorted(metadata.topic_partitions)
         ),
-        coordinator=node_id,
-        coordinator_epoch=known.coordinator_epoch,
+        coordinator=node.node_id,
+        coordinator_epoch=progress.coordinator_epoch,
     )
 
 
