@@ -12,18 +12,35 @@ DOCUMENTATION: Final[Mapping[str, str]] = {
     "add.partitions.to.txn.retry.backoff.ms": (
         "How long a leader waits before it asks the transaction coordinator again."
     ),
+    "allow.everyone.if.no.acl.found": "Whether everybody may do everything with what no rule names.",
+    "authorizer.class.name": "Turns access control on; the class of Kafka's controllers is the one that is known here.",
     "auto.create.topics.enable": "Whether a topic is created when a client first asks for it.",
+    "broker.id": "The id of the first node, where node.id is not set.",
     "cleanup.policy": (
         "What happens to old records: their segments are deleted, or only the newest record of each key is "
         "kept, or both."
     ),
+    "connection.failed.authentication.delay.ms": "How long the answer to a login that failed is kept back.",
     "connections.max.idle.ms": "A connection on which nothing was sent for so long is closed.",
     "consumer.heartbeat.interval.ms": "How often members of the group are told to send heartbeats.",
     "consumer.session.timeout.ms": "A member that sent no heartbeat for so long is removed from the group.",
+    "controller.quota.window.num": "How many samples the rate of created and deleted partitions is measured over.",
+    "controller.quota.window.size.seconds": "How long each of them lasts.",
     "default.replication.factor": "How many copies a topic has that is created without a number; 0: one on every node.",
     "delete.retention.ms": "How long compaction keeps tombstones, and markers of transactions without records.",
     "delete.topic.enable": "Whether topics can be deleted.",
     "fetch.max.bytes": "The most bytes of records in one answer to Fetch, unless a single batch is larger.",
+    "group.consumer.assignment.interval.ms": "How long a group waits between two assignments.",
+    "group.consumer.assignors": "Which assignors members may ask for; the first one is taken where none does.",
+    "group.consumer.heartbeat.interval.ms": "How often members of groups of KIP-848 are told to send heartbeats.",
+    "group.consumer.max.size": "How many members a group of KIP-848 can have.",
+    "group.consumer.migration.policy": "Which groups may go from the classic protocol to KIP-848, or back.",
+    "group.consumer.regex.refresh.interval.ms": (
+        "How often subscriptions by regular expression are compared with the topics."
+    ),
+    "group.consumer.session.timeout.ms": (
+        "A member of a group of KIP-848 that sent no heartbeat for so long is removed."
+    ),
     "group.initial.rebalance.delay.ms": (
         "How long the first rebalance of an empty classic group waits for further members."
     ),
@@ -73,15 +90,19 @@ DOCUMENTATION: Final[Mapping[str, str]] = {
     "process.roles": "Every node is a broker, and one of them the controller.",
     "producer.id.expiration.check.interval.ms": "How often producers are looked at that may be forgotten.",
     "producer.id.expiration.ms": "A partition forgets producers that did not append for so long.",
+    "quota.window.num": "How many samples rates of clients are measured over.",
+    "quota.window.size.seconds": "How long each of them lasts.",
     "retention.bytes": (
         "The oldest segments of a partition are deleted while the others alone have so many bytes; -1: never."
     ),
     "retention.ms": "Segments whose records are all older are deleted; -1: never.",
+    "sasl.server.max.receive.size": "The largest message of a login.",
     "segment.bytes": "A segment of the log that would grow beyond this is complete.",
     "segment.ms": (
         "A segment of the log whose first record is older than this is complete when the next one is appended."
     ),
     "socket.request.max.bytes": "The largest request.",
+    "super.users": "Who may do everything, whatever the rules say.",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": (
         "How often transactions are looked at whose timeout may be over."
     ),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Profile
 from dualwrite.broker_emulator.configs import group_settings, topic_settings
-from dualwrite.broker_emulator.configs.broker_settings import BROKER_SETTINGS, BROKER_SYNONYMS
+from dualwrite.broker_emulator.configs.broker_settings import BROKER_SETTINGS, BROKER_SYNONYMS, OF_THE_AUTHORIZER
 from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE, DIFFERENCES, TOPIC_SETTINGS_HERE
 from dualwrite.broker_emulator.configs.documentation import DOCUMENTATION
 from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
@@ -55,8 +58,13 @@ def test_what_differs_from_kafka_is_a_setting_that_does_differ() -> None:
         assert difference.applied_to(kafkas[name]) != kafkas[name], name
 
 
-def test_documentation_is_of_settings_that_there_are() -> None:
-    assert {setting.name for setting in EVERY} >= DOCUMENTATION.keys()
+def test_what_has_an_effect_is_documented_and_nothing_else() -> None:
+    fields = {field.replace("_", ".") for field in BrokerConfig.names()} - OWN_SETTINGS.keys()
+    assert fields <= DOCUMENTATION.keys()
+    known = {setting.name for setting in EVERY} | OF_THE_AUTHORIZER.keys()
+    assert known >= DOCUMENTATION.keys()
+    of_topics = {name.replace("_", ".") for name in LogConfig.__dataclass_fields__}
+    assert of_topics == DOCUMENTATION.keys() & TOPIC_SETTINGS_HERE.keys() | {"min.insync.replicas"}
 
 
 def test_a_topic_without_settings_goes_by_the_brokers() -> None:
@@ -137,3 +145,14 @@ def test_names_in_whichever_case(kind: str, value: bool) -> None:
     else:
         with pytest.raises(InvalidValueError):
             setting.parse(kind)
+
+
+def test_the_page_names_every_difference_and_every_effect() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "emulator-admin.md").read_text()
+    settings = page.partition("## Settings\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([a-z0-9.]+)`", settings))
+    assert named >= DIFFERENCES.keys() | OWN_SETTINGS.keys()
+    effective = DOCUMENTATION.keys() - OF_THE_AUTHORIZER.keys() - {"log.flush.scheduler.interval.ms"}
+    assert effective <= named
+    for name, difference in DIFFERENCES.items():
+        assert f"| {difference.reason} |" in settings, name
