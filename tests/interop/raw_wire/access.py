@@ -20,7 +20,7 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.broker_emulator.security.listener import Listener
 from dualwrite.broker_emulator.security.sasl.settings import Sasl
 from dualwrite.testing.apache_kafka import ApacheKafka
-from tests.interop.raw_wire.access_requests import ANY_ACL, COMMITTED, REQUESTS, Scene, codes, message
+from tests.interop.raw_wire.access_requests import ANY_ACL, COMMITTED, REQUESTS, Scene, ask, codes, message
 from tests.interop.wire import GROUP, NOBODY, TRANSACTION, Wire, wait_for, wait_until
 
 PASSWORD = "password"
@@ -131,7 +131,7 @@ class SecuredBroker:
         with self.login(who) as wire:
             creates = case.request == "metadata_that_creates"
             return wait_for(
-                lambda: codes(wire.call(request), scene),
+                lambda: codes(ask(wire, request), scene),
                 lambda answered: not creates or {3, 5}.isdisjoint(answered.values()),
             )
 

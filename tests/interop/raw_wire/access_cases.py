@@ -238,6 +238,26 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("DELETE group group-?", {"group-?": 0}),
         ("READ group *", {"group-?": 30}),
     ],
+    "consumer_group_heartbeat": [
+        ("", {"": 30}),
+        ("READ group *", {"": 29}),
+        ("READ group *, DESCRIBE topic known", {"": 0, "#known": 0}),
+        ("DESCRIBE group *, READ topic *", {"": 30}),
+    ],
+    "consumer_group_heartbeat_with_regex": [
+        ("", {"": 30}),
+        ("READ group *", {"": 0}),
+        ("READ group *, DESCRIBE topic known", {"": 0}),
+    ],
+    "consumer_group_describe": [
+        ("", {"consumers-?": 30}),
+        ("DESCRIBE group *", {"consumers-?": 29}),
+        (
+            "DESCRIBE group consumers-?, DESCRIBE topic known",
+            {"consumers-?": 0, "consumers-? operations": 256, "consumers-?/known": 0},
+        ),
+        ("ALL group *, READ topic *", {"consumers-?": 0, "consumers-? operations": 3400, "consumers-?/known": 0}),
+    ],
     "init_producer_id": [
         ("", {"": 53}),
         ("WRITE id ?", {"": 0}),

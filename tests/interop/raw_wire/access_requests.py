@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from kafka.protocol.admin import (
@@ -67,6 +67,7 @@ from kafka.protocol.producer import (
     WriteTxnMarkersRequest,
 )
 
+from tests.emulator.api.raw_client import decode, encode, milliseconds
 from tests.interop.wire import EARLIEST, Identity, Wire, record_batch
 
 NOBODY = Identity(-1, -1)
@@ -101,6 +102,28 @@ def _value(field: Any, version: int, value: Any) -> Any:
         inner = field.array_of
         return [field.data_class(version=version, **_structs(inner, version, item)) for item in value]
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class KioRequest:
+    """A request that kafka-python has no codec for."""
+
+    api: str
+    version: int
+    values: Mapping[str, Any]
+
+
+Request = ApiMessage | KioRequest
+
+
+def ask(wire: Wire, request: Request) -> dict[str, Any]:
+    """The answer to a request, as it was decoded."""
+    if isinstance(request, KioRequest):
+        frame = wire.exchange(encode(request.api, request.version, 1, "wire", **request.values)[4:])
+        answer: dict[str, Any] = asdict(decode(request.api, request.version, frame)[1])
+        return answer
+    decoded: dict[str, Any] = wire.call(request).to_dict()
+    return decoded
 
 
 def known_and_missing(partitions: list[Any], **names: str) -> list[dict[str, Any]]:
@@ -334,6 +357,34 @@ def delete_groups(scene: Scene) -> ApiMessage:
     return message(DeleteGroupsRequest, 2, groups_names=[f"group-{scene.who}"])
 
 
+def _consumer_heartbeat(scene: Scene, **subscription: Any) -> KioRequest:
+    fields = {
+        "group_id": f"consumers-{scene.who}",
+        "member_id": str(uuid.uuid4()),
+        "member_epoch": 0,
+        "rebalance_timeout": milliseconds(20_000),
+        "subscribed_topic_names": None,
+        "subscribed_topic_regex": None,
+        "topic_partitions": (),
+    }
+    return KioRequest("consumer_group_heartbeat", 1, fields | subscription)
+
+
+def consumer_group_heartbeat(scene: Scene) -> KioRequest:
+    return _consumer_heartbeat(scene, subscribed_topic_names=("known",))
+
+
+def consumer_group_heartbeat_with_regex(scene: Scene) -> KioRequest:
+    return _consumer_heartbeat(scene, subscribed_topic_regex="known|missing")
+
+
+def consumer_group_describe(scene: Scene) -> KioRequest:
+    joined = ask(scene.admin, consumer_group_heartbeat(scene))
+    assert joined["assignment"]["topic_partitions"], joined
+    group_ids = (f"consumers-{scene.who}",)
+    return KioRequest("consumer_group_describe", 1, {"group_ids": group_ids, "include_authorized_operations": True})
+
+
 # -- transactions
 
 
@@ -540,10 +591,10 @@ def alter_user_scram_credentials(scene: Scene) -> ApiMessage:
 
 # -- what of an answer is compared
 
-REQUESTS: Mapping[str, Callable[[Scene], ApiMessage]] = {
+REQUESTS: Mapping[str, Callable[[Scene], Request]] = {
     function.__name__: function
     for function in list(globals().values())
-    if callable(function) and getattr(function, "__annotations__", {}).get("return") == "ApiMessage"
+    if callable(function) and getattr(function, "__annotations__", {}).get("return") in ("ApiMessage", "KioRequest")
     if not function.__name__.startswith("_") and function.__name__ != "message"
 }
 """By the name of the function."""
@@ -552,19 +603,19 @@ _NAMES = ("name", "topic", "group_id", "transactional_id", "key", "entity_name",
 _SHOWN = ("error_code", "partition_error_code")
 
 
-def codes(answer: Any, scene: Scene) -> dict[str, int]:
+def codes(answer: dict[str, Any], scene: Scene) -> dict[str, int]:
     """Every error code of an answer, and every set of authorized operations, by the names that they stand under.
 
     What is listed without an error code of its own counts as 0. The user's own name is written `?`, and a topic that is
     only named by its id `#known` or `#`.
     """
     found: dict[str, int] = {}
-    _collect(answer.to_dict(), "", found, str(scene.known_id))
+    _collect(answer, "", found, str(scene.known_id))
     return {place.replace(scene.who, "?"): code for place, code in sorted(found.items())}
 
 
 def _collect(value: Any, place: str, found: dict[str, int], known_id: str) -> None:
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         for item in value:
             _collect(item, place, found, known_id)
     elif isinstance(value, dict):
