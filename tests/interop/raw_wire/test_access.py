@@ -30,7 +30,10 @@ EMULATED_DIFFERENTLY: Mapping[tuple[str, str], str] = {
 """Cases in which the emulator answers otherwise, and why."""
 
 
-@pytest.fixture(scope="module", params=["apache_kafka", "emulated_kafka", "emulated_kafka_4_3"])
+@pytest.fixture(
+    scope="module",
+    params=["apache_kafka", "emulated_kafka", pytest.param("emulated_kafka_4_3", marks=pytest.mark.matrix)],
+)
 def secured(request: pytest.FixtureRequest) -> Iterator[SecuredBroker]:
     """Each broker in turn, with all the users and their rules."""
     if request.param == "apache_kafka":
