@@ -45,7 +45,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One listener, which every node has: node n takes `port` + n, or a free port where `port` is 0.
+    """One listener, which every node has: the nth node (from 0 on) takes `port` + n, or a free port where `port` is 0.
 
     `tls` and `sasl` say how it is secured, and so its security protocol; neither of them: PLAINTEXT. Clients are told
     the advertised host and port (+ n, too) instead of those that are bound, where they are given. An empty host listens
@@ -72,13 +72,13 @@ class Listener:
         """How it is secured."""
         return SecurityProtocol.of(tls=self.tls is not None, sasl=self.sasl is not None)
 
-    def port_of(self, node_id: int) -> int:
-        """What a node binds; 0: any free port."""
-        return self.port + node_id if self.port else 0
+    def port_of(self, place: int) -> int:
+        """What the node at this place binds; 0: any free port."""
+        return self.port + place if self.port else 0
 
-    def advertised(self, node_id: int, bound_port: int) -> Endpoint:
-        """What clients are told of a node whose listener is bound to `bound_port`."""
-        port = self.advertised_port + node_id if self.advertised_port else bound_port
+    def advertised(self, place: int, bound_port: int) -> Endpoint:
+        """What clients are told of the node at this place, whose listener is bound to `bound_port`."""
+        port = self.advertised_port + place if self.advertised_port else bound_port
         return Endpoint(self.advertised_host or self.host or socket.gethostname(), port)
 
 
@@ -89,7 +89,7 @@ def check_together(listeners: list[Listener], nodes: int) -> None:
         raise ValueError(f"a node takes one listener or more, each of another name, not {', '.join(names) or 'none'}")
     taken: dict[int, str] = {}
     for listener in listeners:
-        for port in {listener.port_of(node_id) for node_id in range(nodes)} - {0}:
+        for port in {listener.port_of(place) for place in range(nodes)} - {0}:
             if port > MAX_PORT:
                 raise ValueError(
                     f"listener {listener.name}: {nodes} nodes from port {listener.port} on need ports beyond {MAX_PORT}"

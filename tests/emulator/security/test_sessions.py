@@ -1,0 +1,134 @@
+"""Clients that have to log in again while they work, faults in a login, and tokens that nobody sends."""
+
+from __future__ import annotations
+
+import base64
+import time
+
+import pytest
+from confluent_kafka import Producer as ConfluentProducer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dualwrite import Producer
+from dualwrite.broker_emulator import DropReply, Emulator, Error, Fault, Listener, Sasl, UnsecuredTokens
+from dualwrite.broker_emulator.security.sasl.mechanism import Mechanism, SaslAuthenticationError, SaslError
+from dualwrite.broker_emulator.security.sasl.oauthbearer import OAuthBearer
+from dualwrite.broker_emulator.security.sasl.plain import Plain
+from dualwrite.broker_emulator.security.sasl.scram import Scram, ScramCredential
+from tests.emulator.api.raw_client import RawClient
+from tests.emulator.security.login_script import GOOD, USER, bearer, plain_token
+
+SESSION_MS = 1_200
+LISTENERS = [
+    Listener("BRIEF", sasl=Sasl(mechanisms=["SCRAM-SHA-512"], connections_max_reauth_ms=SESSION_MS)),
+    Listener("PLAIN", sasl=Sasl(mechanisms=["PLAIN"], plain_users={USER: GOOD})),
+]
+LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": USER,
+    "sasl.password": GOOD,
+}
+
+
+def renewals(emulator: Emulator) -> int:
+    """Of the connections that are open."""
+    return emulator._call(
+        lambda: sum(
+            connection.login is not None and connection.login._renewed_ms is not None
+            for node in emulator._cluster.nodes.values()
+            for connection in node.connections
+        )
+    )
+
+
+def test_transactions_go_on_over_the_end_of_sessions(caplog: pytest.LogCaptureFixture) -> None:
+    with Emulator(listeners=LISTENERS, scram_users={USER: GOOD}, topics={"ours": 1, "theirs": 1}) as emulator:
+        where = {"bootstrap.servers": emulator.bootstrap("BRIEF"), **LOGIN}
+        theirs = ConfluentProducer({**where, "transactional.id": "theirs", "log_level": 0})
+        theirs.init_transactions(10)
+        with Producer({**where, "transactional.id": "ours"}) as ours:
+            ours.init_transactions()
+            deadline_s, number = time.monotonic() + 20, 0
+            while renewals(emulator) < 2 or number < 5:
+                assert time.monotonic() < deadline_s
+                ours.begin_transaction()
+                ours.send("ours", b"%d" % number).result(10)
+                ours.commit_transaction()
+                theirs.begin_transaction()
+                theirs.produce("theirs", b"%d" % number)
+                theirs.commit_transaction(10)
+                number += 1
+        assert {transaction.state for transaction in emulator.transactions()} == {"CompleteCommit"}
+        for topic in ("ours", "theirs"):
+            assert emulator.log(topic).log_end_offset == 2 * number  # each with its marker
+    assert "its login has expired" not in caplog.text
+
+
+def test_faults_meet_logins() -> None:
+    with Emulator(listeners=LISTENERS) as emulator:
+        emulator.faults.add(Fault(api="SaslAuthenticate", action=Error(58), count=1))
+        dropped = Fault(api="SaslHandshake", action=DropReply(), count=1)
+        with RawClient(emulator.bootstrap("PLAIN")) as client:
+            client.call("sasl_handshake", 1, mechanism="PLAIN")
+            assert client.call("sasl_authenticate", 2, auth_bytes=plain_token()).error_code == 58
+            assert client.call("sasl_authenticate", 2, auth_bytes=plain_token()).error_code == 0
+        emulator.faults.add(dropped)
+        with RawClient(emulator.bootstrap("PLAIN")) as client, pytest.raises(ConnectionResetError):
+            client.call("sasl_handshake", 1, mechanism="PLAIN")
+
+
+CREDENTIALS = {USER: ScramCredential.of_password("SCRAM-SHA-256", GOOD)}
+
+
+def mechanisms() -> list[Mechanism]:
+    begun = Scram("SCRAM-SHA-256", CREDENTIALS.get)
+    begun.respond(b"n,,n=worker,r=nonce")
+    return [
+        Plain({USER: GOOD}),
+        Scram("SCRAM-SHA-256", CREDENTIALS.get),
+        begun,
+        OAuthBearer(UnsecuredTokens(), lambda: 0),
+    ]
+
+
+TEXTS = st.text(alphabet='nprcsai=,+/\0\1 Ae1.-_{}[]:"\u20ac', max_size=40).map(str.encode)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.one_of(
+        st.binary(max_size=40),
+        TEXTS,
+        TEXTS.map(lambda text: b"n,," + text),
+        TEXTS.map(lambda text: b"c=biws,r=" + text),
+    )
+)
+def test_no_token_makes_a_server_stumble(token: bytes) -> None:
+    for mechanism in mechanisms():
+        try:
+            mechanism.respond(token)
+        except (SaslError, SaslAuthenticationError):
+            pass
+        assert not mechanism.is_complete
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        b'{"sub":"a","exp":1e999}',
+        b'{"sub":"a","exp":NaN}',
+        b'{"sub":"a","exp":1' + b"0" * 400 + b"}",
+        b'{"sub":"a","exp":true}',
+        b'{"sub":["a"],"exp":9e9}',
+        b'["sub"]',
+        b"[" * 100_000,
+        b'"\\ud800"',
+    ],
+)
+def test_claims_that_nobody_makes(claims: bytes) -> None:
+    part = base64.urlsafe_b64encode(claims).rstrip(b"=").decode()
+    server = OAuthBearer(UnsecuredTokens(), lambda: 0)
+    assert server.respond(bearer(f"eyJhbGciOiJub25lIn0.{part}.")) == b'{"status":"invalid_token"}'
+    assert not server.is_complete
