@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.groups.consumer.group import Assignment, Consumer
 from dualwrite.broker_emulator.groups.consumer.service import consumer_group
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 
-_HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
+_HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
 async def handle(call: Call) -> Any:
@@ -47,17 +47,17 @@ def _describe(call: Call, group_id: str) -> Any:
         group = consumer_group(shard.groups.get(group_id), group_id)
     except RefusedError as refused:
         return _error(call, group_id, refused.error, refused.message)
-    if not _are_visible(call, group):
-        return _error(call, group_id, ErrorCode.topic_authorization_failed, _HIDDEN_TOPICS)
+    is_visible = _are_visible(call, group)
+    members = group.members.values() if is_visible else ()
     return call.new.DescribedGroup(
-        error_code=ErrorCode.none,
-        error_message=None,
+        error_code=ErrorCode.none if is_visible else ErrorCode.topic_authorization_failed,
+        error_message=None if is_visible else _HIDDEN_TOPICS,
         group_id=group_id,
         group_state=group.state,
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor(call.cluster.config.group_consumer_assignors[0]),
-        members=tuple(_member(call, group, member) for member in group.members.values()),
+        members=tuple(_member(call, group, member) for member in members),
         authorized_operations=_operations(call, group_id),
     )
 

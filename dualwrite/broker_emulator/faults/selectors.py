@@ -35,7 +35,8 @@ def transactional_ids(call: Call) -> set[str]:
 def group_ids(call: Call) -> set[str]:
     """The groups that a request names."""
     request = call.request
-    named = {getattr(request, "group_id", None), *getattr(request, "groups_names", ())}
+    lists = (*getattr(request, "groups_names", ()), *getattr(request, "group_ids", ()))
+    named = {getattr(request, "group_id", None), *lists}
     for group in getattr(request, "groups", ()):
         named.add(group if isinstance(group, str) else group.group_id)
     return {name for name in (*named, *_coordinator_keys(call, _GROUP_KEY)) if name is not None}

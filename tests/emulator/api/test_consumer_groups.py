@@ -12,10 +12,12 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.log.record_batch import iter_records
+from dualwrite.broker_emulator.security.acl import Acl, AclOperation, ResourceType
 from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
-from tests.emulator.api.test_groups import delete, join
+from tests.emulator.api.test_groups import delete, join, join_fields
 from tests.emulator.api.test_offsets import commit
 from tests.support.conditions import until
 
@@ -266,3 +268,62 @@ def test_a_deleted_group_leaves_nothing_behind(emulator: Emulator, client: RawCl
     heartbeat(client, "m1", -1)
     assert delete(client, "g") == [0]
     assert emulator.groups() == []
+
+
+def test_access_to_groups_and_topics(config: BrokerConfig) -> None:
+    me = "User:ANONYMOUS"
+    rules = {
+        name: Acl.allow(me, operation, kind, resource)
+        for name, operation, kind, resource in (
+            ("read", AclOperation.READ, ResourceType.GROUP, "g"),
+            ("t", AclOperation.DESCRIBE, ResourceType.TOPIC, "t"),
+            ("other", AclOperation.DESCRIBE, ResourceType.TOPIC, "other"),
+        )
+    }
+    topics = {"t": 1, "other": 1}
+    with (
+        Emulator(config=config, topics=topics, acls=()) as emulator,
+        RawClient(emulator.bootstrap_servers) as client,
+    ):
+        assert heartbeat(client, "m", 0).error_code == 30
+        assert described(client) == (30, None, 0)
+        emulator.add_acls(rules["read"])
+        assert heartbeat(client, "m", 0).error_code == 29
+        emulator.add_acls(rules["t"])
+        assert heartbeat(client, "m", 0, subscribed_topic_names=("t", "other")).error_code == 29
+        assert heartbeat(client, "m", 0, subscribed_topic_regex=".*").error_code == 0
+        until(lambda: "m" in group_of(emulator).members and group_of(emulator).group_epoch == 3)
+        assert group_of(emulator).subscribed_topics == {"t"}  # an expression matches what may be described
+        assert described(client) == (0, None, 1)
+        emulator.remove_acls()
+        emulator.add_acls(rules["read"], rules["other"])
+        message = "The group has described topic(s) that the client is not authorized to describe."
+        assert described(client) == (29, message, 0)
+
+
+def described(client: RawClient) -> tuple[int, str | None, int]:
+    asked = {"group_ids": ("g",), "include_authorized_operations": False}
+    (group,) = client.call("consumer_group_describe", 1, **asked).groups
+    return int(group.error_code), group.error_message, len(group.members)
+
+
+def test_who_waits_to_join_is_told_to_begin_anew_when_the_group_is_upgraded(
+    emulator: Emulator, client: RawClient
+) -> None:
+    stable = join(client)
+    with RawClient(emulator.bootstrap_servers) as second:
+        fields = join_fields(9)
+        named = second.call("join_group", 9, **fields)
+        waiting = second.send("join_group", 9, **{**fields, "member_id": named.member_id})
+        until(lambda: len(emulator.groups()[0].members) == 2)
+        assert heartbeat(client, "m", 0).error_code == 0
+        assert second.receive("join_group", 9, waiting).error_code == 27
+        assert set(group_of(emulator).members) == {stable.member_id, named.member_id, "m"}
+
+
+def test_faults_meet_consumer_groups(emulator: Emulator, client: RawClient) -> None:
+    emulator.faults.add(Fault(api="ConsumerGroupHeartbeat", group="g", action=Error(16)))
+    assert heartbeat(client, "m", 0).error_code == 16
+    emulator.faults.add(Fault(api="ConsumerGroupDescribe", group="g", action=Error(15)))
+    assert described(client) == (15, None, 0)
+    assert heartbeat(client, "m", 0).error_code == 0
