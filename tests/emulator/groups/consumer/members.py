@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dualwrite.broker_emulator.groups.consumer import leaving
+from dualwrite.broker_emulator.groups.answers import JoinAnswer, JoinRequest, SyncAnswer
+from dualwrite.broker_emulator.groups.consumer import classic_members, leaving
 from dualwrite.broker_emulator.groups.consumer.change import World
 from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup, records_between
 from dualwrite.broker_emulator.groups.consumer.downgrade import Downgrade, Outcome
@@ -27,6 +29,8 @@ from dualwrite.broker_emulator.groups.consumer.heartbeat import (
 from dualwrite.broker_emulator.groups.consumer.regular_expressions import resolve
 from dualwrite.broker_emulator.groups.consumer.resolution import resolved
 from dualwrite.broker_emulator.groups.consumer.topics import FixedTopics, KnownTopic, TopicIdPartition
+from dualwrite.broker_emulator.groups.group import Protocol
+from dualwrite.broker_emulator.groups.membership import SyncRequest
 
 SETTINGS = ConsumerGroupSettings(
     session_timeout_ms=45_000,
@@ -40,6 +44,7 @@ SETTINGS = ConsumerGroupSettings(
     classic_max_size=1_000,
 )
 REBALANCE_MS = 10_000
+CLASSIC_SESSION_MS = 20_000
 
 
 def topic_id(name: str) -> uuid.UUID:
@@ -111,6 +116,48 @@ class Coordinator:
             self.group = before
             return int(refused.error)
 
+    def join(self, member_id: str, topics: frozenset[str], owned: frozenset[tuple[str, int]]) -> JoinAnswer | int:
+        """JoinGroup of a member of the classic protocol, or the error that it is refused with."""
+        metadata = subscription(topics, owned)
+        request = JoinRequest(
+            member_id=member_id,
+            group_instance_id=None,
+            client_id="classic",
+            client_host="/127.0.0.1",
+            rebalance_timeout_ms=REBALANCE_MS,
+            session_timeout_ms=CLASSIC_SESSION_MS,
+            protocol_type="consumer",
+            protocols=(Protocol("range", metadata),),
+            new_member_id="unused",
+            must_know_its_id=True,
+            can_skip_assignment=True,
+        )
+        try:
+            decision = classic_members.join(self.consumers, request, self.world)
+        except RefusedError as refused:
+            return int(refused.error)
+        self.become(decision.outcome)
+        return decision.answer
+
+    def sync(self, member_id: str, generation: int) -> SyncAnswer | int:
+        """SyncGroup of a member of the classic protocol."""
+        request = SyncRequest(member_id, None, generation, "consumer", "range", {})
+        try:
+            after, answer = classic_members.sync(self.consumers, request, self.world)
+        except RefusedError as refused:
+            return int(refused.error)
+        self.become(after)
+        return answer
+
+    def classic_heartbeat(self, member_id: str, generation: int) -> int:
+        """Heartbeat of a member of the classic protocol."""
+        try:
+            after, error = classic_members.heartbeat(self.consumers, member_id, None, generation, self.world)
+        except RefusedError as refused:
+            return int(refused.error)
+        self.become(after)
+        return int(error)
+
     def pass_time(self, duration_ms: int) -> None:
         self.now_ms += duration_ms
         if isinstance(self.group, ConsumerGroup):
@@ -127,6 +174,17 @@ class Coordinator:
             is_settled = [m.current for m in after.members.values()] == [m.current for m in before.members.values()]
             if is_settled and after.group_epoch == before.group_epoch:
                 return
+
+
+def subscription(topics: frozenset[str], owned: frozenset[tuple[str, int]]) -> bytes:
+    """What a consumer of the classic protocol says when it joins."""
+
+    def name(topic: str) -> bytes:
+        return struct.pack(">h", len(topic)) + topic.encode()
+
+    has = b"".join(name(topic) + struct.pack(">ii", 1, index) for topic, index in sorted(owned))
+    head = struct.pack(">hi", 1, len(topics)) + b"".join(name(topic) for topic in sorted(topics))
+    return head + struct.pack(">ii", -1, len(owned)) + has
 
 
 def without_deadlines(group: ConsumerGroup) -> ConsumerGroup:

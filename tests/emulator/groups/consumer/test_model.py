@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dualwrite.broker_emulator.groups.consumer.group import NOTHING, Assignment, ConsumerGroup
 from dualwrite.broker_emulator.groups.consumer.records import apply, decode_key
 from dualwrite.broker_emulator.groups.consumer.states import ConsumerGroupState, MemberState
+from dualwrite.broker_emulator.groups.consumer_protocol import read_assignment
 
 from .members import REBALANCE_MS, SETTINGS, Coordinator, partitions, without_deadlines
 
@@ -35,11 +36,43 @@ class Client:
         self.owned = self.wanted
 
 
+class ClassicClient:
+    """A cooperative consumer of the classic protocol in a group that migrates."""
+
+    def __init__(self, coordinator: Coordinator, name: str, topics: set[str]) -> None:
+        self._coordinator = coordinator
+        self.name = name
+        self._topics = frozenset(topics)
+        self._generation = -1
+        self._owned: frozenset[tuple[str, int]] = frozenset()
+
+    def join(self) -> None:
+        """Join, sync, and give up what the assignment does not have any more."""
+        joined = self._coordinator.join(self.name, self._topics, self._owned)
+        assert not isinstance(joined, int)
+        assert joined.generation >= self._generation
+        self._generation = joined.generation
+        synced = self._coordinator.sync(self.name, joined.generation)
+        if not isinstance(synced, int) and synced.error == 0:
+            self._owned = read_assignment(synced.assignment).partitions
+
+    def live(self) -> None:
+        """A heartbeat, and what it asks for."""
+        error = self._coordinator.classic_heartbeat(self.name, self._generation)
+        assert error in (0, 22, 25, 27)
+        if error in (22, 25):
+            self._generation, self._owned = -1, frozenset()
+        if error:
+            self.join()
+
+
 class ConsumerGroupMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.coordinator = Coordinator(settings=SETTINGS._replace(session_timeout_ms=30_000))
+        without_downgrade = SETTINGS._replace(session_timeout_ms=30_000, allows_downgrade=False)
+        self.coordinator = Coordinator(settings=without_downgrade)
         self.clients: dict[str, Client] = {}
+        self.classic: dict[str, ClassicClient] = {}
         self.group_epoch = 0
         self.assignment_epoch = 0
         self.stored: ConsumerGroup | None = None
@@ -80,6 +113,17 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             client.obey()
         named = None if topics is None else frozenset(topics)
         self._heartbeat(client, owned=client.owned if reports else None, subscribed_topics=named)
+
+    @precondition(lambda self: isinstance(self.coordinator.group, ConsumerGroup) and self.coordinator.group.members)
+    @rule(name=st.sampled_from(["c1", "c2"]), topics=st.sets(st.sampled_from("abc")))
+    def join_as_a_classic_member(self, name: str, topics: set[str]) -> None:
+        self.classic[name] = ClassicClient(self.coordinator, name, topics)
+        self.classic[name].join()
+
+    @precondition(lambda self: self.classic)
+    @rule(data=st.data())
+    def live_as_a_classic_member(self, data: st.DataObject) -> None:
+        data.draw(st.sampled_from(list(self.classic.values()))).live()
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
@@ -145,6 +189,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                 else:
                     client.obey()
                     self._heartbeat(client, owned=client.owned)
+            for classic in self.classic.values():
+                if self.coordinator.consumers.members:  # an empty group would become a classic one
+                    classic.live()
             self.coordinator.pass_time(1_000)
         group = self.coordinator.consumers
         if not group.members:
@@ -152,7 +199,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert group.state is ConsumerGroupState.STABLE
         for member in group.members.values():
             assert member.state is MemberState.STABLE
-            assert frozenset(member.assigned) == group.target(member.member_id) == self.clients[member.member_id].wanted
+            assert frozenset(member.assigned) == group.target(member.member_id)
+            assert member.is_classic or frozenset(member.assigned) == self.clients[member.member_id].wanted
         topics = [self.coordinator.world.topics.get(name) for name in group.subscribed_topics]
         assert sum(len(member.assigned) for member in group.members.values()) == sum(
             topic.partitions for topic in topics if topic is not None
