@@ -24,40 +24,42 @@ class Raw:
 
     def __init__(self, client: Client) -> None:
         self.socket = socket.create_connection((client.host, client.port), timeout=20)
+        self._reader = self.socket.makefile("rb")
+
+    def close(self) -> None:
+        self._reader.close()
+        self.socket.close()
 
     def send(self, data: str | bytes) -> None:
         self.socket.sendall(data.encode() if isinstance(data, str) else data)
 
     def status(self) -> int:
         """Of the next answer, which is read whole."""
-        reader = self.socket.makefile("rb")
-        status = int(reader.readline().split()[1])
+        status = int(self._reader.readline().split()[1])
         length = 0
-        while (line := reader.readline().strip()) != b"":
+        while (line := self._reader.readline().strip()) != b"":
             name, _, value = line.partition(b":")
             if name.lower() == b"content-length":
                 length = int(value)
-        reader.read(length)
+        self._reader.read(length)
         return status
 
     def rest(self) -> bytes:
         """All that comes until the other side closes."""
         data = b""
-        while True:
-            try:
-                chunk = self.socket.recv(65536)
-            except ConnectionResetError:
-                return data
-            if not chunk:
-                return data
-            data += chunk
+        try:
+            while chunk := self._reader.read1(65536):
+                data += chunk
+        except ConnectionResetError:
+            pass
+        return data
 
 
 @pytest.fixture
 def raw(client: Client) -> Iterator[Raw]:
     connection = Raw(client)
     yield connection
-    connection.socket.close()
+    connection.close()
 
 
 def open_connections(emulator: Emulator) -> int:
@@ -250,7 +252,7 @@ def test_a_client_that_is_gone_is_waited_for_no_longer(client: Client, controlle
     raw.send(f"GET /v1/faults/{added['fault_id']}/wait?hits=1&timeout_ms=60000 HTTP/1.1\r\n{HOST}\r\n")
     until(lambda: any(each._work is not None for each in list(controlled._control._connections)))  # type: ignore[union-attr]
     waiting = next(each._work for each in controlled._control._connections if each._work is not None)  # type: ignore[union-attr]
-    raw.socket.close()
+    raw.close()
     until(waiting.done)
     assert waiting.cancelled()
 
@@ -264,7 +266,7 @@ def test_more_connections_than_there_may_be(
     until(lambda: open_connections(controlled) == 2)
     assert client.ask("GET", "/v1/health").status == 503
     for connection in kept:
-        connection.socket.close()
+        connection.close()
     until(lambda: open_connections(controlled) == 0)
     assert client.get("/v1/health")
 
