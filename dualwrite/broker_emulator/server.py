@@ -288,27 +288,22 @@ class Connection(asyncio.Protocol):
 
     async def _handle(self, call: Call) -> Any:
         began_ns = perf_counter_ns()
-        response = await self._apply(call)
-        duration_ns = perf_counter_ns() - began_ns
-        requests = self.node.counters.of(call.api.key)
-        requests.count += 1
-        requests.duration.add(duration_ns)
-        return self._throttled(call, response, duration_ns) if self.node.cluster.quotas.is_active else response
-
-    async def _apply(self, call: Call) -> Any:
+        cluster = self.node.cluster
         try:
-            storage = self.node.cluster.storage
+            storage = cluster.storage
             writes = storage.writes
             response = await call.api.handle(call)
             # the retry of a Produce writes nothing, but what it says is stored may not be on the disk yet
             if storage.is_behind and (storage.writes != writes or call.api.key == PRODUCE_KEY):
                 await storage.flushed()
-            return response
         except CloseConnectionError:
             raise
         except Exception:
             logger.exception("node %d failed at %s v%d", self.node.node_id, call.api.schema_name, call.version)
-            return call.api.refuse(call, ErrorCode.unknown_server_error)
+            response = call.api.refuse(call, ErrorCode.unknown_server_error)
+        duration_ns = perf_counter_ns() - began_ns
+        self.node.counters.of(call.api.key).duration.add(duration_ns)
+        return self._throttled(call, response, duration_ns) if cluster.quotas.is_active else response
 
     def _run(self, answer: Coroutine[Any, Any, None], api: Api) -> None:
         """Run `answer` as far as it goes without waiting; the rest of one that waits becomes this connection's work."""

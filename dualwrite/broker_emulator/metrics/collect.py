@@ -91,7 +91,7 @@ def _apis(node: Node) -> Iterator[ApiMetrics]:
         yield ApiMetrics(
             node_id=node.node_id,
             api=api_key_map[key].title().replace("_", ""),
-            requests=requests.count,
+            requests=sum(requests.duration.buckets),
             durations=_durations(requests.duration),
             errors={_error_name(code): count for code, count in sorted(requests.errors.items())},
             throttle_ms=requests.throttle_ms,

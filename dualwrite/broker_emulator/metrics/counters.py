@@ -33,10 +33,9 @@ class Histogram:
 class ApiRequests:
     """The requests of one API at one node."""
 
-    __slots__ = ("count", "duration", "errors", "throttle_ms")
+    __slots__ = ("duration", "errors", "throttle_ms")
 
     def __init__(self) -> None:
-        self.count = 0
         self.duration = Histogram()
         self.errors: dict[int, int] = {}
         """By error code: how often an answer said it."""
@@ -66,10 +65,11 @@ class NodeCounters:
 
     def of(self, api_key: int) -> ApiRequests:
         """The requests of an API."""
-        requests = self.by_api.get(api_key)
-        if requests is None:
+        try:
+            return self.by_api[api_key]
+        except KeyError:
             requests = self.by_api[api_key] = ApiRequests()
-        return requests
+            return requests
 
 
 class LogTraffic:
