@@ -58,7 +58,10 @@ def check_settings(config: BrokerConfig) -> None:
             f"authorizer.class.name={config.authorizer_class_name} is not served: leave it out, or set it to "
             f"{STANDARD_AUTHORIZER}"
         )
-    parse_super_users(config.super_users)
+    try:
+        parse_super_users(config.super_users)
+    except ValueError as problem:
+        raise ValueError(f"super.users={config.super_users}: {problem}") from problem
 
 
 def authorizer_for(config: BrokerConfig, storage: Storage) -> Authorizer | None:
