@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -248,6 +250,33 @@ def test_jaas_that_cannot_be_read_is_not_repeated(text: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_jaas(text)
     assert not text or text not in str(caught.value)
+
+
+def test_as_a_process_it_prints_every_listener() -> None:
+    settings = ("listeners=PLAINTEXT://127.0.0.1:0,LOGIN://127.0.0.1:0", "sasl.enabled.mechanisms=SCRAM-SHA-256")
+    protocols = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT"
+    arguments = [part for setting in (*settings, protocols) for part in ("--config", setting)]
+    command = [
+        sys.executable,
+        "-m",
+        "dualwrite.broker_emulator",
+        "--nodes",
+        "2",
+        "--add-scram",
+        "alice:a:b",
+        *arguments,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        plaintext, login = process.stdout.readline().strip(), process.stdout.readline().strip()
+        assert told(plaintext) == plaintext.split(",")
+        assert login.startswith("LOGIN://")
+        with RawClient(login.removeprefix("LOGIN://")) as client:
+            client.call("sasl_handshake", 1, mechanism="SCRAM-SHA-256")
+            known = client.call("sasl_authenticate", 2, auth_bytes=b"n,,n=alice,r=nonce")
+            assert known.error_code == 0
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 # -- where keys are kept

@@ -41,6 +41,15 @@ NAMES = {
     'CN=a\\,b\\+c\\=d\\<e\\>f\\#g\\;h\\"i\\\\j': ((Name.COMMON_NAME, 'a,b+c=d<e>f#g;h"i\\j'),),
     "CN=\\ \\ between\\ \\ ": ((Name.COMMON_NAME, "  between  "),),
     "CN=\N{LATIN SMALL LETTER U WITH DIAERESIS}\N{EURO SIGN}": ((Name.COMMON_NAME, "\u00fc\u20ac"),),
+    # as Kafka's authorizer wrote it of such a certificate
+    "CN=\\ \\#\u00fc\u20ac x\\ ,UID=u1,2.5.4.5=#130137,O=a\\,b\\=c,DC=org,C=DE": (
+        (Name.COUNTRY_NAME, "DE"),
+        (Name.DOMAIN_COMPONENT, "org"),
+        (Name.ORGANIZATION_NAME, "a,b=c"),
+        (Name.SERIAL_NUMBER, "7"),
+        (Name.USER_ID, "u1"),
+        (Name.COMMON_NAME, " #\u00fc\u20ac x "),
+    ),
     "": (),
 }
 
