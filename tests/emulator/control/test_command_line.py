@@ -1,0 +1,49 @@
+"""Options of the emulator's process that control over HTTP has brought."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from dualwrite.broker_emulator.command_line import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--clock", "virtual"), "nothing could move a virtual clock without --control"),
+        (("--clock", "sun"), "invalid choice: 'sun'"),
+        (("--control", "8080"), "'8080' is not host:port"),
+        (("--control", "127.0.0.1:99999"), "the greatest port is 65535"),
+        (("--control", "a..b:0"), "control cannot listen on a..b:0: that cannot be the name of a host"),
+    ],
+    ids=" ".join,
+)
+def test_what_makes_no_sense(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str) -> None:
+    assert said in refusal(capsys, *arguments)
+
+
+def test_a_port_that_is_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert f"control cannot listen on {address}: address already in use" in refusal(capsys, "--control", address)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that is said before the process ends with status 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    output, errors = capsys.readouterr()
+    assert (ended.value.code, output, errors.count("\n")) == (2, "", 1)
+    return errors
+
+
+def test_the_options_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "serve control over HTTP and a page" in shown
+    assert "a virtual clock stands still until it is moved" in shown
