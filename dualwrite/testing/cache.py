@@ -22,7 +22,7 @@ def cached(name: str, fill: Callable[[Path], Path]) -> Path:
 
     One process fills at a time; what `fill` raises leaves nothing behind.
     """
-    target = _cache_directory() / name
+    target = cache_directory() / name
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,8 @@ def find_program(name: str, why: str) -> str:
     return path
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
+    """Where what was fetched is kept."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen)

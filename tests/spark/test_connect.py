@@ -16,12 +16,12 @@ CLIENT = """
 import sys
 from pyspark.sql import SparkSession
 from spark_sink import dualwrite_batch, register
-from tests.support.spark_session import SETTINGS, prepare_environment
+from tests.support.spark_session import prepare_environment, settings
 
 prepare_environment()
 options, files, checkpoint = eval(sys.argv[1])
 builder = SparkSession.builder.remote("local[2]")
-for name, value in SETTINGS.items():
+for name, value in settings().items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
 register(spark)

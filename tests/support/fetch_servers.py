@@ -22,6 +22,7 @@ from dualwrite.testing.zookeeper import fetch_zookeeper
 from tests.interop.franz_go.client import build_program as build_franz_go
 from tests.interop.java.client import compiled as compile_java_cases
 from tests.interop.kafkajs.client import fetch_packages as fetch_kafkajs
+from tests.support.spark_classes import make_spark_classes
 
 OLDER_KAFKAS: Final = ("3.9.1",)
 
@@ -35,6 +36,7 @@ def main() -> None:
     _fetch("MariaDB", fetch_mariadb)
     _fetch("ZooKeeper", fetch_zookeeper)
     _fetch("Spark's Kafka connector", fetch_spark_kafka)
+    _fetch("Spark's classes in memory", make_spark_classes)
     _fetch("Kafka's command-line tools", compile_java_cases)
     _fetch("kafkajs", fetch_kafkajs)
     _fetch("franz-go", build_franz_go)

@@ -10,13 +10,11 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from spark_sink import ensure_java
+from tests.support.spark_jvm import QUICK, driver_options
 
-_QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-
-SETTINGS: Final[Mapping[str, str]] = {
+_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",  # no time goes into names of this host
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": _QUICK_JVM,
     "spark.driver.memory": "600m",
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "2",
@@ -27,21 +25,26 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
+def settings() -> dict[str, str]:
+    """Of every session."""
+    return {**_SETTINGS, "spark.driver.extraJavaOptions": driver_options()}
+
+
 def prepare_environment() -> None:
     """Of this process, for the JVM that it starts and for Python workers: executors take `python3` of the PATH else."""
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LAUNCHER_OPTS"] = _QUICK_JVM
+    os.environ["SPARK_LAUNCHER_OPTS"] = QUICK
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
-def start_session(master: str = "local[2,2]", **settings: str) -> SparkSession:
-    """A new session; `settings` have underscores for dots. A task may fail once.
+def start_session(master: str = "local[2,2]", **more: str) -> SparkSession:
+    """A new session; `more` settings have underscores for dots. A task may fail once.
 
     The JVM of a process lives on when a session is stopped: the next one starts within a second.
     """
     prepare_environment()
     builder = SparkSession.builder.master(master).appName("dualwrite tests")
-    for name, value in {**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}.items():
+    for name, value in {**settings(), **{name.replace("_", "."): value for name, value in more.items()}}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
