@@ -24,7 +24,7 @@ from dualwrite.testing.apache_kafka import fetch_kafka
 from dualwrite.testing.cache import find_program
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 
-from .client_folders import CLIENT_FOLDERS, ROOT, On
+from .client_folders import ALL_FOLDERS, ROOT, On
 from .conftest import KAFKA_VERSION_USED
 from .report_card import ReportCard
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _pytest_arguments(options: argparse.Namespace) -> list[str]:
-    folders = [str(ROOT / folder) for folder in options.clients or [client.folder for client in CLIENT_FOLDERS]]
+    folders = [str(ROOT / folder) for folder in options.clients or [client.folder for client in ALL_FOLDERS]]
     selection = ["-k", options.k] if options.k else []
     shown = ["-v"] if options.verbose else ["-q"]
     return [*folders, *selection, *shown, f"--timeout={_TIMEOUT_S}", "-p", "no:cacheprovider"]
@@ -71,7 +71,7 @@ def _brokers(only: str | None) -> tuple[On, ...]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.interop", description="The report card of foreign clients.")
-    folders = [client.folder for client in CLIENT_FOLDERS]
+    folders = [client.folder for client in ALL_FOLDERS]
     parser.add_argument("clients", nargs="*", choices=[*folders, []], metavar="CLIENT", help=", ".join(folders))
     parser.add_argument("--only", choices=[str(broker) for broker in On], help="one broker instead of both")
     parser.add_argument("-k", metavar="EXPRESSION", help="cases by name, as pytest takes it")

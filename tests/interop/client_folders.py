@@ -68,8 +68,10 @@ class ClientFolder:
     folder: str
     name: str
     version: Callable[[], str]
-    is_in_python: bool = False
-    """Its cases run by default on both brokers; those of the others, on the emulator."""
+    is_on_both_by_default: bool = False
+    """Whether its cases run on both brokers in `make test`; those of the others run on the emulator there."""
+
+    has_list: bool = True
 
     @property
     def must_pass(self) -> tuple[str, ...]:
@@ -78,23 +80,37 @@ class ClientFolder:
 
     @property
     def known_failures(self) -> Mapping[str, KnownFailure]:
+        if not self.has_list:
+            return {}
         listed: Mapping[str, KnownFailure] = import_module(f"tests.interop.{self.folder}.cases").KNOWN_FAILURES
         return listed
 
 
 CLIENT_FOLDERS: Final = (
-    ClientFolder("confluent_kafka", "confluent-kafka", _librdkafka, is_in_python=True),
-    ClientFolder("aiokafka", "aiokafka", _distribution("aiokafka"), is_in_python=True),
-    ClientFolder("kafka_python", "kafka-python", _distribution("kafka-python"), is_in_python=True),
+    ClientFolder("confluent_kafka", "confluent-kafka", _librdkafka, is_on_both_by_default=True),
+    ClientFolder("aiokafka", "aiokafka", _distribution("aiokafka"), is_on_both_by_default=True),
+    ClientFolder("kafka_python", "kafka-python", _distribution("kafka-python"), is_on_both_by_default=True),
     ClientFolder("kafkajs", "kafkajs", _pinned_in("tests.interop.kafkajs.client", "VERSION")),
     ClientFolder("franz_go", "franz-go", _pinned_in("tests.interop.franz_go.client", "VERSION")),
     ClientFolder("java", "Java client and tools", _pinned_in("tests.interop.java.client", "VERSION")),
-    ClientFolder("spark", "Spark's connector", _pinned_in("dualwrite.testing.spark_kafka", "CONNECTOR_VERSION")),
+    ClientFolder(
+        "spark",
+        "Spark's connector",
+        _pinned_in("dualwrite.testing.spark_kafka", "CONNECTOR_VERSION"),
+        is_on_both_by_default=True,
+    ),
 )
 
 
+RAW_WIRE: Final = ClientFolder(
+    "raw_wire", "requests by hand", _distribution("kafka-python"), is_on_both_by_default=True, has_list=False
+)
+"""No client: our own requests, each compared answer by answer. It has a row on the card."""
+
+ALL_FOLDERS: Final = (*CLIENT_FOLDERS, RAW_WIRE)
+
 _PREFIX: Final = "tests/interop/"
-_BY_FOLDER: Final = {client.folder: client for client in CLIENT_FOLDERS}
+_BY_FOLDER: Final = {client.folder: client for client in ALL_FOLDERS}
 
 
 def folder_of(item: pytest.Item) -> ClientFolder | None:
@@ -110,10 +126,10 @@ def case_of(item: pytest.Item) -> str:
     return f"{item.path.stem.removeprefix('test_')}/{function}"
 
 
-def broker_of(item: pytest.Item) -> On | None:
-    """On which broker a test runs."""
+def broker_of(item: pytest.Item) -> On:
+    """On which broker a test runs: on the emulator unless a parameter or a fixture says otherwise."""
     callspec = getattr(item, "callspec", None)
-    if callspec is None:
-        return None
-    chosen = (BROKER_FIXTURES.get(value) for value in callspec.params.values() if isinstance(value, str))
-    return next((broker for broker in chosen if broker is not None), None)
+    values = () if callspec is None else tuple(callspec.params.values())
+    chosen = [value for value in values if isinstance(value, str) and value.startswith(("emulated", "apache"))]
+    asked = chosen or getattr(item, "fixturenames", ())
+    return On.APACHE_KAFKA if any("apache_kafka" in name for name in asked) else On.EMULATOR

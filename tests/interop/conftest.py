@@ -193,4 +193,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _runs_by_default(item: pytest.Item, client: ClientFolder) -> bool:
     if item.get_closest_marker("matrix") is not None:
         return False
-    return client.is_in_python or broker_of(item) != On.APACHE_KAFKA
+    return client.is_on_both_by_default or broker_of(item) != On.APACHE_KAFKA

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from .client_folders import CLIENT_FOLDERS, ClientFolder, On, broker_of, case_of, folder_of
+from .client_folders import ALL_FOLDERS, ClientFolder, On, broker_of, case_of, folder_of
 
 
 class Result(StrEnum):
@@ -63,7 +63,7 @@ class ReportCard:
     def __init__(self, brokers: Sequence[On]) -> None:
         self.brokers = tuple(brokers)
         self.cells: dict[tuple[str, On], Cell] = {
-            (client.folder, broker): Cell() for client in CLIENT_FOLDERS for broker in self.brokers
+            (client.folder, broker): Cell() for client in ALL_FOLDERS for broker in self.brokers
         }
         self._places: dict[str, tuple[str, On, str]] = {}
 
@@ -118,7 +118,7 @@ class ReportCard:
     def _clients(self) -> list[ClientFolder]:
         return [
             client
-            for client in CLIENT_FOLDERS
+            for client in ALL_FOLDERS
             if any(self.cells[client.folder, broker].results for broker in self.brokers)
         ]
 

@@ -22,7 +22,7 @@ IN_ONE_JVM: Final = (
     "tests/spark/test_batch.py",
     "tests/spark/test_foreach_batch.py",
     "tests/spark/test_source.py",
-    "tests/spark/test_spark_connector.py",
+    "tests/interop/spark/test_connector.py",
     "tests/spark/test_pages.py",
 )
 """Those that call `start_session`. The last of them stops the session."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,41 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.testing.apache_kafka import ApacheKafka
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
-from dualwrite.testing.spark_kafka import spark_kafka_jars
 from tests.spark.sinks import SinkWorld, finish, read_records
 from tests.spark.written_topics import Topics
-
-
-@pytest.fixture(scope="module")
-def connected(spark: SparkSession) -> SparkSession:
-    """A session that knows `format("kafka")`; added here, as `spark.jars` counts only for a JVM that starts."""
-    try:
-        jars = spark_kafka_jars()
-    except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
-    for jar in jars:
-        spark.sql(f"ADD JAR '{jar}'")
-    return spark
-
-
-@pytest.fixture(scope="module", params=["the emulator", "Apache Kafka"])
-def topics(request: pytest.FixtureRequest, connected: SparkSession) -> Iterator[Topics]:
-    if request.param == "the emulator":
-        emulator: Emulator = request.getfixturevalue("broker")
-        yield Topics(emulator.bootstrap_servers)
-        return
-    try:
-        kafka = ApacheKafka().start()
-    except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
-    yield Topics(kafka.bootstrap_servers)
-    kafka.stop()
 
 
 @dataclass
@@ -120,10 +86,9 @@ def test_a_stream_into_sparks_own_sink(kafka: Kafka) -> None:
     assert {record.value: record.headers for record in seen}["c"] == (("h", b"1"),)
 
 
-def test_from_sparks_own_source_to_this_sink(
-    connected: SparkSession, broker: Emulator, sqlite_world: SinkWorld, tmp_path: Path
-) -> None:
-    topics = Topics(broker.bootstrap_servers)
+def test_from_sparks_own_source_to_this_sink(connected: SparkSession, emulator: Emulator, tmp_path: Path) -> None:
+    sqlite_world = SinkWorld(emulator, f"sqlite:///{tmp_path / 'store.db'}", tmp_path)
+    topics = Topics(emulator.bootstrap_servers)
     kafka, topic = Kafka(connected, topics, tmp_path / "checkpoint"), topics.create()
     topics.commit(topic, "a", "b")
     topics.abort(topic, "x")
