@@ -58,7 +58,7 @@ def _describe(call: Call, group_id: str) -> Any:
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor(call.cluster.config.group_consumer_assignors[0]),
         members=tuple(_member(call, group, member) for member in members),
-        authorized_operations=_operations(call, group_id),
+        authorized_operations=_operations(call, group_id) if is_visible else NOT_ASKED_FOR,
     )
 
 
