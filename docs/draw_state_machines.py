@@ -11,6 +11,7 @@ from dualwrite.broker_emulator.groups.consumer.states import (
     MemberState,
 )
 from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
+from dualwrite.broker_emulator.security.login_states import NEXT_STATES, State
 from dualwrite.broker_emulator.transactions.states import mermaid_diagram
 from dualwrite.client.states import CALLS, EVENTS, Call, ProducerState
 from dualwrite.recipes.slot import TRANSITIONS, SlotState
@@ -72,6 +73,17 @@ def slot_diagram() -> str:
     return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(SlotState.NEW)}", *arrows]) + "\n"
 
 
+def login_diagram() -> str:
+    arrows = [
+        f"    {_camel(before.name)} --> {_camel(after.name)}: {step.value}"
+        for before, following in NEXT_STATES.items()
+        for step, after in following.items()
+        if after is not before
+    ]
+    first, last = _camel(State.EXPECTS_ANYTHING.name), _camel(State.FAILED.name)
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *arrows, f"    {last} --> [*]"]) + "\n"
+
+
 def page() -> str:
     """The whole page."""
     parts = [
@@ -83,6 +95,7 @@ def page() -> str:
             "dualwrite/broker_emulator/groups/consumer/states.py",
             consumer_group_member_diagram(),
         ),
+        ("The login of a connection", "dualwrite/broker_emulator/security/login_states.py", login_diagram()),
         ("The producer", "dualwrite/client/states.py", producer_diagram()),
         ("A transactional id in a DualWriter", "dualwrite/recipes/slot.py", slot_diagram()),
     ]

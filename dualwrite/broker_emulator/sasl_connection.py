@@ -1,4 +1,4 @@
-"""A connection at a listener where clients log in: what may be asked when is said by `security/login.py`."""
+"""A connection at a listener where clients log in: what may be asked when is said by `security/login_states.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dualwrite.broker_emulator.api.k18_api_versions import KEY as API_VERSIONS_K
 from dualwrite.broker_emulator.api.k36_sasl_authenticate import KEY as AUTHENTICATE_KEY
 from dualwrite.broker_emulator.api.registry import APIS, Call, CloseConnectionError, Schema
 from dualwrite.broker_emulator.node import Node
-from dualwrite.broker_emulator.security.login import Asked, Login, LoginFailedError, State, Verdict
+from dualwrite.broker_emulator.security.login import Login, LoginFailedError
+from dualwrite.broker_emulator.security.login_states import Asked, State, Verdict
 from dualwrite.broker_emulator.security.sasl.settings import Sasl
 from dualwrite.broker_emulator.server import Connection
 

@@ -1,6 +1,6 @@
 """SaslHandshake (key 17), versions 0-1.
 
-Chooses the mechanism of a login (KIP-43). Which states of a connection it is served in: `security/login.py`.
+Chooses the mechanism of a login (KIP-43). Which states of a connection it is served in: `security/login_states.py`.
 
 * v1: SaslAuthenticate requests follow. v0: the client's tokens follow in frames of their own (KIP-152).
 * A mechanism that is not enabled is 33 with those that are, and then the connection closes; without an answer where
@@ -15,14 +15,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import Api, Call, CloseConnectionError, register
-from dualwrite.broker_emulator.security.login import State
+from dualwrite.broker_emulator.security.login_states import Asked
 
 KEY = 17
 
 
 async def handle(call: Call) -> Any:
     login = None if call.connection is None else call.connection.login
-    if login is None or login.state is State.AUTHENTICATED:
+    if login is None or not login.expects(Asked.HANDSHAKE):
         return refuse(call, ErrorCode.illegal_sasl_state)
     is_enabled = login.shake_hands(call.request.mechanism, call.version)
     if not is_enabled and login.principal is not None:

@@ -1,6 +1,6 @@
 """SaslAuthenticate (key 36), versions 0-2.
 
-One token of a login (KIP-152). Which states of a connection it is served in: `security/login.py`.
+One token of a login (KIP-152). Which states of a connection it is served in: `security/login_states.py`.
 
 * v1: SessionLifetimeMs says for how long the login is good, 0 for ever (KIP-368). v2 is flexible.
 * A login that fails is 58 with Kafka's sentence, and then the connection closes.
@@ -15,14 +15,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import Api, Call, register
-from dualwrite.broker_emulator.security.login import LoginFailedError, State
+from dualwrite.broker_emulator.security.login import LoginFailedError
+from dualwrite.broker_emulator.security.login_states import Asked
 
 KEY = 36
 
 
 async def handle(call: Call) -> Any:
     login = None if call.connection is None else call.connection.login
-    if login is None or login.state is State.AUTHENTICATED:
+    if login is None or not login.expects(Asked.AUTHENTICATE):
         message = "SaslAuthenticate request received after successful authentication"
         return _refuse(call, ErrorCode.illegal_sasl_state, message)
     try:

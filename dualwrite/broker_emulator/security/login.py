@@ -1,19 +1,11 @@
-"""Who may ask what before and after the login of a connection: Kafka's states as one table (KIP-43, KIP-152, KIP-368).
-
-    EXPECTS_ANYTHING --ApiVersions--> EXPECTS_HANDSHAKE --SaslHandshake v1--> EXPECTS_REQUESTS ----> AUTHENTICATED
-           \\----------------------------SaslHandshake v0--> EXPECTS_TOKENS ------------------------/
-
-A login ends to be good after its session lifetime. Then, or before, the client logs in again on the same connection:
-SaslHandshake leads from AUTHENTICATED to RENEWING and from there on as at first. Everything that fails ends in FAILED,
-and the connection is closed.
-"""
+"""The login of one connection: decides by the tables of `login_states.py`, and leaves tokens to their mechanism."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Final
 
+from dualwrite.broker_emulator.security.login_states import NEXT_STATES, VERDICTS, Asked, State, Step, Verdict
 from dualwrite.broker_emulator.security.principal import USER, Principal
 from dualwrite.broker_emulator.security.sasl.mechanism import Mechanism, SaslAuthenticationError, SaslError
 from dualwrite.broker_emulator.security.sasl.oauthbearer import OAuthBearer
@@ -23,73 +15,6 @@ from dualwrite.broker_emulator.security.sasl.settings import OAUTHBEARER, PLAIN,
 
 MIN_RENEWAL_INTERVAL_MS: Final = 1000
 """Kafka takes a new login on the same connection once a second at most."""
-
-
-class State(Enum):
-    """Of the login of one connection."""
-
-    EXPECTS_ANYTHING = "ApiVersions or SaslHandshake"
-    EXPECTS_HANDSHAKE = "SaslHandshake, after ApiVersions"
-    EXPECTS_REQUESTS = "SaslAuthenticate requests"
-    EXPECTS_TOKENS = "tokens that are in no request"
-    AUTHENTICATED = "logged in"
-    RENEWING = "SaslHandshake of a new login"
-    WRONG_MECHANISM = "a new login by another mechanism than before, which fails at the next frame"
-    FAILED = "not logged in; the connection closes"
-
-
-class Asked(Enum):
-    """What a client asks, as far as it matters here."""
-
-    VERSIONS = "ApiVersions"
-    HANDSHAKE = "SaslHandshake"
-    AUTHENTICATE = "SaslAuthenticate"
-    OTHER = "anything else"
-
-
-class Verdict(Enum):
-    """What becomes of a request."""
-
-    SERVE = "it is served"
-    REFUSE = "it is answered with 34 ILLEGAL_SASL_STATE, and the connection closes"
-    CLOSE = "the connection closes"
-    FAIL = "the connection closes as after a failed login"
-
-
-_S, _A, _V = State, Asked, Verdict
-
-VERDICTS: Final[dict[State, dict[Asked, Verdict]]] = {
-    _S.EXPECTS_ANYTHING: {
-        _A.VERSIONS: _V.SERVE,
-        _A.HANDSHAKE: _V.SERVE,
-        _A.AUTHENTICATE: _V.CLOSE,
-        _A.OTHER: _V.CLOSE,
-    },
-    _S.EXPECTS_HANDSHAKE: {
-        _A.VERSIONS: _V.CLOSE,
-        _A.HANDSHAKE: _V.SERVE,
-        _A.AUTHENTICATE: _V.CLOSE,
-        _A.OTHER: _V.CLOSE,
-    },
-    _S.EXPECTS_REQUESTS: {
-        _A.VERSIONS: _V.REFUSE,
-        _A.HANDSHAKE: _V.REFUSE,
-        _A.AUTHENTICATE: _V.SERVE,
-        _A.OTHER: _V.REFUSE,
-    },
-    # in which every frame is a token, whatever it looks like
-    _S.EXPECTS_TOKENS: dict.fromkeys(Asked, _V.CLOSE),
-    # SaslHandshake and SaslAuthenticate answer 34 here, unless the handshake begins a new login
-    _S.AUTHENTICATED: dict.fromkeys(Asked, _V.SERVE),
-    _S.RENEWING: {
-        _A.VERSIONS: _V.CLOSE,
-        _A.HANDSHAKE: _V.SERVE,
-        _A.AUTHENTICATE: _V.CLOSE,
-        _A.OTHER: _V.CLOSE,
-    },
-    _S.WRONG_MECHANISM: dict.fromkeys(Asked, _V.FAIL),
-    _S.FAILED: dict.fromkeys(Asked, _V.CLOSE),
-}
 
 
 class LoginFailedError(Exception):
@@ -119,18 +44,22 @@ class Login:
         if self.state is State.AUTHENTICATED and self._expires_ms is not None:
             if asked is Asked.HANDSHAKE and self._may_renew():
                 self._renewed_ms = self._now_ms()
-                self.state = State.RENEWING
+                self._move(Step.HANDSHAKE_AGAIN)
             elif self._now_ms() > self._expires_ms:
                 return Verdict.CLOSE
         return VERDICTS[self.state][asked]
+
+    def expects(self, asked: Asked) -> bool:
+        """Whether this is a step of a login that is under way; a fault may have brought it a second time."""
+        return self.state is not State.AUTHENTICATED and VERDICTS[self.state][asked] is Verdict.SERVE
 
     def _may_renew(self) -> bool:
         return self._renewed_ms is None or self._now_ms() - self._renewed_ms >= MIN_RENEWAL_INTERVAL_MS
 
     def versions_told(self) -> None:
         """ApiVersions was answered with the versions."""
-        if self.state is State.EXPECTS_ANYTHING:
-            self.state = State.EXPECTS_HANDSHAKE
+        if self.state is State.EXPECTS_ANYTHING:  # it may be asked for again after the login
+            self._move(Step.VERSIONS_TOLD)
 
     def shake_hands(self, mechanism: str, version: int) -> bool:
         """Begin by a mechanism; False, and failed, where it is not enabled."""
@@ -138,7 +67,7 @@ class Login:
             self.fail(f"Unsupported SASL mechanism {mechanism}")
             return False
         if self.principal is not None and mechanism != self._name:
-            self.state = State.WRONG_MECHANISM
+            self._move(Step.OTHER_MECHANISM)
             self.why_failed = (
                 f"SASL mechanism '{mechanism}' requested by client is not supported for re-authentication of mechanism "
                 f"'{self._name}'"
@@ -146,7 +75,7 @@ class Login:
             return True
         self._name = mechanism
         self._mechanism = self._new_mechanism(mechanism)
-        self.state = State.EXPECTS_REQUESTS if version >= 1 else State.EXPECTS_TOKENS
+        self._move(Step.HANDSHAKE if version >= 1 else Step.OLD_HANDSHAKE)
         return True
 
     def respond(self, token: bytes) -> tuple[bytes, int]:
@@ -177,7 +106,7 @@ class Login:
                 f"{principal.type}.{principal.name}"
             )
         self.principal = principal
-        self.state = State.AUTHENTICATED
+        self._move(Step.SUCCESS)
         self._mechanism = None
         lifetime_ms = self._lifetime_ms(mechanism.expires_ms)
         self._expires_ms = None if lifetime_ms is None else self._now_ms() + lifetime_ms
@@ -192,9 +121,12 @@ class Login:
 
     def fail(self, why: str) -> LoginFailedError:
         """End in FAILED; gives the error to raise, where one is wanted."""
-        self.state = State.FAILED
+        self._move(Step.FAILURE)
         self.why_failed = why
         return LoginFailedError(why)
+
+    def _move(self, step: Step) -> None:
+        self.state = NEXT_STATES[self.state][step]
 
     def _new_mechanism(self, name: str) -> Mechanism:
         if name == PLAIN:

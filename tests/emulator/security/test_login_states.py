@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.broker_emulator.security.login import VERDICTS, Asked, Login, LoginFailedError, State, Verdict
+from dualwrite.broker_emulator.security.login import Login, LoginFailedError
+from dualwrite.broker_emulator.security.login_states import NEXT_STATES, VERDICTS, Asked, State, Verdict
 from dualwrite.broker_emulator.security.principal import Principal
 from dualwrite.broker_emulator.security.sasl.settings import Sasl
 
@@ -35,6 +36,7 @@ def logged_in(time: Time, max_reauth_ms: int) -> Login:
 def test_the_table_is_complete() -> None:
     assert VERDICTS.keys() == set(State)
     assert all(row.keys() == set(Asked) for row in VERDICTS.values())
+    assert NEXT_STATES.keys() == set(State)
 
 
 def test_nothing_but_a_login_is_served_before_it() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualwrite import Producer
-from dualwrite.broker_emulator import DropReply, Emulator, Error, Fault, Listener, Sasl, UnsecuredTokens
+from dualwrite.broker_emulator import DropReply, Duplicate, Emulator, Error, Fault, Listener, Sasl, UnsecuredTokens
 from dualwrite.broker_emulator.security.sasl.mechanism import Mechanism, SaslAuthenticationError, SaslError
 from dualwrite.broker_emulator.security.sasl.oauthbearer import OAuthBearer
 from dualwrite.broker_emulator.security.sasl.plain import Plain
@@ -73,6 +73,11 @@ def test_faults_meet_logins() -> None:
         with RawClient(emulator.bootstrap("PLAIN")) as client:
             client.call("sasl_handshake", 1, mechanism="PLAIN")
             assert client.call("sasl_authenticate", 2, auth_bytes=plain_token()).error_code == 58
+            assert client.call("sasl_authenticate", 2, auth_bytes=plain_token()).error_code == 0
+        for api in ("SaslHandshake", "SaslAuthenticate"):
+            emulator.faults.add(Fault(api=api, action=Duplicate(), count=1))
+        with RawClient(emulator.bootstrap("PLAIN")) as client:
+            assert client.call("sasl_handshake", 1, mechanism="PLAIN").error_code == 0
             assert client.call("sasl_authenticate", 2, auth_bytes=plain_token()).error_code == 0
         emulator.faults.add(dropped)
         with RawClient(emulator.bootstrap("PLAIN")) as client, pytest.raises(ConnectionResetError):
