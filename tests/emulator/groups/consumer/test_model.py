@@ -31,6 +31,8 @@ class Client:
         self.epoch = 0
         self.owned: Assignment = NOTHING
         self.wanted: Assignment = NOTHING
+        self.missed_an_answer = False
+        """It says all that there is to say next time, so that it is told its assignment again."""
 
     def obey(self) -> None:
         self.owned = self.wanted
@@ -80,6 +82,12 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     def _heartbeat(self, client: Client, **values: Any) -> None:
         """A heartbeat as clients make it. A fenced one gives everything up and joins again."""
+        known = self.coordinator.group
+        if client.missed_an_answer and isinstance(known, ConsumerGroup) and client.name in known.members:
+            topics = known.members[client.name].subscribed_topics
+            everything = {"rebalance_timeout_ms": REBALANCE_MS, "owned": client.owned, "subscribed_topics": topics}
+            values = {**everything, **{name: value for name, value in values.items() if value is not None}}
+        client.missed_an_answer = False
         answer = self.coordinator.tried(client.name, client.epoch, **values)
         if isinstance(answer, int):
             assert answer in (25, 110)
@@ -131,6 +139,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         client = data.draw(st.sampled_from(list(self.clients.values())))
         if client.epoch > 0:
             self.coordinator.tried(client.name, client.epoch, owned=client.owned)
+            client.missed_an_answer = True
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
