@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dualwrite.testing.server_unavailable import ServerUnavailableError
+from dualwrite.testing.server_unavailable import ProgramMissingError, ServerUnavailableError
 
 _PACKAGES: Final = ("chromium", "chromium-driver")
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
@@ -26,7 +26,11 @@ class Chromium(NamedTuple):
 
 
 def fetch_chromium() -> Chromium:
-    """The browser and its driver. Raises ServerUnavailableError where they are not there and cannot be installed."""
+    """The browser and its driver.
+
+    Raises ServerUnavailableError where they are not there and cannot be installed, ProgramMissingError where nobody
+    here may do that.
+    """
     found = _installed()
     if found is None:
         _install()
@@ -46,9 +50,9 @@ def _install() -> None:
     apt_get = shutil.which("apt-get")
     command = f"apt-get install {' '.join(_PACKAGES)}"
     if apt_get is None:
-        raise ServerUnavailableError("there is no Chromium with chromedriver on the PATH, and no apt-get to install it")
+        raise ProgramMissingError("there is no Chromium with chromedriver on the PATH, and no apt-get to install it")
     if os.geteuid() != 0:
-        raise ServerUnavailableError(f"there is no Chromium with chromedriver on the PATH; as root: {command}")
+        raise ProgramMissingError(f"there is no Chromium with chromedriver on the PATH; as root: {command}")
     install = [apt_get, "install", "-y", "-q", "--no-install-recommends", *_PACKAGES]
     if _run(install) is None:
         return

@@ -15,8 +15,9 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.testing.chromium import fetch_chromium
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.emulator.control.conftest import Transaction
+from tests.interop.unavailable import skip
 from tests.support.browser import Browser
 from tests.support.conditions import until
 
@@ -29,9 +30,7 @@ def started() -> Iterator[Browser]:
     try:
         chromium = fetch_chromium()
     except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
+        skip(error)
     browser = Browser(chromium)
     yield browser
     browser.close()
