@@ -1,31 +1,64 @@
-"""Where the emulator and a real Apache Kafka are known to behave differently, each with the reason, in one table.
+"""Where the emulator and a real Apache Kafka are known to behave differently, each with the reason, in one place.
 
-docs/interop.md shows it. What only tells one release of Kafka from another is not here: the emulator has a profile for
-it (`BrokerConfig.profile`).
+What is compared in a test of its own has its table beside that test, which fails when the difference is gone; they are
+put together here. docs/interop.md shows everything. What only tells one release of Kafka from another is not here:
+the emulator has a profile for it (`BrokerConfig.profile`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
+from dualwrite.broker_emulator.configs.differences import DIFFERENCES as OF_DEFAULTS
+from tests.emulator.security.login_answers import DIFFERENCES as OF_LOGINS
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One behaviour that a client can see."""
+from .raw_wire.config_cases import EMULATED_DIFFERENTLY as OF_CONFIGS
+from .raw_wire.test_access import EMULATED_DIFFERENTLY as OF_ACCESS
+from .raw_wire.test_consumer_groups import DIFFERENCES as OF_CONSUMER_GROUPS
 
-    subject: str
-    emulator: str
-    apache_kafka: str
-    reason: str
+OF_THE_CLUSTER: Final[Mapping[str, str]] = {
+    "what is replicated": (
+        "there is one log for each partition, which all of its copies share: followers do not fetch, and lag only "
+        "where a test holds them back"
+    ),
+    "partitions of internal topics, asked for by CreatePartitions": "42; Kafka adds them, and breaks",
+    "a reassignment that another one replaces": (
+        "only what the new target lacks is removed; Kafka 4.4 keeps what the first one was to remove"
+    ),
+    "lists of all topics": "internal topics exist from the start, so these have them",
+    "DescribeQuorum": "there is no quorum; its offset is the epoch of the features",
+    "EndTxn": "its markers are written before it is answered where nothing is in their way; in Kafka, afterwards",
+}
+"""What no table beside a test has. Literal, and only here."""
 
 
-DIFFERENCES: Final[tuple[Difference, ...]] = ()
+def _sections() -> dict[str, dict[str, str]]:
+    return {
+        "The cluster": dict(OF_THE_CLUSTER),
+        "Settings with another default, or other limits": {
+            f"`{name}`": difference.reason + ("" if difference.default is None else f" (here `{difference.default}`)")
+            for name, difference in OF_DEFAULTS.items()
+        },
+        "Answers to changes of settings": {name: otherwise.reason for name, otherwise in OF_CONFIGS.items()},
+        "Logins": {name: difference.reason for name, difference in OF_LOGINS.items()},
+        "Access": {f"{request} with {rules}": reason for (request, rules), reason in OF_ACCESS.items()},
+        "Consumer groups of KIP-848": dict(OF_CONSUMER_GROUPS),
+    }
 
 
-def as_table() -> str:
-    """The table for the page."""
-    rows = [(each.subject, each.emulator, each.apache_kafka, each.reason) for each in DIFFERENCES]
-    header = ("what", "the emulator", "Apache Kafka", "why")
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+DIFFERENCES: Final = _sections()
+"""By subject: what is different, and why or in which way."""
+
+
+def as_tables() -> str:
+    """The tables for the page: `python -m tests.interop.differences`."""
+    lines: list[str] = []
+    for title, rows in DIFFERENCES.items():
+        lines += [f"### {title}", "", "| what | the emulator, and why |", "|---|---|"]
+        lines += [f"| {what} | {why} |" for what, why in rows.items()] + [""]
+    return "\n".join(lines).rstrip()
+
+
+if __name__ == "__main__":
+    print(as_tables())
