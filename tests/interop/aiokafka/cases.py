@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from tests.interop.client_folders import KnownFailure
 
 MUST_PASS: tuple[str, ...] = (
+    "administration/cluster",
+    "administration/records_and_groups",
+    "administration/settings",
+    "administration/topics",
     "killed_broker/copy_while_the_broker_is_killed_is_exactly_once",
     "records/a_message_that_is_too_large_is_refused",
     "records/compression",

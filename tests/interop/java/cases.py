@@ -32,6 +32,8 @@ MUST_PASS: tuple[str, ...] = (
     "security/rules_allow_and_deny",
     "security/users_of_scram",
     "security/wrong_password_is_refused",
+    "three_nodes/copies_move",
+    "three_nodes/preferred_leaders_are_elected",
     "transaction_tools/abort_of_what_is_not_there_is_refused",
     "transaction_tools/copier_with_random_aborts_copies_exactly_once",
     "transaction_tools/describe_producers",
