@@ -31,6 +31,7 @@ kafka_errors: Any = import_module("kafka.errors")
 TIMEOUT_S = 20.0
 PARTITIONS = 4
 SESSION_MS = 10_000
+PATIENCE_MS = 1_000
 
 
 @pytest.fixture(params=[1, 3])
@@ -408,7 +409,7 @@ class KafkaPythonMember:
     """A kafka-python consumer in a thread of its own.
 
     It is polled patiently: a poll whose time is over between the end of a rebalance and its start as a member loses the
-    assignment for good.
+    assignment for good. On a machine that does much else that is no short moment.
     """
 
     def __init__(self, emulator: Emulator) -> None:
@@ -431,7 +432,7 @@ class KafkaPythonMember:
     def _poll(self) -> None:
         while not self._stopping.is_set():
             with suppress(kafka_errors.KafkaConnectionError):  # nobody listens: it is polled, and commits, again
-                polled = self._consumer.poll(200).values()  # of all partitions, as a commit is for all of them
+                polled = self._consumer.poll(PATIENCE_MS).values()  # of all partitions, as a commit is for all of them
                 self.values += [record.value.decode() for records in polled for record in records]
                 if polled:
                     self._consumer.commit()

@@ -302,7 +302,7 @@ def test_librdkafka_members_go_on(broker: KillableBroker, servers: Any) -> None:
 def test_kafka_python_members_go_on(broker: KillableBroker, servers: Any) -> None:
     def consume_next(number: int) -> None:
         produce(servers, BATCHES[number])
-        until(lambda: committed_offsets(broker.address) == [number + 1] * PARTITIONS)
+        until(lambda: committed_offsets(broker.address) == [number + 1] * PARTITIONS, TIMEOUT_S)
 
     first = KafkaPythonMember(servers)
     members = [first]
@@ -311,12 +311,12 @@ def test_kafka_python_members_go_on(broker: KillableBroker, servers: Any) -> Non
         restart(broker)
         second = KafkaPythonMember(servers)
         members.append(second)
-        until(lambda: len(first.partitions) == len(second.partitions) == PARTITIONS // 2)
+        until(lambda: len(first.partitions) == len(second.partitions) == PARTITIONS // 2, TIMEOUT_S)
         consume_next(1)
         restart(broker)
         consume_next(2)
         first.leave()
-        until(lambda: len(second.partitions) == PARTITIONS)
+        until(lambda: len(second.partitions) == PARTITIONS, TIMEOUT_S)
         consume_next(3)
     finally:
         for member in members:
