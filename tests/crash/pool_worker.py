@@ -30,6 +30,7 @@ events = sa.Table("chaos_events", sa.MetaData(), sa.Column("body", sa.String(60)
 
 EXPECTED = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error)
 LEASE_MS = 2_000
+NICENESS = 5
 RECORDS_PER_WRITE = 2
 
 INSERT = "INSERT INTO chaos_events VALUES (%s)"
@@ -203,6 +204,7 @@ def bodies_of(name: str) -> list[str]:
 
 
 def work(job: Job, name: str, kind: str, orders: Connection) -> None:
-    """What a worker process of one of `KINDS` does."""
+    """What a worker process of one of `KINDS` does; others go first, as it never pauses."""
+    os.nice(NICENESS)
     worker = GroupedWorker(job, name) if kind == "grouped" else Worker(job, name, on_psycopg=kind == "psycopg")
     worker.work(orders)
