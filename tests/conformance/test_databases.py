@@ -50,6 +50,7 @@ def started(version: int) -> Iterator[sa.URL]:
             raise
         pytest.skip(str(error))
     with server:
+        server.spare_the_disk()
         yield server.create_database("conformance")
 
 

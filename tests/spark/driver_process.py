@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -66,6 +67,7 @@ class DriverProcess:
         while self._family():
             self.send(signal.SIGKILL)
             self._process.poll()
+            time.sleep(0.01)  # a JVM takes a moment to go, and looking for it takes what it needs for that
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:

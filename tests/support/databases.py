@@ -138,7 +138,10 @@ class MariaDbDatabase(_BehindProxy):
     """A database of its own on a real MariaDB."""
 
     def __init__(self, server: MariaDbServer) -> None:
-        super().__init__(server.create_database(f"test_{uuid.uuid4().hex[:12]}"))
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        with _engine_of(server.url).begin() as connection:
+            connection.execute(sa.schema.DDL(f"CREATE DATABASE {name}"))
+        super().__init__(server.url.set(database=name))
 
 
 def _is_commit(request: bytes) -> bool:
