@@ -54,7 +54,11 @@ def test_fetch_sessions(run: Any, wire: Wire, topic: str) -> None:
     assert values_of(wire, topic) == [value.encode() for value in values]
 
 
-@pytest.mark.parametrize("consumer_groups", [False, True], ids=["classic", "KIP-848"])
+@pytest.mark.parametrize(
+    "consumer_groups",
+    # the broker wants to hear of a member of KIP-848 every five seconds, and tells it no sooner what has changed
+    [pytest.param(False, id="classic"), pytest.param(True, id="KIP-848", marks=pytest.mark.matrix)],
+)
 def test_members_share_partitions(run: Any, wire: Wire, topic: str, group: str, consumer_groups: bool) -> None:
     shared = f"{topic}-shared"
     wire.create_topic(shared, 4)

@@ -171,7 +171,11 @@ const cases = {
     const assigned = {}
     const consumers = []
     for (const name of ['a', 'b']) {
-      const consumer = client({ ...input, clientId: name }).consumer({ groupId: group, heartbeatInterval: 100 })
+      const consumer = client({ ...input, clientId: name }).consumer({
+        groupId: group,
+        heartbeatInterval: 100,
+        maxWaitTimeInMs: 50, // it tells the broker that it lives between fetches only
+      })
       consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => {
         assigned[name] = payload.memberAssignment[topic] || []
       })
