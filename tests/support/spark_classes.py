@@ -8,23 +8,31 @@ once for each Java and each installation of PySpark.
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.cache import cached
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from spark_sink import dualwrite_batch, register
+from spark_sink.errors import JavaError
 from tests.spark.sinks import SinkWorld, finish
 from tests.support.spark_jvm import CLASSES_FILE, QUICK, QUIET, classes_name
-from tests.support.spark_session import start_session
+from tests.support.spark_session import prepare_environment, start_session
 
 _LONGEST_END_S = 300.0
 
 
 def make_spark_classes() -> Path:
-    """The directory that the file is in."""
-    return cached(classes_name(), _make)
+    """The directory that the file is in. Raises ServerUnavailableError where Spark does not start here."""
+    try:
+        prepare_environment()
+        return cached(classes_name(), _make)
+    except (JavaError, PySparkException, subprocess.TimeoutExpired) as error:
+        raise ServerUnavailableError(f"Spark does not start here: {error}") from error
 
 
 def _make(work: Path) -> Path:
