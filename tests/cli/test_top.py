@@ -67,7 +67,7 @@ def test_durations() -> None:
 
 def test_the_live_view_ends_with_an_interrupt(emulator: Emulator) -> None:
     left_open(emulator, "orders-1", "orders")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so do its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job
     ours, theirs = pty.openpty()
     running = subprocess.Popen(
         [sys.executable, "-m", "dualwrite", "top", "--bootstrap-server", emulator.bootstrap_servers],
