@@ -111,7 +111,7 @@ def test_records_and_offsets(admin: Any, wire: Wire, topic: str) -> None:
     assert only(admin.delete_records([TopicPartition(topic, 0, 2)])).low_watermark == 2
     assert wire.list_offsets(topic, EARLIEST) == 2
     assert values_of(wire, topic) == [b"c"]
-    for spec, offset in ((OffsetSpec.earliest(), 2), (OffsetSpec.latest(), 3), (OffsetSpec.max_timestamp(), 2)):
+    for spec, offset in ((OffsetSpec.earliest(), 2), (OffsetSpec.latest(), 3)):
         assert only(admin.list_offsets({TopicPartition(topic, 0): spec})).offset == offset
     assert error_of(admin.delete_records([TopicPartition(topic, 0, 9)])) == KafkaError.OFFSET_OUT_OF_RANGE
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.interop.java.client import KafkaScripts
 from tests.interop.logged_records import values_of
-from tests.interop.wire import EARLIEST, GROUP, NOBODY, Code, Wire
+from tests.interop.wire import EARLIEST, GROUP, NOBODY, Code, Wire, wait_for
 
 
 def produce(wire: Wire, topic: str, *values: bytes) -> None:
@@ -62,9 +62,12 @@ def test_default_settings_of_a_topic(scripts: KafkaScripts, topic: str) -> None:
 def test_broker_settings(scripts: KafkaScripts) -> None:
     entity = ["--entity-type", "brokers", "--entity-default"]
     scripts.ok("kafka-configs", "--alter", *entity, "--add-config", "log.retention.ms=7200000")
-    assert "log.retention.ms=7200000" in scripts.ok("kafka-configs", "--describe", *entity)
-    scripts.ok("kafka-configs", "--alter", *entity, "--delete-config", "log.retention.ms")
-    assert "log.retention.ms" not in scripts.ok("kafka-configs", "--describe", *entity)
+    try:
+        is_set = "log.retention.ms=7200000"
+        wait_for(lambda: scripts.ok("kafka-configs", "--describe", *entity), lambda described: is_set in described)
+    finally:  # other cases look at this broker's settings
+        scripts.ok("kafka-configs", "--alter", *entity, "--delete-config", "log.retention.ms")
+    wait_for(lambda: scripts.ok("kafka-configs", "--describe", *entity), lambda found: "log.retention.ms" not in found)
 
 
 def test_quotas(scripts: KafkaScripts, topic: str) -> None:

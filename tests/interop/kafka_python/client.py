@@ -105,7 +105,7 @@ class KafkaPython:
                     found.extend(Message(each.value, each.key, tuple(each.headers), each.timestamp) for each in records)
                 return len(found) >= count
 
-            wait_until(poll)
+            wait_until(poll, 2 * DEADLINE_S)
             consumer.kafka.commit()
         return found
 
