@@ -14,6 +14,7 @@ pytestmark = pytest.mark.timeout(600)
 
 CLIENT = """
 import sys
+from pyspark.errors import SparkException
 from pyspark.sql import SparkSession
 from spark_sink import dualwrite_batch, register
 from tests.support.spark_session import prepare_environment, settings
@@ -28,8 +29,18 @@ register(spark)
 rows = spark.readStream.schema("key string, value string").option("maxFilesPerTrigger", "1").json(files)
 
 def run(writer, name):
-    query = writer.option("checkpointLocation", f"{checkpoint}/{name}").trigger(availableNow=True).start()
-    assert query.awaitTermination(200)
+    ready = writer.option("checkpointLocation", f"{checkpoint}/{name}").trigger(availableNow=True)
+    assert started(ready).awaitTermination(200)
+
+def started(ready):
+    for _ in range(5):
+        try:
+            return ready.start()
+        except SparkException as error:
+            # Spark gives the process of foreachBatch ten seconds to start, whatever else the machine does meanwhile
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    raise AssertionError("Spark could not start its process for foreachBatch")
 
 run(rows.writeStream.format("dualwrite-kafka").options(**options), "format")
 job = spark.createDataFrame([("job",)], "value string")

@@ -1,7 +1,7 @@
 """How a run of all tests is shared out among the processes of `make test`: a plugin for pytest.
 
 Each of them collects everything and then works off file by file. The longest files come first, so that nobody is busy
-with one when the others have nothing left; those that need a JVM of Spark go to one process, where they share it.
+with one when the others have nothing left; those that share a JVM of Spark, or a real Kafka, go to one process.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -38,16 +39,31 @@ LONGEST: Final = (
 """What takes half a minute or more; one after another."""
 
 
-class FilesAndJvm(LoadFileScheduling):
-    """File by file, but what shares a JVM is one piece of work."""
+ON_ONE_KAFKA: Final = {
+    "tests/interop/aiokafka/": "interop's Apache Kafka",
+    "tests/interop/confluent_kafka/": "interop's Apache Kafka",
+    "tests/interop/kafka_python/": "interop's Apache Kafka",
+    "tests/interop/raw_wire/": "interop's Apache Kafka",
+    "tests/apache_kafka/": "Apache Kafkas of every tier",
+    "tests/admin/": "the administration's Apache Kafkas",
+}
+"""Folders whose tests share real brokers: each process would start its own, and they take CPU while they idle."""
+
+
+class FilesAndServers(LoadFileScheduling):
+    """File by file, but what shares a JVM of Spark or a real Kafka is one piece of work."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "one JVM" if file in IN_ONE_JVM else file
+        return "one JVM" if file in IN_ONE_JVM else _broker_of(file) or file
+
+
+def _broker_of(file: str) -> str | None:
+    return next((broker for folder, broker in ON_ONE_KAFKA.items() if file.startswith(folder)), None)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling | None:
-    return FilesAndJvm(config, log) if config.getoption("dist") == "loadfile" else None  # type: ignore[arg-type]
+    return FilesAndServers(config, log) if config.getoption("dist") == "loadfile" else None  # type: ignore[arg-type]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,8 +82,14 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if _is_worker(config):
-        places = {file: place for place, file in enumerate(LONGEST)}
-        items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+        items.sort(key=lambda item: _place(item.nodeid.partition("::")[0]))
+
+
+@cache
+def _place(file: str) -> int:
+    if file in LONGEST:
+        return LONGEST.index(file)
+    return len(LONGEST) + (_broker_of(file) is None)
 
 
 def _is_worker(config: pytest.Config) -> bool:

@@ -32,7 +32,11 @@ EMULATED_DIFFERENTLY: Mapping[tuple[str, str], str] = {
 
 @pytest.fixture(
     scope="module",
-    params=["apache_kafka", "emulated_kafka", pytest.param("emulated_kafka_4_3", marks=pytest.mark.matrix)],
+    params=[
+        pytest.param("apache_kafka", marks=pytest.mark.matrix),  # the expected answers are its own
+        "emulated_kafka",
+        pytest.param("emulated_kafka_4_3", marks=pytest.mark.matrix),
+    ],
 )
 def secured(request: pytest.FixtureRequest) -> Iterator[SecuredBroker]:
     """Each broker in turn, with all the users and their rules."""
