@@ -269,7 +269,11 @@ class AsyncPsycopgGroupCommit:
         """Let those who wait take their turns. Raises _NothingLeftError where the first is undone."""
         try:
             while self._waiting and group.has_room(self._max_units):
-                await group.let(self._waiting.popleft())
+                await (
+                    group.begin_unit()
+                )  # before anybody leaves the queue: where it fails, the next group takes them all
+                if self._waiting:  # whoever was first may have given up meanwhile
+                    await group.let(self._waiting.popleft())
         finally:
             self._collects = False
             self._begin_group()
@@ -323,9 +327,12 @@ class _Group:
     def has_room(self, max_units: int) -> bool:
         return self._begun.begun < max_units and self._begun.has_room
 
+    async def begin_unit(self) -> None:
+        """Raises psycopg's errors."""
+        await self._begun.begin()
+
     async def let(self, turn: _Turn) -> None:
         """Let a unit run. Raises _NothingLeftError where it is undone and was the only one."""
-        await self._begun.begin()
         if await turn.take(self) and not await self._begun.undo():
             raise _NothingLeftError
 

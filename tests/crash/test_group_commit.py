@@ -405,6 +405,22 @@ def test_units_go_on_when_the_database_is_back(scenario: AwaitedPsycopgScenario)
     scenario.assert_nothing_open()
 
 
+def test_a_connection_that_breaks_between_units_leaves_nobody_waiting(scenario: AwaitedPsycopgScenario) -> None:
+    async def use(groups: AsyncPsycopgGroupCommit) -> None:
+        writer = Writer(scenario, groups)
+
+        async def cut(tx: GroupedDualWrite) -> None:
+            scenario.database.cut()
+
+        units = await writer.together([0, 1, 2], {0: cut})
+        assert isinstance(units[0], psycopg.Error)
+        assert [getattr(unit, "outcome", unit) for unit in units[1:]] == [Outcome.COMMITTED] * 2
+
+    with_groups(scenario, use)
+    assert written(scenario) == {"1", "2"}
+    scenario.assert_nothing_open()
+
+
 @pytest.mark.parametrize(("limit", "sizes"), [({"max_units": 3}, [3, 3, 2]), ({"max_buffered_bytes": 1_000}, [2] * 4)])
 def test_a_full_group_leaves_the_rest_to_the_next(
     scenario: AwaitedPsycopgScenario, limit: dict[str, int], sizes: list[int]

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(600)
 
 CLIENT = """
 import sys
-from pyspark.errors import SparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from spark_sink import dualwrite_batch, register
 from tests.support.spark_session import prepare_environment, settings
@@ -36,7 +36,7 @@ def started(ready):
     for _ in range(5):
         try:
             return ready.start()
-        except SparkException as error:
+        except PySparkException as error:
             # Spark gives the process of foreachBatch ten seconds to start, whatever else the machine does meanwhile
             if "Python worker failed to connect back" not in str(error):
                 raise

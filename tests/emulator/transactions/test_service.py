@@ -315,7 +315,7 @@ async def test_failover_between_prepare_and_markers() -> None:
     pid, epoch = await begin(old, T0)
     hold = cluster.pause_points.hold(PausePoint.AFTER_PREPARE_APPEND)
     ending = asyncio.create_task(old.end_txn(TXN, pid, epoch, commit=True, transaction_version=2))
-    await hold.reached.wait()
+    await hold.until_hit()
     old.unload_partition(0)
     new.load_partition(0, 4)
     assert new.describe(TXN).state == "PrepareCommit"
@@ -355,7 +355,7 @@ async def test_a_marker_of_the_old_coordinator_that_was_on_its_way() -> None:
     pid, epoch = await begin(old, T0)
     hold = cluster.pause_points.hold(PausePoint.BEFORE_MARKER, lambda context: context["node_id"] == 0)
     await old.end_txn(TXN, pid, epoch, commit=True, transaction_version=2)
-    await hold.reached.wait()
+    await hold.until_hit()
     old.unload_partition(0)
     new.load_partition(0, 4)
     await until_state(new, TXN, "CompleteCommit")
