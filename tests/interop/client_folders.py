@@ -88,17 +88,12 @@ class ClientFolder:
 
 CLIENT_FOLDERS: Final = (
     ClientFolder("confluent_kafka", "confluent-kafka", _librdkafka, is_on_both_by_default=True),
-    ClientFolder("aiokafka", "aiokafka", _distribution("aiokafka"), is_on_both_by_default=True),
-    ClientFolder("kafka_python", "kafka-python", _distribution("kafka-python"), is_on_both_by_default=True),
+    ClientFolder("aiokafka", "aiokafka", _distribution("aiokafka")),
+    ClientFolder("kafka_python", "kafka-python", _distribution("kafka-python")),
     ClientFolder("kafkajs", "kafkajs", _pinned_in("tests.interop.kafkajs.client", "VERSION")),
     ClientFolder("franz_go", "franz-go", _pinned_in("tests.interop.franz_go.client", "VERSION")),
     ClientFolder("java", "Java client and tools", _pinned_in("tests.interop.java.client", "VERSION")),
-    ClientFolder(
-        "spark",
-        "Spark's connector",
-        _pinned_in("dualwrite.testing.spark_kafka", "CONNECTOR_VERSION"),
-        is_on_both_by_default=True,
-    ),
+    ClientFolder("spark", "Spark's connector", _pinned_in("dualwrite.testing.spark_kafka", "CONNECTOR_VERSION")),
 )
 
 
