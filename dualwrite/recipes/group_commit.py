@@ -156,7 +156,7 @@ class AsyncPsycopgGroupCommit:
 
         An exception that leaves the block takes back the unit, and nothing else. Raises what the block raises, and
         where the group fails what `AsyncPsycopgDualWriterPool.transaction` raises, in each of its units;
-        IllegalStateError after `close`, inside another unit's wait, or where the connection's isolation level is not
+        IllegalStateError after `close`, inside another unit, or where the connection's isolation level is not
         READ COMMITTED; PoolTimeoutError where the unit did not get its turn within the pool's `acquire_timeout_ms`.
 
         A cancellation inside the block is an exception of it. One that comes while the group commits is raised at once,
@@ -269,9 +269,7 @@ class AsyncPsycopgGroupCommit:
         """Let those who wait take their turns. Raises _NothingLeftError where the first is undone."""
         try:
             while self._waiting and group.has_room(self._max_units):
-                await (
-                    group.begin_unit()
-                )  # before anybody leaves the queue: where it fails, the next group takes them all
+                await group.begin_unit()  # with all still in the queue: where it fails, the next group takes them
                 if self._waiting:  # whoever was first may have given up meanwhile
                     await group.let(self._waiting.popleft())
         finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.parallel_runs import LONGEST
+from tests.support.parallel_runs import LONGEST, ON_ONE_KAFKA
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,3 +14,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("file", LONGEST)
 def test_a_file_that_is_named_is_there(file: str) -> None:
     assert (ROOT / file).is_file()
+
+
+@pytest.mark.parametrize("folder", ON_ONE_KAFKA)
+def test_a_folder_that_is_named_has_tests(folder: str) -> None:
+    assert list((ROOT / folder).glob("test_*.py"))

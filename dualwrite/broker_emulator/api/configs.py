@@ -8,7 +8,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import config_changes, loggers
-from dualwrite.broker_emulator.api.registry import Call
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_changes
@@ -162,8 +162,8 @@ _ALTERATIONS: Final = {
 }
 
 
-def altered_rows(call: Call, changes_of: Any, *, is_incremental: bool) -> list[tuple[Any, ErrorCode, str | None]]:
-    """Each resource of a request with what came of it; `changes_of` reads the changes of one.
+def altered(call: Call, changes_of: Any, *, is_incremental: bool) -> Any:
+    """The response to both APIs that alter settings; `changes_of` reads the changes of one resource.
 
     A resource that is named twice is not altered at all (42).
     """
@@ -179,4 +179,22 @@ def altered_rows(call: Call, changes_of: Any, *, is_incremental: bool) -> list[t
         except AlterationError as refused:
             error, message = refused.error, refused.message
         rows.append((resource, error, message))
-    return rows
+    return _altered_response(call, rows)
+
+
+def refuse_alterations(call: Call, error: ErrorCode) -> Any:
+    """One error for every resource."""
+    return _altered_response(call, [(resource, error, None) for resource in call.request.resources])
+
+
+def _altered_response(call: Call, rows: list[tuple[Any, ErrorCode, str | None]]) -> Any:
+    responses = tuple(
+        call.new.AlterConfigsResourceResponse(
+            error_code=error,
+            error_message=message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource, error, message in rows
+    )
+    return call.new.response(throttle_time=NO_THROTTLE, responses=responses)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 
+from dualwrite.broker_emulator.groups.field_reader import FieldReader
 from dualwrite.broker_emulator.groups.group import Group, Member, Protocol
 from dualwrite.broker_emulator.groups.offset_records import UnknownRecordError
 from dualwrite.broker_emulator.groups.states import GroupState
@@ -120,21 +121,10 @@ def _bytes(value: bytes) -> bytes:
     return _INT32.pack(len(value)) + value
 
 
-class _Reader:
-    """Reads one field after the other."""
+class _Reader(FieldReader):
+    """Strings and bytes as they were before flexible messages."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._offset = 0
-
-    def int16(self) -> int:
-        return self._unpack(_INT16)
-
-    def int32(self) -> int:
-        return self._unpack(_INT32)
-
-    def int64(self) -> int:
-        return self._unpack(_INT64)
+    __slots__ = ()
 
     def string(self) -> str:
         return self.nullable_string() or ""
@@ -145,13 +135,3 @@ class _Reader:
 
     def blob(self) -> bytes:
         return self._take(self.int32())
-
-    def _unpack(self, form: struct.Struct) -> int:
-        value: int = form.unpack_from(self._data, self._offset)[0]
-        self._offset += form.size
-        return value
-
-    def _take(self, size: int) -> bytes:
-        start = self._offset
-        self._offset += size
-        return self._data[start : self._offset]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from dualwrite.broker_emulator.groups.field_reader import FieldReader
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
@@ -64,24 +65,10 @@ def tags(tagged: Mapping[int, bytes] | None = None) -> bytes:
     return uvarint(len(parts)) + b"".join(parts)
 
 
-@dataclass(slots=True)
-class Reader:
-    """Reads one field after the other."""
+class Reader(FieldReader):
+    """Strings, bytes and arrays as flexible messages have them."""
 
-    data: bytes
-    offset: int = 0
-
-    def int8(self) -> int:
-        return self._unpack(_INT8)
-
-    def int16(self) -> int:
-        return self._unpack(_INT16)
-
-    def int32(self) -> int:
-        return self._unpack(_INT32)
-
-    def int64(self) -> int:
-        return self._unpack(_INT64)
+    __slots__ = ()
 
     def key_string(self) -> str:
         return self._take(self.int16()).decode()
@@ -123,13 +110,3 @@ class Reader:
             tag, size = self.uvarint(), self.uvarint()
             tagged[tag] = Reader(self._take(size))
         return tagged
-
-    def _unpack(self, form: struct.Struct) -> int:
-        value: int = form.unpack_from(self.data, self.offset)[0]
-        self.offset += form.size
-        return value
-
-    def _take(self, size: int) -> bytes:
-        start = self.offset
-        self.offset += size
-        return self.data[start : self.offset]
