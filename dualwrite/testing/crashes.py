@@ -63,7 +63,8 @@ class Crashes:
 
         `at` is the request's API, such as "EndTxn", and `selectors` are more of a Fault's, such as `topic` or
         `transactional_id`; the first `skip` matching requests pass. With `applied` the broker has carried the request
-        out, without it never will. The process finds the broker in `KAFKA_BOOTSTRAP_SERVERS`; `env` are more variables.
+        out, without it never will. The process finds the broker in `KAFKA_BOOTSTRAP_SERVERS`; `env` are more variables,
+        and its standard input is empty.
 
         Raises ClientNotKilledError with what the process wrote, where it never sent that request.
         """
@@ -96,7 +97,12 @@ class _Process:
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            list(command), env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            list(command),
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,  # not the tests': a terminal in one run, a closed pipe in the next
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self._written: tuple[str, str] = ("", "")
         self._reader = threading.Thread(target=self._read, daemon=True)

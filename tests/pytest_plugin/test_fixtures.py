@@ -162,7 +162,13 @@ def test_ended_before(kafka_crashes):
 def test_never(kafka_crashes):
     with pytest.raises(ClientNotKilledError, match="did not come within 0.1 s"):
         kafka_crashes.kill_client(
-            [sys.executable, "-c", "input()"], at="EndTxn", applied=True, timeout_s=0.1
+            [sys.executable, "-c", "import signal; signal.pause()"], at="EndTxn", applied=True, timeout_s=0.1
+        )
+
+def test_standard_input_is_empty(kafka_crashes):
+    with pytest.raises(ClientNotKilledError, match="exit status 0, output 'nothing"):
+        kafka_crashes.kill_client(
+            [sys.executable, "-c", "import sys; print(sys.stdin.read() or 'nothing')"], at="EndTxn", applied=True
         )
 
 def test_not_an_api(kafka_crashes):
@@ -170,7 +176,7 @@ def test_not_an_api(kafka_crashes):
         kafka_crashes.kill_client([sys.executable, "client.py"], at="EndTx", applied=True)
 """,
     )
-    result.assert_outcomes(passed=6)
+    result.assert_outcomes(passed=7)
 
 
 @pytest.mark.parametrize(
