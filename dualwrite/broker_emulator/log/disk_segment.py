@@ -283,15 +283,15 @@ class DiskSegment:
                 yield bytes(batch)
             position += len(whole)
 
-    def first_with_timestamp(self, timestamp_ms: int) -> bytes | None:
+    def with_timestamp(self, timestamp_ms: int, offset: int) -> Iterator[bytes]:
         if self.max_timestamp < timestamp_ms:
-            return None
+            return
         entry = max(bisect_left(self._max_timestamps, timestamp_ms) - 1, 0)
-        for data in self._batches_from(self._positions[entry], self.size_bytes):
+        position, _, _ = self._find(offset)
+        for data in self._batches_from(max(position, self._positions[entry]), self.size_bytes):
             [(header, _)] = split_batches(data)
             if header.max_timestamp >= timestamp_ms:
-                return data
-        return None
+                yield data
 
 
 def _whole_batches(piece: bytes) -> bytes:

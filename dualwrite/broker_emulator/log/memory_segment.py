@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from dualwrite.broker_emulator.log.aborted_index import AbortedIndex
+from dualwrite.broker_emulator.log.record_batch import parse_header
 from dualwrite.broker_emulator.log.segment import (
     NO_TIMESTAMP,
     LoadedLog,
@@ -123,9 +124,11 @@ class MemorySegment:
             yield self._batches[index]
             index += 1
 
-    def first_with_timestamp(self, timestamp_ms: int) -> bytes | None:
-        index = bisect_left(self._max_timestamps, timestamp_ms)
-        return self._batches[index] if index < len(self._batches) else None
+    def with_timestamp(self, timestamp_ms: int, offset: int) -> Iterator[bytes]:
+        first = max(bisect_left(self._max_timestamps, timestamp_ms), bisect_right(self._next_offsets, offset))
+        for index in range(first, len(self._batches)):
+            if parse_header(self._batches[index]).max_timestamp >= timestamp_ms:
+                yield self._batches[index]
 
 
 class MemoryStorage:

@@ -471,8 +471,9 @@ class PartitionLog:
         """(offset, timestamp) as ListOffsets answers: the first record of `timestamp_ms` or later; (-1, -1) for none.
 
         -1 asks for the latest offset, -2 for the earliest, -3 for the first record with the largest timestamp
-        (KIP-734). Where only the client could decompress the batch, the answer for a time is the batch's first
-        record, so that nothing is missed, and for -3 its last one, as it was before KAFKA-16310.
+        (KIP-734), which in Kafka may be one that DeleteRecords took away, while its segment is there. Where only the
+        client could decompress the batch, the answer for a time is the batch's first record, so that nothing is
+        missed, and for -3 its last one, as it was before KAFKA-16310.
         """
         limit = self._last_stable_offset if read_committed else self._high_watermark
         if timestamp_ms == LATEST_TIMESTAMP:
@@ -481,11 +482,12 @@ class PartitionLog:
             return self.log_start_offset, _NO_TIMESTAMP
         by_max = timestamp_ms == MAX_TIMESTAMP
         wanted = self._segments.max_timestamp if by_max else timestamp_ms
-        batch = self._segments.first_with_timestamp(wanted)
-        if batch is None:
-            return _NOT_FOUND
-        found = _find_in_batch(batch, wanted, last_if_opaque=by_max)
-        return found if self.log_start_offset <= found[0] < limit else _NOT_FOUND
+        start = 0 if by_max else self.log_start_offset
+        for batch in self._segments.with_timestamp(wanted, start):
+            found = _find_in_batch(batch, wanted, start, last_if_opaque=by_max)
+            if found is not None:
+                return found if found[0] < limit else _NOT_FOUND
+        return _NOT_FOUND
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
         """Where the records of a leader epoch end, as OffsetForLeaderEpoch answers. Raises StorageError."""
@@ -683,15 +685,16 @@ def _check_producer(
     return rejection or check_same_kind(entry, header)
 
 
-def _find_in_batch(batch: bytes, timestamp_ms: int, *, last_if_opaque: bool) -> tuple[int, int]:
-    """Offset and timestamp of the first record of `timestamp_ms` or later in a batch whose header promises one."""
+def _find_in_batch(batch: bytes, timestamp_ms: int, offset: int, *, last_if_opaque: bool) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record of `timestamp_ms` or later, from `offset` on; None: there is none."""
     try:
-        record = next((record for record in iter_records(batch) if record.timestamp >= timestamp_ms), None)
+        for record in iter_records(batch):
+            if record.timestamp >= timestamp_ms and record.offset >= offset:
+                return record.offset, record.timestamp
     except (UnsupportedCompressionError, CorruptRecordError):
-        record = None
-    if record is not None:
-        return record.offset, record.timestamp
-    header = parse_header(batch)
-    if last_if_opaque:
-        return header.last_offset, header.max_timestamp
-    return header.base_offset, header.max_timestamp if header.is_log_append_time else header.base_timestamp
+        header = parse_header(batch)
+        if last_if_opaque:
+            return header.last_offset, header.max_timestamp
+        timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp
+        return max(header.base_offset, offset), timestamp
+    return None

@@ -56,8 +56,8 @@ class Segment(Protocol):
     def iterate(self, offset: int) -> Iterator[bytes]:
         """Every batch from the one that holds `offset`, those included that are appended meanwhile."""
 
-    def first_with_timestamp(self, timestamp_ms: int) -> bytes | None:
-        """The first batch that has a record of `timestamp_ms` or later."""
+    def with_timestamp(self, timestamp_ms: int, offset: int) -> Iterator[bytes]:
+        """Every batch, from the one that holds `offset` on, that has a record of `timestamp_ms` or later."""
 
 
 class LoadedLog(NamedTuple):

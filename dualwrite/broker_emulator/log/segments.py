@@ -127,12 +127,15 @@ class Segments:
                 break
         return found
 
-    def first_with_timestamp(self, timestamp_ms: int) -> bytes | None:
-        """The first batch that has a record of `timestamp_ms` or later."""
+    def with_timestamp(self, timestamp_ms: int, offset: int) -> Iterator[bytes]:
+        """Batches from `offset` on that have a record of `timestamp_ms` or later: of the first segment that has any.
+
+        As in Kafka, that segment is chosen by all of its records, those below the log start offset too.
+        """
         for segment in self._segments:
             if segment.max_timestamp >= timestamp_ms:
-                return segment.first_with_timestamp(timestamp_ms)
-        return None
+                return segment.with_timestamp(timestamp_ms, offset)
+        return iter(())
 
     @property
     def max_timestamp(self) -> int:

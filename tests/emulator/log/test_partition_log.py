@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
@@ -14,7 +13,7 @@ from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin, AppendResult, PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header, split_batches
 from dualwrite.broker_emulator.log.verification import VerificationGuard
-from tests.emulator.log.writers import NOW_MS, WRITERS, batch, read_records
+from tests.emulator.log.writers import NOW_MS, WRITERS, batch, read_records, timed
 
 PID = 1000
 MAX_BYTES = 1 << 20
@@ -470,13 +469,6 @@ def test_replay_gives_every_batch_from_an_offset(log: PartitionLog) -> None:
 
 
 # --- timestamps ---
-
-
-def timed(*timestamps: int, compression: int = 0) -> bytes:
-    builder = AiokafkaBuilder(2, compression, False, -1, -1, -1, 100_000)
-    for index, timestamp_ms in enumerate(timestamps):
-        builder.append(index, timestamp_ms, None, b"v", headers=[])
-    return bytes(builder.build())
 
 
 @pytest.mark.parametrize("compression", [0, 1])

@@ -42,6 +42,14 @@ def _kafka_python(records: Sequence[KeyValue], **fields: Any) -> bytes:
     return _foreign(KafkaPythonBuilder, records, **fields)
 
 
+def timed(*timestamps: int, compression: int = 0) -> bytes:
+    """One batch with a record of each of these times."""
+    builder = AiokafkaBuilder(2, compression, False, -1, -1, -1, 100_000)
+    for index, timestamp_ms in enumerate(timestamps):
+        builder.append(index, timestamp_ms, None, b"v", headers=[])
+    return bytes(builder.build())
+
+
 WRITERS: dict[str, Callable[..., bytes]] = {"own": _own, "aiokafka": _aiokafka, "kafka-python": _kafka_python}
 
 

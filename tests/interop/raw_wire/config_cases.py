@@ -14,13 +14,14 @@ THE_NODE = "1"
 
 
 class Case(NamedTuple):
-    """One resource of an IncrementalAlterConfigs request with ValidateOnly, and its answer."""
+    """One resource of a request with ValidateOnly, and its answer: IncrementalAlterConfigs, or else AlterConfigs."""
 
     resource_type: int
     name: str
     changes: tuple[tuple[str, int, str | None], ...]
     error: int
     message: str | None
+    is_incremental: bool = True
 
 
 def _number(name: str, value: str, kind: str) -> str:
@@ -37,6 +38,8 @@ _PER_LISTENER = (
 )
 _CLEANUP = "Invalid value shred for configuration cleanup.policy: String must be one of: compact, delete"
 _LEVELS = "as it is not a supported log level. Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN"
+
+_REMOVED = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
 
 CASES: Final[Mapping[str, Case]] = {
     "a value": Case(TOPIC, THE_TOPIC, (("retention.ms", SET, "5"),), 0, None),
@@ -366,6 +369,13 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "no type": Case(0, "x", (("a", SET, "1"),), 42, "Unknown resource type 0"),
     "an unknown type": Case(77, "x", (("a", SET, "1"),), 42, "Unknown resource type 77"),
+    "a topic's only value": Case(TOPIC, THE_TOPIC, (("retention.ms", SET, "5"),), 0, None, False),
+    "nothing of a topic is left": Case(TOPIC, THE_TOPIC, (), 0, None, False),
+    "a broker's only value": Case(BROKER, THE_NODE, (("log.retention.ms", SET, "70000000"),), 0, None, False),
+    "all brokers' only value": Case(BROKER, "", (("log.retention.ms", SET, "70000000"),), 40, _REMOVED, False),
+    "nothing of all brokers is left": Case(BROKER, "", (), 40, _REMOVED, False),
+    "a logger's only level": Case(BROKER_LOGGER, THE_NODE, (), 42, "Unknown resource type 8", False),
+    "a group's only value": Case(GROUP, "g", (("consumer.session.timeout.ms", SET, "50000"),), 0, None, False),
 }
 
 
@@ -376,6 +386,8 @@ class Otherwise(NamedTuple):
     message: str | None
     reason: str
 
+
+_NO_ELIGIBLE_REPLICAS = "the feature eligible.leader.replicas.version is not emulated, without which Kafka allows this"
 
 EMULATED_DIFFERENTLY: Final[Mapping[str, Otherwise]] = {
     "no such operation": Otherwise(
@@ -391,7 +403,7 @@ EMULATED_DIFFERENTLY: Final[Mapping[str, Otherwise]] = {
     ),
     "no connections": Otherwise(42, "Invalid max.connections 0", "without the names of classes"),
     "many more threads": Otherwise(0, None, "there are no threads whose number could change too fast"),
-    "a broker's in-sync replicas": Otherwise(
-        0, None, "the feature eligible.leader.replicas.version is not emulated, without which Kafka allows this"
-    ),
+    "a broker's in-sync replicas": Otherwise(0, None, _NO_ELIGIBLE_REPLICAS),
+    "all brokers' only value": Otherwise(0, None, _NO_ELIGIBLE_REPLICAS),
+    "nothing of all brokers is left": Otherwise(0, None, _NO_ELIGIBLE_REPLICAS),
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from kafka.protocol.admin.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from kafka.protocol.admin.configs import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
 from kafka.protocol.admin.topics import CreateTopicsRequest
 
 from dualwrite.broker_emulator.config import BrokerConfig
@@ -24,7 +24,7 @@ from tests.interop.raw_wire.config_cases import (
     THE_TOPIC,
     TOPIC,
 )
-from tests.interop.wire import Wire
+from tests.interop.wire import Code, Wire, wait_for
 
 STATIC: Final = 4
 
@@ -50,10 +50,13 @@ def described(wire: Wire, resource_type: int, name: str) -> dict[str, Any]:
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=resource_type, resource_name=name, configuration_keys=None
     )
-    answer = wire.call(
-        DescribeConfigsRequest(version=4, resources=[resource], include_synonyms=True, include_documentation=False)
+    request = DescribeConfigsRequest(
+        version=4, resources=[resource], include_synonyms=True, include_documentation=False
     )
-    (result,) = answer.results
+    # a real broker hears of a new topic a moment after its controller has answered
+    (result,) = wait_for(
+        lambda: wire.call(request).results, lambda results: results[0].error_code != Code.UNKNOWN_TOPIC_OR_PARTITION
+    )
     assert result.error_code == 0, result
     return {config.name: config for config in result.configs}
 
@@ -146,14 +149,17 @@ def test_a_created_topic_is_answered_with_its_settings(real: Wire, emulated: Wir
 
 def answer_to(wire: Wire, topic: str, case_name: str) -> tuple[int, str | None]:
     case = CASES[case_name]
-    resource_class = IncrementalAlterConfigsRequest.AlterConfigsResource
+    request_class = IncrementalAlterConfigsRequest if case.is_incremental else AlterConfigsRequest
+    resource_class = request_class.AlterConfigsResource
     changes = [
-        resource_class.AlterableConfig(name=key, config_operation=operation, value=value)
+        resource_class.AlterableConfig(
+            name=key, value=value, **({"config_operation": operation} if case.is_incremental else {})
+        )
         for key, operation, value in case.changes
     ]
     name = topic if case.name == THE_TOPIC else case.name
     resource = resource_class(resource_type=case.resource_type, resource_name=name, configs=changes)
-    answer = wire.call(IncrementalAlterConfigsRequest(version=1, resources=[resource], validate_only=True))
+    answer = wire.call(request_class(version=1, resources=[resource], validate_only=True))
     (row,) = answer.responses
     return row.error_code, row.error_message
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.api.test_delete_records import HIGH_WATERMARK, create_compacted, delete
 from tests.emulator.api.test_leader_epochs import end_of_epoch
+from tests.emulator.log.writers import timed
 from tests.interop.conftest import Broker
 from tests.interop.wire import Code, Wire, wait_for
 
@@ -45,6 +47,20 @@ def test_delete_records_of_what_has_none_to_delete(client: RawClient, topic: str
     assert delete(client, 0, topic="__transaction_state") == (Code.INVALID_TOPIC_EXCEPTION, -1)
     assert delete(client, 0, topic="no-such-topic") == (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)
     assert delete(client, 0, topic=topic, partition=7) == (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)
+
+
+@pytest.mark.parametrize("compression", [0, 1])
+def test_times_are_looked_for_among_the_records_that_are_left(
+    broker: Broker, wire: Wire, topic: str, compression: int
+) -> None:
+    begin = int(time.time() * 1000) - 1000
+    for after in ((100, 400), (300,), (200, 400), (350,)):
+        assert wire.produce_bytes(None, topic, timed(*(begin + ms for ms in after), compression=compression)).error == 0
+    with RawClient(broker.bootstrap_servers) as client:
+        assert delete(client, 3, topic=topic) == (Code.NONE, 3)
+    found = [wire.list_offsets(topic, begin + ms) for ms in (0, 100, 250, 350, 400, 401)]
+    assert found == [3, 3, 4, 4, 4, -1]
+    assert wire.list_offsets(topic, -3) == 1  # the segment still has it, if only there
 
 
 def test_end_of_a_leader_epoch(client: RawClient, topic: str) -> None:
