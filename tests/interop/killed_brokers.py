@@ -12,11 +12,11 @@ import pytest
 from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.emulator.test_restart import KillableBroker
+from tests.support.unavailable import skip
 
 from .client_folders import BROKER_FIXTURES, On
 from .conftest import KAFKA_VERSION_USED
 from .logged_records import committed_values_of
-from .unavailable import skip
 from .wire import GROUP, NOBODY, Code, Wire, wait_for, wait_until
 
 RECORDS: Final = 300

@@ -17,9 +17,9 @@ from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.testing.chromium import fetch_chromium
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.emulator.control.conftest import Transaction
-from tests.interop.unavailable import skip
 from tests.support.browser import Browser
 from tests.support.conditions import until
+from tests.support.unavailable import skip
 
 SCREENSHOTS = Path(__file__).parents[3] / "build" / "screenshots"
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"

@@ -10,7 +10,7 @@ from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.both_brokers import broker
 from tests.interop.conftest import Broker
 from tests.interop.java.client import JavaTools, KafkaScripts
-from tests.interop.unavailable import skip
+from tests.support.unavailable import skip
 
 __all__ = ["broker", "java", "scripts"]
 

@@ -15,8 +15,8 @@ from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.client_folders import BROKER_FIXTURES, On
 from tests.interop.conftest import KAFKA_VERSION_USED, next_name
 from tests.interop.java.client import JavaTools, KafkaScripts
-from tests.interop.unavailable import skip
 from tests.interop.wire import wait_for
+from tests.support.unavailable import skip
 
 pytestmark = pytest.mark.matrix
 

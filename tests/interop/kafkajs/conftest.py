@@ -12,7 +12,7 @@ from tests.interop.both_brokers import broker
 from tests.interop.case_program import CaseProgram
 from tests.interop.conftest import Broker
 from tests.interop.kafkajs.client import start_program
-from tests.interop.unavailable import skip
+from tests.support.unavailable import skip
 
 __all__ = ["broker", "program", "run"]
 

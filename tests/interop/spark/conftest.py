@@ -9,9 +9,9 @@ from dualwrite.testing.server_unavailable import ServerUnavailableError
 from dualwrite.testing.spark_kafka import spark_kafka_jars
 from tests.interop.both_brokers import broker
 from tests.interop.conftest import Broker
-from tests.interop.unavailable import skip
 from tests.spark.conftest import spark
 from tests.spark.written_topics import Topics
+from tests.support.unavailable import skip
 
 __all__ = ["broker", "connected", "spark", "topics"]
 

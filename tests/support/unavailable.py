@@ -1,4 +1,4 @@
-"""What a fixture does where its client cannot run here."""
+"""What a fixture does where what it needs cannot run here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dualwrite.testing.server_unavailable import ProgramMissingError, ServerUnav
 
 
 def skip(error: ServerUnavailableError) -> NoReturn:
-    """Skip the case with the plain reason; where everything is required that the machine can run, fail it.
+    """Skip the test with the plain reason; where everything is required that the machine can run, fail it.
 
     A machine without Node.js or Go cannot run their clients. One that has them can.
     """
