@@ -152,6 +152,72 @@ def test_topics_are_created_and_deleted(client: Client, controlled: Emulator) ->
     client.refused(409, "DELETE", "/v1/topics/__transaction_state")
 
 
+def test_topics_get_more_partitions(client: Client, controlled: Emulator) -> None:
+    client.post("/v1/topics", {"name": "growing", "partitions": 2}, 201)
+    assert client.put("/v1/topics/growing/partitions", {"count": 4})["partitions"] == 4
+    assert client.get("/v1/partitions?topic=growing")["total"] == 4
+    error = client.refused(409, "PUT", "/v1/topics/growing/partitions", {"count": 3})
+    assert error["message"] == "growing has 4 partitions and cannot have 3"
+    client.refused(404, "PUT", "/v1/topics/grwing/partitions", {"count": 5})
+    client.refused(409, "PUT", "/v1/topics/__consumer_offsets/partitions", {"count": 60})
+
+
+# copies and elections
+
+
+def test_copies_are_moved_and_the_preferred_leaders_elected(client: Client) -> None:
+    client.post("/v1/topics", {"name": "moved"}, 201)
+    one = "/v1/topics/moved/partitions/0"
+    assert client.put(f"{one}/replicas", {"replicas": [1]})["leader"] == 1
+    both = client.put(f"{one}/replicas", {"replicas": [0, 1]})
+    assert (both["replicas"], both["leader"], both["adding_replicas"]) == ([0, 1], 1, [])
+    assert {"topic": "moved", "partition": 0, "leader": 0} in client.post("/v1/elect-preferred-leaders")["moved"]
+    assert client.get(one)["partition"]["leader"] == 0
+    assert client.post("/v1/elect-preferred-leaders") == {"moved": []}
+
+
+def test_a_reassignment_is_under_way_and_given_up(client: Client) -> None:
+    client.post("/v1/topics", {"name": "underway", "replication_factor": 1}, 201)
+    one = "/v1/topics/underway/partitions/0"
+    (there,) = client.get(one)["partition"]["replicas"]
+    other = 1 - there
+    client.post(f"{one}/hold-replication")
+    moving = client.put(f"{one}/replicas", {"replicas": [other]})
+    assert (moving["adding_replicas"], moving["removing_replicas"], moving["leader"]) == ([other], [there], there)
+    assert client.post(f"{one}/cancel-reassignment")["replicas"] == [there]
+    assert "under way" in client.refused(409, "POST", f"{one}/cancel-reassignment")["message"]
+    client.post(f"{one}/release-replication", {})
+    assert client.refused(404, "PUT", f"{one}/replicas", {"replicas": [7]})["known"] == ["0", "1"]
+    for wrong in ([], [0, 0]):
+        assert "each named once" in client.refused(400, "PUT", f"{one}/replicas", {"replicas": wrong})["message"]
+
+
+# quotas
+
+
+def test_quotas_are_set_shown_and_taken_away(client: Client) -> None:
+    both = {"client-id": None, "user": "alice"}
+    quotas = {"producer_byte_rate": 1000, "request_percentage": 0.5}
+    assert client.put("/v1/quotas", {"entity": both, "quotas": quotas}) == {"entity": both, "quotas": quotas}
+    changed = client.put("/v1/quotas", {"entity": both, "quotas": {"request_percentage": None}})
+    assert changed["quotas"] == {"producer_byte_rate": 1000}
+    assert client.get("/v1/quotas") == {"quotas": [changed]}
+    assert client.delete("/v1/quotas") == {"quotas": [changed]}
+    assert client.get("/v1/quotas") == {"quotas": []}
+
+
+@pytest.mark.parametrize(
+    ("entity", "quota", "message"),
+    [
+        ({}, "producer_byte_rate", "Invalid empty client quota entity"),
+        ({"client_id": "a"}, "producer_byte_rate", "Unhandled client quota entity type: client_id"),
+        ({"user": "a"}, "producer_bytes", "Invalid configuration key producer_bytes"),
+    ],
+)
+def test_quotas_that_cannot_be(client: Client, entity: dict[str, str], quota: str, message: str) -> None:
+    assert client.refused(400, "PUT", "/v1/quotas", {"entity": entity, "quotas": {quota: 1}})["message"] == message
+
+
 # state
 
 

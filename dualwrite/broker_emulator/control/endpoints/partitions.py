@@ -38,7 +38,9 @@ class PartitionView:
     partition: int
     leader: Annotated[int | None, "Null while no node with a copy is alive."]
     leader_epoch: int
-    replicas: tuple[int, ...]
+    replicas: Annotated[tuple[int, ...], "The preferred leader first."]
+    adding_replicas: Annotated[tuple[int, ...], "Those that a reassignment adds, and that lack something still."]
+    removing_replicas: Annotated[tuple[int, ...], "Those that a reassignment will take away."]
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
@@ -138,6 +140,8 @@ def _view(partition: Partition, owners: _Owners) -> PartitionView:
         leader=None if partition.leader_id == NO_LEADER else partition.leader_id,
         leader_epoch=log.leader_epoch,
         replicas=tuple(partition.replicas),
+        adding_replicas=tuple(partition.adding),
+        removing_replicas=tuple(partition.removing),
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         high_watermark=log.high_watermark,
@@ -146,6 +150,11 @@ def _view(partition: Partition, owners: _Owners) -> PartitionView:
         is_replication_held=log.is_high_watermark_held,
         open_transactions=tuple(each for each in producers if each.open_transaction_first_offset is not None),
     )
+
+
+def view(controlled: Controlled, partition: Partition) -> PartitionView:
+    """A partition as it is shown."""
+    return _view(partition, _Owners(controlled))
 
 
 def _producers(partition: Partition, owners: _Owners) -> Iterator[ProducerView]:
@@ -174,7 +183,8 @@ async def list_all(controlled: Controlled, query: PartitionQuery) -> PartitionLi
     return views(controlled, query)
 
 
-def _find(controlled: Controlled, path: PartitionPath) -> Partition:
+def find(controlled: Controlled, path: PartitionPath) -> Partition:
+    """A partition. Raises ControlError where there is none."""
     partitions = find_topic(controlled, path.topic).partitions
     if not 0 <= path.partition < len(partitions):
         raise not_found(f"{path.topic} has no partition {path.partition}", map(str, range(len(partitions))))
@@ -182,14 +192,14 @@ def _find(controlled: Controlled, path: PartitionPath) -> Partition:
 
 
 async def show(controlled: Controlled, path: PartitionPath) -> PartitionDetails:
-    partition, owners = _find(controlled, path), _Owners(controlled)
+    partition, owners = find(controlled, path), _Owners(controlled)
     return PartitionDetails(partition=_view(partition, owners), producers=tuple(_producers(partition, owners)))
 
 
 async def move_leader(controlled: Controlled, path: PartitionPath, body: NewLeader) -> PartitionView:
-    partition = _find(controlled, path)
+    partition = find(controlled, path)
     move(controlled, partition, body.node)
-    return _view(partition, _Owners(controlled))
+    return view(controlled, partition)
 
 
 def move(controlled: Controlled, partition: Partition, node: int) -> None:
@@ -203,23 +213,23 @@ def move(controlled: Controlled, partition: Partition, node: int) -> None:
 
 
 async def hold_replication(controlled: Controlled, path: PartitionPath) -> PartitionView:
-    partition = _find(controlled, path)
+    partition = find(controlled, path)
     try:
         controlled.operations.hold_replication(path.topic, path.partition)
     except ValueError as error:
         raise conflict(str(error)) from None
-    return _view(partition, _Owners(controlled))
+    return view(controlled, partition)
 
 
 async def release_replication(controlled: Controlled, path: PartitionPath, body: ReplicationRelease) -> PartitionView:
-    partition = _find(controlled, path)
+    partition = find(controlled, path)
     if not partition.log.is_high_watermark_held:
         raise conflict(f"the replication of {path.topic}-{path.partition} is not held")
     try:
         partition.log.release_high_watermark(body.up_to)
     except ValueError as error:
         raise _wrong_offset(error) from None
-    return _view(partition, _Owners(controlled))
+    return view(controlled, partition)
 
 
 def _wrong_offset(error: ValueError) -> ControlError:

@@ -1,4 +1,4 @@
-"""Topics: list, create, delete."""
+"""Topics: list, create, give more partitions, delete."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ class NewTopic:
     partitions: Annotated[int, AtLeast(1), AtMost(10_000)] = 1
     replication_factor: Annotated[int, AtLeast(1)] | None = None
     configs: Annotated[dict[str, str] | None, "By Kafka's names, such as cleanup.policy."] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCount:
+    """How many partitions a topic is to have."""
+
+    count: Annotated[int, AtMost(10_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +97,15 @@ async def create(controlled: Controlled, body: NewTopic) -> TopicView:
     return _view(topic)
 
 
+async def create_partitions(controlled: Controlled, path: TopicPath, body: NewCount) -> TopicView:
+    topic = find(controlled, path.topic)
+    try:
+        controlled.operations.create_partitions(topic.name, body.count)
+    except ValueError as error:
+        raise conflict(str(error)) from None
+    return _view(topic)
+
+
 async def delete(controlled: Controlled, path: TopicPath) -> TopicView:
     topic = find(controlled, path.topic)
     if topic.is_internal:
@@ -100,10 +116,12 @@ async def delete(controlled: Controlled, path: TopicPath) -> TopicView:
 
 
 _ONE = "/v1/topics/{topic}"
+_ERRORS = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 
 ENDPOINTS = (
     Endpoint("GET", "/v1/topics", list_all, "All topics"),
     Endpoint("POST", "/v1/topics", create, "Create a topic", (HTTPStatus.CONFLICT,), HTTPStatus.CREATED),
     Endpoint("GET", _ONE, show, "One topic", (HTTPStatus.NOT_FOUND,)),
-    Endpoint("DELETE", _ONE, delete, "Delete a topic", (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)),
+    Endpoint("PUT", _ONE + "/partitions", create_partitions, "Let a topic have more partitions", _ERRORS),
+    Endpoint("DELETE", _ONE, delete, "Delete a topic", _ERRORS),
 )
