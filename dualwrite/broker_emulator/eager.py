@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 
-class Rest:
+class Rest(Generic[T]):
     """What is left of a coroutine that was begun and waits; to be awaited once."""
 
     __slots__ = ("_coroutine", "_waited_for")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], waited_for: Any) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T], waited_for: Any) -> None:
         self._coroutine = coroutine
         self._waited_for = waited_for
 
-    def __await__(self) -> Generator[Any, Any, None]:
+    def __await__(self) -> Generator[Any, Any, T]:
         waited_for = self._waited_for
         try:
             while True:
@@ -25,27 +27,29 @@ class Rest:
                     waited_for = self._coroutine.throw(error)
                 else:
                     waited_for = self._coroutine.send(received)
-        except StopIteration:
-            return
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
     def close(self) -> None:
         """Give the coroutine up where it waits."""
         self._coroutine.close()
 
 
-def begin(coroutine: Coroutine[Any, Any, None]) -> Rest | None:
-    """Run `coroutine` as far as it goes without waiting; what is left of it, or None. Raises what it raises by then.
+def begin(coroutine: Coroutine[Any, Any, T]) -> Rest[T] | T:
+    """Run `coroutine` as far as it goes without waiting; what is left of it, or its result. Raises what it raises.
 
     Until it waits it runs in no task of its own, so nothing in it may need `asyncio.current_task()` (as TaskGroup
     and `asyncio.timeout` do).
     """
     try:
         waited_for = coroutine.send(None)
-    except StopIteration:
-        return None
+    except StopIteration as end:
+        result: T = end.value
+        return result
     return Rest(coroutine, waited_for)
 
 
-async def finish(rest: Rest) -> None:
+async def finish(rest: Rest[T]) -> T:
     """`rest` as a coroutine, to make a task of."""
-    await rest
+    return await rest

@@ -24,6 +24,7 @@ from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdManage
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 if TYPE_CHECKING:
+    from dualwrite.broker_emulator.api.registry import Served
     from dualwrite.broker_emulator.server import Connection
 
 
@@ -42,6 +43,8 @@ class Node:
         self.timers: list[Timer] = []
         self.connections: set[Connection] = set()
         self.counters = NodeCounters()
+        self.served: dict[tuple[int, int], Served] = {}
+        """What was asked for so far, by API key and version; no setting that says what is served changes in a life."""
         self.quotas = NodeQuotas(cluster.quotas, cluster.clock, cluster.config)
         self.groups = GroupCoordinator(cluster)
         self.add_partitions_to_txn = AddPartitionsToTxnManager(node_id, cluster)

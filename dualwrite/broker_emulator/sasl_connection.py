@@ -52,8 +52,8 @@ class SaslConnection(Connection):
             case Verdict.SERVE | Verdict.REFUSE:
                 super()._serve(frame)
 
-    async def _answer(self, call: Call, message: Schema, correlation_id: int) -> None:
-        await super()._answer(call, message, correlation_id)
+    def _answer(self, message: Schema | None, correlation_id: int, response: Any) -> None:
+        super()._answer(message, correlation_id, response)
         if self._login.state is State.FAILED:
             raise CloseConnectionError(self._login.why_failed)
 

@@ -23,9 +23,9 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.k00_produce import KEY as PRODUCE_KEY
 from dualwrite.broker_emulator.api.k18_api_versions import KEY as API_VERSIONS_KEY
 from dualwrite.broker_emulator.api.k18_api_versions import unsupported_version_body
-from dualwrite.broker_emulator.api.registry import APIS, Api, Call, CloseConnectionError, Schema, schema
+from dualwrite.broker_emulator.api.registry import APIS, Api, Call, CloseConnectionError, Schema, Served, schema
 from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
-from dualwrite.broker_emulator.eager import begin, finish
+from dualwrite.broker_emulator.eager import Rest, begin
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 from dualwrite.broker_emulator.quotas.rules import Quota
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
@@ -239,13 +239,12 @@ class Connection(asyncio.Protocol):
         if len(frame) < _HEADER.size:
             raise MalformedFrameError(f"{len(frame) - _SIZE.size} bytes are too few for a request header")
         _, key, version, correlation_id, client_id_length = _HEADER.unpack_from(frame)
-        api = APIS.get(key)
-        if api is None:
-            raise MalformedFrameError(f"API key {key} is not served")
-        if not api.min_version <= version <= api.max_version_for(self.node.cluster.config):
-            self._refuse_version(api, version, correlation_id)
+        node = self.node
+        served = node.served.get((key, version)) or self._look_up(key, version)
+        if served is None:
+            self._refuse_version(key, version, correlation_id)
             return
-        message = schema(key, version)
+        api, message = served
         try:
             self.client_id, offset = _rest_of_header(frame, client_id_length, message.flexible_request_header)
             if message.check_bounds is not None:
@@ -253,27 +252,38 @@ class Connection(asyncio.Protocol):
             request, _ = message.read(frame, offset)
         except Exception as error:  # the codec raises many kinds, none of which means anything else
             raise MalformedFrameError(f"{api.schema_name} v{version} does not decode: {error!r}") from error
-        call = Call(api, version, request, message.new, self.node, self.client_id, self.peer_host, self.principal, self)
+        call = Call(api, version, request, message.new, node, self.client_id, self.peer_host, self.principal, self)
         self._request_bytes = len(frame) - _SIZE.size
-        self.node.counters.bytes_in += len(frame)
-        self._run(self._answer(call, message, correlation_id), api)
+        node.counters.bytes_in += len(frame)
+        faults = node.cluster.faults
+        if faults.active:  # which answer for themselves
+            work = serve_with_faults(faults, call, self._handle, _Reply(self, message, correlation_id))
+        else:
+            work = self._handle(call)
+        self._run(work, api, message, correlation_id)
 
-    def _refuse_version(self, api: Api, version: int, correlation_id: int) -> None:
+    def _look_up(self, key: int, version: int) -> Served | None:
+        """What serves this version, which the node remembers; None where the API exists and the version does not."""
+        api = APIS.get(key)
+        if api is None:
+            raise MalformedFrameError(f"API key {key} is not served")
+        if not api.min_version <= version <= api.max_version_for(self.node.cluster.config):
+            return None
+        served = self.node.served[key, version] = Served(api, schema(key, version))
+        return served
+
+    def _refuse_version(self, key: int, version: int, correlation_id: int) -> None:
         """ApiVersions is answered from the header alone (KIP-511); everything else ends the connection, as in Kafka."""
-        if api.key != API_VERSIONS_KEY:
-            raise MalformedFrameError(f"{api.schema_name} v{version} is not served")
+        if key != API_VERSIONS_KEY:
+            raise MalformedFrameError(f"{APIS[key].schema_name} v{version} is not served")
         oldest = schema(API_VERSIONS_KEY, 0)
         self._write(oldest.frame(correlation_id, unsupported_version_body(oldest.new, self.node.cluster.config)))
 
     # answers out
 
-    async def _answer(self, call: Call, message: Schema, correlation_id: int) -> None:
-        faults = self.node.cluster.faults
-        if faults.active:
-            await serve_with_faults(faults, call, self._handle, _Reply(self, message, correlation_id))
-            return
-        response = await self._handle(call)
-        if response is not None:
+    def _answer(self, message: Schema | None, correlation_id: int, response: Any) -> None:
+        """Send what a request came to, unless it is None: then nothing is to be answered, or was already."""
+        if message is not None and response is not None:
             self._write(self._encode(message, correlation_id, response))
 
     def _encode(self, message: Schema, correlation_id: int, response: Any) -> bytes:
@@ -305,19 +315,26 @@ class Connection(asyncio.Protocol):
         self.node.counters.of(call.api.key).duration.add(duration_ns)
         return self._throttled(call, response, duration_ns) if cluster.quotas.is_active else response
 
-    def _run(self, answer: Coroutine[Any, Any, None], api: Api) -> None:
-        """Run `answer` as far as it goes without waiting; the rest of one that waits becomes this connection's work."""
+    def _run(
+        self, work: Coroutine[Any, Any, Any], api: Api, message: Schema | None = None, correlation_id: int = 0
+    ) -> None:
+        """Do `work` as far as it goes without waiting and answer what it gives; the rest of one that waits becomes
+        this connection's work."""
         began_ns = perf_counter_ns() if self.node.cluster.quotas.is_active else 0
-        rest = begin(answer)
-        if rest is None:
+        begun = begin(work)
+        if not isinstance(begun, Rest):
+            self._answer(message, correlation_id, begun)
             return
         self._eager_ns = perf_counter_ns() - began_ns if began_ns else 0
         if not self.node.is_alive:  # it died of this very request
-            rest.close()
+            begun.close()
             return
         self._work_api = api
-        self._work = asyncio.ensure_future(finish(rest))
+        self._work = asyncio.ensure_future(self._finish(begun, message, correlation_id))
         self._work.add_done_callback(self._work_done)
+
+    async def _finish(self, rest: Rest[Any], message: Schema | None, correlation_id: int) -> None:
+        self._answer(message, correlation_id, await rest)
 
     def _work_done(self, work: asyncio.Task[None]) -> None:
         self._work = None

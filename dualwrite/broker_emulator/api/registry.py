@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, is_dataclass
 from datetime import timedelta
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
@@ -199,6 +199,13 @@ class Api:
         """Newest version that a broker with `config` serves."""
         stable = self.newest.get(config.profile, self.max_version)
         return self.newest_unstable.get(config.profile, stable) if config.unstable_api_versions_enable else stable
+
+
+class Served(NamedTuple):
+    """One version of one API that a node serves."""
+
+    api: Api
+    message: Schema
 
 
 APIS: dict[int, Api] = {}
