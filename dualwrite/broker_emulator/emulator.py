@@ -244,7 +244,8 @@ class Emulator:
         timers.every("producer_id_expiration_check_interval_ms", cluster.expire_producers)
         timers.every("log_retention_check_interval_ms", logs.delete_old_segments)
         timers.every("log_cleaner_backoff_ms", logs.compact)
-        timers.every("log_flush_interval_ms", storage.begin_flush)
+        if self._data_dir is not None:  # a week that a test lets pass has 600,000 of these seconds
+            timers.every("log_flush_interval_ms", storage.begin_flush)
 
     async def _add_node(self, node_id: int) -> Node:
         node = Node(node_id, self._cluster, self._listeners.endpoints(node_id))

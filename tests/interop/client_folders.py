@@ -68,9 +68,6 @@ class ClientFolder:
     folder: str
     name: str
     version: Callable[[], str]
-    is_on_both_by_default: bool = False
-    """Whether its cases run on both brokers in `make test`; those of the others run on the emulator there."""
-
     has_list: bool = True
 
     @property
@@ -87,7 +84,7 @@ class ClientFolder:
 
 
 CLIENT_FOLDERS: Final = (
-    ClientFolder("confluent_kafka", "confluent-kafka", _librdkafka, is_on_both_by_default=True),
+    ClientFolder("confluent_kafka", "confluent-kafka", _librdkafka),
     ClientFolder("aiokafka", "aiokafka", _distribution("aiokafka")),
     ClientFolder("kafka_python", "kafka-python", _distribution("kafka-python")),
     ClientFolder("kafkajs", "kafkajs", _pinned_in("tests.interop.kafkajs.client", "VERSION")),
@@ -97,9 +94,7 @@ CLIENT_FOLDERS: Final = (
 )
 
 
-RAW_WIRE: Final = ClientFolder(
-    "raw_wire", "requests by hand", _distribution("kafka-python"), is_on_both_by_default=True, has_list=False
-)
+RAW_WIRE: Final = ClientFolder("raw_wire", "requests by hand", _distribution("kafka-python"), has_list=False)
 """No client: our own requests, each compared answer by answer. It has a row on the card."""
 
 ALL_FOLDERS: Final = (*CLIENT_FOLDERS, RAW_WIRE)

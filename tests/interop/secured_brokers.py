@@ -20,10 +20,10 @@ from tests.apache_kafka.secured import (
     secured_properties,
     unsecured_token,
 )
+from tests.support.names import next_name
 from tests.support.unavailable import skip
 
 from .client_folders import BROKER_FIXTURES, On
-from .conftest import next_name
 from .wire import Wire
 
 

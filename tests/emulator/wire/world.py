@@ -15,6 +15,7 @@ from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, Write
 from dualwrite.broker_emulator import Emulator, HeldPoint, PausePoint, Profile
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from tests.interop.wire import Code, Described, Identity, Produced, Wire, code_of, wait_for
+from tests.support.coordinator_memory import change_transaction
 
 ALL = frozenset(Profile)
 KIP_939, KAFKA_4_3, KAFKA_3_9 = Profile.KIP_939, Profile.KAFKA_4_3, Profile.KAFKA_3_9
@@ -80,14 +81,7 @@ class World:
 
     def change(self, transactional_id: str, **changes: Any) -> None:
         """Change what the coordinator remembers of an id."""
-
-        def apply() -> None:
-            for node in self.emulator._cluster.nodes.values():
-                for owned in node.transactions._partitions.values():
-                    if transactional_id in owned.ids:
-                        owned.ids[transactional_id] = owned.ids[transactional_id]._replace(**changes)
-
-        self.emulator._call(apply)
+        change_transaction(self.emulator, transactional_id, **changes)
 
     def metadata(self, transactional_id: str = "x") -> TransactionMetadata:
         """What the coordinator remembers of an id."""

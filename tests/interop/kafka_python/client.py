@@ -101,7 +101,8 @@ class KafkaPython:
             consumer.kafka.subscribe([topic])
 
             def poll() -> bool:
-                for records in consumer.kafka.poll(timeout_ms=100).values():
+                # patiently: a poll that ends in the middle of a rebalance loses the assignment
+                for records in consumer.kafka.poll(timeout_ms=5_000).values():
                     found.extend(Message(each.value, each.key, tuple(each.headers), each.timestamp) for each in records)
                 return len(found) >= count
 
@@ -143,6 +144,7 @@ class KafkaPython:
                 auto_offset_reset="earliest",
                 isolation_level="read_committed" if committed else "read_uncommitted",
                 api_version=self._api_version,
+                metadata_max_age_ms=500,  # its assignor gives nothing of topics that it has not heard of yet
             )
         )
 

@@ -107,6 +107,7 @@ def create(wire: Wire, **configs: str) -> tuple[str, Any]:
     return name, answer.topics[0]
 
 
+@pytest.mark.compared
 @pytest.mark.parametrize(
     ("resource_type", "name"),
     [(TOPIC, THE_TOPIC), (BROKER, THE_NODE), (BROKER, ""), (GROUP, "g"), (CLIENT_METRICS, "s")],
@@ -127,6 +128,7 @@ def test_settings_are_described_as_by_apache_kafka(real: Wire, emulated: Wire, r
         assert ours == theirs, key
 
 
+@pytest.mark.compared
 def test_what_is_said_to_differ_does(real: Wire, emulated: Wire) -> None:
     found = set()
     for resource_type, name in ((TOPIC, THE_TOPIC), (BROKER, THE_NODE), (GROUP, "g")):
@@ -139,6 +141,7 @@ def test_what_is_said_to_differ_does(real: Wire, emulated: Wire) -> None:
     assert by_value_only <= found, "it is described as by Apache Kafka, so that nothing differs"
 
 
+@pytest.mark.compared
 def test_a_created_topic_is_answered_with_its_settings(real: Wire, emulated: Wire) -> None:
     of_real, of_emulated = (create(wire, retention_ms="5000")[1].configs for wire in (real, emulated))
     assert [config.name for config in of_emulated] == [config.name for config in of_real]

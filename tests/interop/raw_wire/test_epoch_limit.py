@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tests.interop.conftest import Broker
-from tests.interop.wire import NOBODY, Code, End, Init, Wire, wait_for
+from tests.interop.wire import LAST_CLIENT_EPOCH, NOBODY, Code, End, Init, Wire, wait_for
 
 
-def test_commit_at_the_last_epoch_changes_the_producer_id(wire: Wire, transactional_id: str, topic: str) -> None:
-    last = wire.exhaust_epochs(transactional_id)
+def test_commit_at_the_last_epoch_changes_the_producer_id(
+    broker: Broker, wire: Wire, transactional_id: str, topic: str
+) -> None:
+    last = broker.exhaust_epochs(wire, transactional_id)
     # old clients do not bump, so they can go on with it for ever
     assert wire.add(transactional_id, last, (topic, 0)) == [Code.NONE]
     assert wire.end_settled(transactional_id, last, commit=True, version=4) == End(Code.NONE)
@@ -29,8 +31,10 @@ def test_commit_at_the_last_epoch_changes_the_producer_id(wire: Wire, transactio
     assert wire.end_settled(transactional_id, answer.identity, commit=True).identity == answer.identity.bumped()
 
 
-def test_timeout_at_the_last_epoch_changes_the_producer_id(wire: Wire, transactional_id: str, topic: str) -> None:
-    last = wire.exhaust_epochs(transactional_id, timeout_ms=1)
+def test_timeout_at_the_last_epoch_changes_the_producer_id(
+    broker: Broker, wire: Wire, transactional_id: str, topic: str
+) -> None:
+    last = broker.exhaust_epochs(wire, transactional_id, timeout_ms=1)
     assert wire.produce(transactional_id, last, topic, 0).error == Code.NONE
     aborted = wait_for(lambda: wire.describe(transactional_id), lambda described: described.state == "CompleteAbort")
     assert aborted.identity.producer_epoch == 0
@@ -40,10 +44,18 @@ def test_timeout_at_the_last_epoch_changes_the_producer_id(wire: Wire, transacti
 
 
 def test_initialisation_at_the_last_epoch(broker: Broker, wire: Wire, transactional_id: str) -> None:
-    last = wire.exhaust_epochs(transactional_id)
+    last = broker.exhaust_epochs(wire, transactional_id)
     assert wire.init(transactional_id, last.bumped(-1)) == Init(broker.facts.stale_epoch_at_the_limit, NOBODY)
     answer = wire.init(transactional_id, last)
     assert (answer.error, answer.identity.producer_epoch) == (Code.NONE, 0)
     assert answer.identity.producer_id != last.producer_id
     # the client did not get the answer and asks again
     assert wire.init(transactional_id, last) == answer
+
+
+def test_the_last_epoch_is_reached_by_initialisations(emulated_kafka: Broker, transactional_id: str) -> None:
+    """All the way, which the tests above spare the emulator."""
+    with Wire(emulated_kafka.bootstrap_servers) as wire:
+        wire.wait_for_coordinator(transactional_id)
+        first = wire.init_ok(transactional_id)
+        assert wire.exhaust_epochs(transactional_id) == first.bumped(LAST_CLIENT_EPOCH)

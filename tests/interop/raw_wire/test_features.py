@@ -20,20 +20,20 @@ INVALID_UPDATE_VERSION = 95
 
 
 @pytest.fixture(scope="module")
-def changing_emulator() -> Iterator[Broker]:
+def emulated_kafka_that_changes() -> Iterator[Broker]:
     config = BrokerConfig(
         profile=Profile.KAFKA_4_3, transaction_state_log_num_partitions=5, offsets_topic_num_partitions=5
     )
     with Emulator(config=config) as emulator:
-        yield Broker("the emulator as Kafka 4.3", emulator.bootstrap_servers, RELEASED)
+        yield Broker("the emulator as Kafka 4.3", emulator.bootstrap_servers, RELEASED, emulator)
 
 
 @pytest.fixture(scope="module")
-def changing_apache_kafka() -> Iterator[Broker]:
+def apache_kafka_that_changes() -> Iterator[Broker]:
     yield from start(ApacheKafka(version=KAFKA_VERSION_USED))
 
 
-@pytest.fixture(scope="module", params=["changing_emulator", "changing_apache_kafka"])
+@pytest.fixture(scope="module", params=["emulated_kafka_that_changes", "apache_kafka_that_changes"])
 def broker(request: pytest.FixtureRequest) -> Broker:
     """Brokers of their own, because all clients of a cluster see its features."""
     chosen: Broker = request.getfixturevalue(request.param)

@@ -29,7 +29,7 @@ def emulated_kafka_3_9() -> Iterator[Broker]:
         offsets_topic_num_partitions=5,
     )
     with Emulator(config=config) as emulator:
-        yield Broker("the emulator as Kafka 3.9", emulator.bootstrap_servers, RELEASED)
+        yield Broker("the emulator as Kafka 3.9", emulator.bootstrap_servers, RELEASED, emulator)
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +150,8 @@ def test_timeout(wire: Wire, transactional_id: str, topic: str) -> None:
     assert wire.add(transactional_id, identity, (topic, 0)) == [Code.PRODUCER_FENCED]
 
 
-def test_epoch_limit(wire: Wire, transactional_id: str, topic: str) -> None:
-    last = wire.exhaust_epochs(transactional_id, timeout_ms=1)
+def test_epoch_limit(broker: Broker, wire: Wire, transactional_id: str, topic: str) -> None:
+    last = broker.exhaust_epochs(wire, transactional_id, timeout_ms=1)
     assert wire.init(transactional_id, last.bumped(-1)) == Init(Code.UNKNOWN_SERVER_ERROR, NOBODY)
     assert wire.add(transactional_id, last, (topic, 0)) == [NONE]
     aborted = wait_for(lambda: wire.describe(transactional_id), lambda described: described.state == "CompleteAbort")

@@ -222,7 +222,7 @@ def test_tags_of_releases(released_kafka: Broker, transactional_id: str) -> None
         wire.create_topic(topic)
         wire.wait_for_coordinator(transactional_id)
         log = TransactionLog(wire)
-        last = wire.exhaust_epochs(transactional_id)
+        last = released_kafka.exhaust_epochs(wire, transactional_id)
         assert wire.produce(transactional_id, last, topic, 0).error == Code.NONE
         fresh = wire.end_settled(transactional_id, last, commit=True).identity
         assert wire.produce(transactional_id, fresh, topic, 0).error == Code.NONE

@@ -1,0 +1,19 @@
+"""What an emulator's coordinator remembers of a transactional id, where the way there takes thousands of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dualwrite.broker_emulator import Emulator
+
+
+def change_transaction(emulator: Emulator, transactional_id: str, **changes: Any) -> None:
+    """Change what the coordinator remembers of the id, by the names of TransactionMetadata."""
+
+    def apply() -> None:
+        for node in emulator._cluster.nodes.values():
+            for owned in node.transactions._partitions.values():
+                if transactional_id in owned.ids:
+                    owned.ids[transactional_id] = owned.ids[transactional_id]._replace(**changes)
+
+    emulator._call(apply)

@@ -1,0 +1,12 @@
+"""Names for topics, groups and transactional ids on brokers that tests share."""
+
+from __future__ import annotations
+
+import itertools
+
+_numbers = itertools.count(1)
+
+
+def next_name(prefix: str) -> str:
+    """A name that nobody used before."""
+    return f"{prefix}-{next(_numbers)}"
