@@ -27,6 +27,7 @@ from dualwrite.broker_emulator.api.registry import APIS, Api, Call, CloseConnect
 from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
 from dualwrite.broker_emulator.eager import Rest, begin
 from dualwrite.broker_emulator.faults.service import serve_with_faults
+from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.rules import Quota
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
 
@@ -308,6 +309,9 @@ class Connection(asyncio.Protocol):
                 await storage.flushed()
         except CloseConnectionError:
             raise
+        except StorageError as error:
+            logger.error("node %d cannot do %s: %s", self.node.node_id, call.api.schema_name, error)
+            response = call.api.refuse(call, ErrorCode.kafka_storage_error)
         except Exception:
             logger.exception("node %d failed at %s v%d", self.node.node_id, call.api.schema_name, call.version)
             response = call.api.refuse(call, ErrorCode.unknown_server_error)

@@ -22,6 +22,7 @@ from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.metadata_journal import MetadataJournal, kept, producer_ids_allocated
 from dualwrite.broker_emulator.transactions.producer_ids import PRODUCER_ID_BLOCK_SIZE
 from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields, request_parts
+from tests.emulator.control.client import Client
 from tests.support.conditions import until
 
 DAY_MS = 86_400_000
@@ -317,6 +318,38 @@ def test_what_no_disk_takes_is_not_acknowledged(data_dir: Path, monkeypatch: pyt
         assert client.produce("t", plain_batch(b"3")).base_offset == 1
         assert values(emulator) == [b"1", b"3"]
         emulator.create_topic("new")
+
+
+def test_a_full_disk_is_told_to_administrators(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_metadata, of_deletion = request_parts("metadata", 12), request_parts("delete_topics", 6)
+    asked = [of_metadata.MetadataRequestTopic(topic_id=None, name=name) for name in ("t", "new")]
+    deleted = of_deletion.DeleteTopicState(name="t", topic_id=None)
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    with (
+        Emulator(topics={"t": 1}, data_dir=data_dir, control="127.0.0.1:0") as emulator,
+        RawClient(emulator.bootstrap_servers) as client,
+        monkeypatch.context() as patched,
+    ):
+        patched.setattr(os, "pwrite", full)
+        described = client.call(
+            "metadata",
+            12,
+            topics=tuple(asked),
+            allow_auto_topic_creation=True,
+            include_topic_authorized_operations=False,
+        ).topics
+        assert [topic.error_code for topic in described] == [ErrorCode.none, ErrorCode.kafka_storage_error]
+        timeout = milliseconds(1000)
+        (row,) = client.call("delete_topics", 6, topics=(deleted,), timeout=timeout).responses
+        assert row.error_code is ErrorCode.kafka_storage_error
+        assert "No space left on device" in row.error_message
+        assert client.init_producer_id(None).error_code is ErrorCode.kafka_storage_error  # a block of ids is kept first
+        error = Client(emulator.control_url).refused(507, "DELETE", "/v1/topics/t")
+        assert error["code"] == "storage"
+        assert "No space left on device" in error["message"]
 
 
 @pytest.mark.parametrize("acks", [1, -1])

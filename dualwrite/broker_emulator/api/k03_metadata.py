@@ -26,6 +26,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, regis
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import NO_LEADER, Partition, Topic, is_legal_topic_name
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 
 
@@ -81,7 +82,10 @@ def _requested_topic(call: Call, requested: Any, may_create: bool) -> Any:
     if not _may_see(call, name) or (topic is None and _would_create(call) and not _may_create(call, name)):
         return _absent(call, name, None, ErrorCode.topic_authorization_failed)
     if topic is None and may_create:
-        topic = _create(call, name)
+        try:
+            topic = _create(call, name)
+        except StorageError:
+            return _absent(call, name, None, ErrorCode.kafka_storage_error)
     if topic is not None:
         return _describe(call, topic)
     legal = is_legal_topic_name(name)

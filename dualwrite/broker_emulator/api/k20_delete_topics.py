@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
 from dualwrite.broker_emulator.cluster import Topic
+from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -45,7 +46,10 @@ def _delete(call: Call, name: str | None, topic_id: Any, mutations: Mutations) -
         return _row(call, name, topic_id, ErrorCode.invalid_request)
     if not mutations.are_allowed(len(topic.partitions)):
         return _row(call, topic.name, topic.topic_id, ErrorCode.throttling_quota_exceeded)
-    call.cluster.delete_topic(topic.name)
+    try:
+        call.cluster.delete_topic(topic.name)
+    except StorageError as problem:
+        return _row(call, topic.name, topic.topic_id, ErrorCode.kafka_storage_error, str(problem))
     return _row(call, topic.name, topic.topic_id, ErrorCode.none)
 
 
@@ -77,8 +81,8 @@ def _may(call: Call, operation: AclOperation, name: str) -> bool:
     )
 
 
-def _row(call: Call, name: str | None, topic_id: Any, error: ErrorCode) -> Any:
-    return call.new.DeletableTopicResult(name=name, topic_id=topic_id, error_code=error, error_message=None)
+def _row(call: Call, name: str | None, topic_id: Any, error: ErrorCode, message: str | None = None) -> Any:
+    return call.new.DeletableTopicResult(name=name, topic_id=topic_id, error_code=error, error_message=message)
 
 
 def _response(call: Call, rows: list[Any], throttle_time: timedelta = NO_THROTTLE) -> Any:

@@ -27,6 +27,7 @@ from dualwrite.broker_emulator.control.http_connection import (
 )
 from dualwrite.broker_emulator.control.origin import why_not
 from dualwrite.broker_emulator.control.shapes import ShapeError, read, read_texts, write
+from dualwrite.broker_emulator.log.segment import StorageError
 
 MAX_CONNECTIONS: Final = 128
 
@@ -70,7 +71,10 @@ class ControlServer:
         if isinstance(endpoint, HttpAnswer):
             return endpoint
         inputs = _inputs(endpoint, named, query, request)
-        answered = await endpoint.handle(self._controlled, **inputs)
+        try:
+            answered = await endpoint.handle(self._controlled, **inputs)
+        except StorageError as error:
+            raise ControlError(HTTPStatus.INSUFFICIENT_STORAGE, "storage", str(error)) from None
         if isinstance(answered, Content):
             return HttpAnswer(endpoint.status, answered.content_type, answered.body)
         body = json.dumps(write(answered), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
