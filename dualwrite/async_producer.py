@@ -218,7 +218,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         Until that has returned, no other transaction can be begun. Raises what forbids to commit now.
         """
         self._check_here()
-        self._engine.start(self._engine.commit_transaction)
+        self._engine.start(self._engine.commit_transaction, in_loop=True)
 
     async def abort_transaction(self) -> None:
         """Drop what is unsent, and abort. Raises `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it)."""
@@ -381,7 +381,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         """Make a call and wait for it."""
         self._check_here()
         waiter = _Waiter(self._loop)
-        operation = self._engine.start(call, waiter.wake)
+        operation = self._engine.start(call, waiter.wake, in_loop=True)
         if not operation.done:
             await self._wait(operation, waiter)
         self._engine.heard(operation)  # also where it ended before it could be waited for

@@ -96,6 +96,10 @@ class Engine:
             self._call_soon(self._pump)
 
     def _pump(self) -> None:
+        if self._wake_pending:  # else `start` has done it in the meantime
+            self._pump_now()
+
+    def _pump_now(self) -> None:
         self._wake_pending = False
         self._sender.pump()
 
@@ -161,10 +165,17 @@ class Engine:
             manager.begin_transaction()
             self._metrics.waited("begin_transaction()", time.perf_counter_ns() - began_ns)
 
-    def start(self, call: Callable[[], Operation], listener: Callable[[], None] | None = None) -> Operation:
+    def start(
+        self,
+        call: Callable[[], Operation],
+        listener: Callable[[], None] | None = None,
+        *,
+        in_loop: bool = False,
+    ) -> Operation:
         """Make a call of the transaction manager, or join the same call made before.
 
-        `listener` is called once it has ended; it is not when it has ended already.
+        `listener` is called once it has ended; it is not when it has ended already. `in_loop`: the caller runs in the
+        loop that does the I/O, so what the call leads to is sent before this returns.
         """
         with self.lock:
             operation = call()
@@ -174,7 +185,10 @@ class Engine:
                     operation.listen(listener)
                 self._began_ns.setdefault(operation, time.perf_counter_ns())
         if not operation.done:
-            self.wake()
+            if in_loop:
+                self._pump_now()
+            else:
+                self.wake()
         return operation
 
     def give_up_waiting(self, operation: Operation, listener: Callable[[], None]) -> bool:

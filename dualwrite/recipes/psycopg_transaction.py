@@ -13,6 +13,9 @@ from functools import cache
 from typing import Any, Final, Protocol, TypeVar
 
 import psycopg
+from psycopg import generators, pq
+from psycopg.abc import PQGen
+from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
 from dualwrite.errors import IllegalStateError, StateRowError, TransactionDoomedError, TransactionEndedInsideError
@@ -82,6 +85,8 @@ _CREATED_BY_OTHERS: Final = (
     psycopg.errors.UniqueViolation,
 )
 
+_FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, which is what libpq gives
+
 # Connections of a parent process, kept from the garbage collector of its child.
 _abandoned: list[AnyConnection] = []
 
@@ -131,23 +136,21 @@ class PsycopgTransaction:
 
     async def begin(self) -> None:
         """Begin the transaction, or join the one that has begun; in autocommit mode too."""
-        await self._execute(self._beginning, prepare=False)
+        await self._command(self._beginning)
         self._watch.start()
 
     async def begin_and_tell_where(self) -> str:
         """The same, in one round trip with `where`."""
-        cursor = await self._execute(f"{self._beginning}; SELECT {_WHERE}", prepare=False)
-        while cursor.nextset():
-            """The last one's result is wanted."""
-        row = await settled(cursor.fetchone())
+        answer = await self._command(f"{self._beginning}; SELECT {_WHERE}")
+        where = answer.get_value(0, 0)
+        assert where is not None, "it is a text put together of what every server has"
         self._watch.start()
-        return str(row[0])
+        return where.decode()
 
     @property
     def _beginning(self) -> str:
         mark = f"SET LOCAL {_MARK} = '{self._mark}'"
-        begins = self.connection.autocommit and is_idle(self.connection)
-        return f"{_begin(self.connection)}; {mark}" if begins else mark
+        return f"{_begin(self.connection)}; {mark}" if is_idle(self.connection) else mark
 
     async def where(self) -> str:
         """Where it runs."""
@@ -212,7 +215,7 @@ class PsycopgTransaction:
         self._assert_ours()
         self.commit_was_sent = True
         try:
-            cursor = await self._execute(_proven_commit(self._mark) if self._has_written else "COMMIT", prepare=False)
+            answer = await self._command(_proven_commit(self._mark) if self._has_written else "COMMIT")
         except psycopg.errors.InFailedSqlTransaction as error:
             self.commit_was_sent = False  # the server did not come to it
             raise TransactionDoomedError(_FAILED_BEFORE) from error
@@ -221,12 +224,10 @@ class PsycopgTransaction:
                 self.commit_was_sent = False  # the server did not come to it
                 raise TransactionEndedInsideError(_ANOTHER_TRANSACTION) from error
             raise
-        if self._has_written:
-            cursor.nextset()
-        if cursor.statusmessage != "COMMIT":
+        if answer.command_status != b"COMMIT":
             self.commit_was_sent = False  # it was answered: by a rollback
             raise TransactionDoomedError(
-                f"PostgreSQL answered COMMIT with {cursor.statusmessage}, because the transaction had failed before; "
+                f"PostgreSQL answered COMMIT with {_status(answer)}, because the transaction had failed before; "
                 "neither database nor Kafka was changed"
             )
 
@@ -293,20 +294,32 @@ class PsycopgTransaction:
         value: str | None = None if row is None else row[0]
         return value
 
-    async def _execute(
-        self, sql: str, parameters: Mapping[str, Any] | None = None, *, prepare: bool | None = None
-    ) -> Any:
+    async def _execute(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Any:
         """With a plain cursor, whatever the connection's own factories are."""
         self._assert_ours()
         if self._cursor is None:
             connection: Any = self.connection
             cursor_class = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
             self._cursor = cursor_class(connection, row_factory=tuple_row)
-        return await settled(self._cursor.execute(_pyformat(sql) if parameters else sql, parameters, prepare=prepare))
+        return await settled(self._cursor.execute(_pyformat(sql) if parameters else sql, parameters))
+
+    async def _command(self, sql: str) -> PGresult:
+        """Statements without parameters, in one round trip; what the last one is answered with.
+
+        Without a cursor, which takes as long for its own work as such a statement takes altogether.
+        """
+        self._assert_ours()
+        connection: Any = self.connection
+        if isinstance(connection, psycopg.AsyncConnection):
+            async with connection.lock:
+                return await connection.wait(_answered(connection, sql))
+        with connection.lock:
+            answer: PGresult = connection.wait(_answered(connection, sql))
+            return answer
 
     async def execute(self, sql: str) -> None:
         """A statement of the recipe's own."""
-        await self._execute(sql, prepare=False)
+        await self._command(sql)
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """What a SELECT gives; parameters are written `:name`."""
@@ -329,7 +342,7 @@ class PsycopgTransaction:
                 f"the table {table.name} does not exist in this database; nothing was written: create it with "
                 f"dualwrite/recipes/{table.file}"
             )
-        await self._execute(_schema(table.file), prepare=False)
+        await self._command(_schema(table.file))
 
     async def make_row(self, transactional_id: str) -> None:
         """Create the row, empty; harmless where it exists."""
@@ -468,6 +481,20 @@ class PsycopgDatabase:
 async def _end(transaction: PsycopgTransaction) -> None:
     await transaction.rollback()
     await transaction.close()
+
+
+def _answered(connection: AnyConnection, sql: str) -> PQGen[PGresult]:
+    """Send, and take the answers; the last one's, for whoever waits with the connection. Raises psycopg's errors."""
+    pgconn = connection.pgconn
+    pgconn.send_query(sql.encode())
+    answers: list[PGresult] = yield from generators.execute(pgconn)
+    if answers[-1].status == _FAILED:
+        raise psycopg.errors.error_from_result(answers[-1], encoding=connection.info.encoding)
+    return answers[-1]
+
+
+def _status(answer: PGresult) -> str:
+    return (answer.command_status or b"nothing").decode()
 
 
 def _proven_commit(mark: str) -> str:

@@ -29,7 +29,7 @@ from tests.support.topics import read_topic
 
 MOMENTS = list(Moment)
 APIS = ["Metadata", "FindCoordinator", "InitProducerId", "Produce", "TxnOffsetCommit", "EndTxn"]
-STEPS = 8
+STEPS = 7
 """More suspensions than that has no program here; a test makes sure that the last one is met."""
 
 _names = itertools.count(1)
