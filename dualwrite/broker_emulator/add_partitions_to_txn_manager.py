@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster import NodeGoneError
+from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 def queue_errors(queued_epoch: int, incoming_epoch: int) -> tuple[ErrorCode, ErrorCode]:
     """What the waiting request and the incoming one are answered; NONE for the one that waits from now on."""
     if incoming_epoch < queued_epoch:
-        return ErrorCode.none, ErrorCode.invalid_producer_epoch
+        return NO_ERROR, ErrorCode.invalid_producer_epoch
     if incoming_epoch > queued_epoch:
-        return ErrorCode.invalid_producer_epoch, ErrorCode.none
-    return ErrorCode.network_exception, ErrorCode.none
+        return ErrorCode.invalid_producer_epoch, NO_ERROR
+    return ErrorCode.network_exception, NO_ERROR
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +66,7 @@ class AddPartitionsToTxnManager:
         """The answer for each partition: the coordinator's own, or 13 or 47 from the queue; 15 without coordinator."""
         if transactional_id in self._in_flight:
             error = await self._turn(transactional_id, producer_epoch)
-            if error is not ErrorCode.none:
+            if error is not NO_ERROR:
                 return dict.fromkeys(partitions, error)
         else:
             self._in_flight[transactional_id] = None
@@ -77,7 +78,7 @@ class AddPartitionsToTxnManager:
         counters = self._cluster.nodes[self._node_id].counters
         counters.verifications.add(perf_counter_ns() - began_ns)
         for error in answers.values():
-            if error is not ErrorCode.none:
+            if error is not NO_ERROR:
                 counters.verification_failures += 1
         return answers
 
@@ -85,7 +86,7 @@ class AddPartitionsToTxnManager:
         queued = self._in_flight[transactional_id]
         if queued is not None:
             for_queued, for_incoming = queue_errors(queued.producer_epoch, producer_epoch)
-            if for_incoming is not ErrorCode.none:
+            if for_incoming is not NO_ERROR:
                 return for_incoming
             if not queued.turn.done():
                 queued.turn.set_result(for_queued)
@@ -94,7 +95,7 @@ class AddPartitionsToTxnManager:
         try:
             return await turn
         except asyncio.CancelledError:
-            if not turn.cancelled() and turn.result() is ErrorCode.none:
+            if not turn.cancelled() and turn.result() is NO_ERROR:
                 self._hand_over(transactional_id)
             raise
 
@@ -102,7 +103,7 @@ class AddPartitionsToTxnManager:
         queued = self._in_flight.pop(transactional_id)
         if queued is not None and not queued.turn.done():
             self._in_flight[transactional_id] = None
-            queued.turn.set_result(ErrorCode.none)
+            queued.turn.set_result(NO_ERROR)
 
     async def _ask(
         self,

@@ -69,10 +69,10 @@ class Partition:
     """Replicas of a reassignment under way that do not have everything yet."""
     removing: Sequence[int] = ()
     """Replicas that a reassignment under way will take away."""
+    name: TopicPartition = field(init=False)
 
-    @property
-    def name(self) -> TopicPartition:
-        return TopicPartition(self.topic.name, self.index)
+    def __post_init__(self) -> None:
+        self.name = TopicPartition(self.topic.name, self.index)
 
     @property
     def complete_replicas(self) -> list[int]:
@@ -93,10 +93,10 @@ class Topic:
     partitions: list[Partition] = field(default_factory=list)
     configs: dict[str, str | None] = field(default_factory=dict)
     """What is set of the topic itself. Of those that say how logs are kept (`LogConfig`), the logs take notice."""
+    is_internal: bool = field(init=False)
 
-    @property
-    def is_internal(self) -> bool:
-        return self.name in (TRANSACTION_STATE_TOPIC, OFFSETS_TOPIC)
+    def __post_init__(self) -> None:
+        self.is_internal = self.name in (TRANSACTION_STATE_TOPIC, OFFSETS_TOPIC)
 
 
 class NodeGoneError(Exception):

@@ -15,6 +15,7 @@ from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.metrics.counters import NodeCounters
+from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
 from dualwrite.broker_emulator.replication import wait_until_replicated
@@ -181,9 +182,9 @@ class Node:
             transaction_version=transaction_version,
             now_ms=self.cluster.clock.now_ms(),
         )
-        if error is ErrorCode.none and not log.is_replicated:
+        if error is NO_ERROR and not log.is_replicated:
             error = await wait_until_replicated(partition, log.log_end_offset, log.leader_epoch)
-        if error is ErrorCode.none and topic_partition.topic == OFFSETS_TOPIC:
+        if error is NO_ERROR and topic_partition.topic == OFFSETS_TOPIC:
             self.groups.complete_transaction(topic_partition.partition, producer_id, commit=commit)
         return error
 
@@ -201,7 +202,7 @@ class _TransactionStateLog:
             return ErrorCode.not_leader_or_follower
         log = state.log
         error = log.append_own(key, value, now_ms=self._cluster.clock.now_ms())
-        if error is ErrorCode.none and not log.is_replicated:
+        if error is NO_ERROR and not log.is_replicated:
             return await wait_until_replicated(state, log.log_end_offset, log.leader_epoch)
         return error
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.waiting import any_advance
+from dualwrite.broker_emulator.no_error import NO_ERROR
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster import Partition
@@ -31,7 +32,7 @@ async def wait_until_replicated(
     deadline_s = asyncio.get_running_loop().time() + timeout_s
     while log.leader_epoch == leader_epoch:
         if log.high_watermark >= offset:
-            return ErrorCode.none
+            return NO_ERROR
         if asyncio.get_running_loop().time() >= deadline_s:
             return ErrorCode.request_timed_out
         await any_advance([log], deadline_s)

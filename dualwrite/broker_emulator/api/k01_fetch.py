@@ -39,6 +39,7 @@ from dualwrite.broker_emulator.cluster import Topic
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult
 from dualwrite.broker_emulator.log.waiting import any_advance
+from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _READ_COMMITTED = 1
@@ -64,7 +65,7 @@ async def handle(call: Call) -> Any:
         read = await _read_when_enough(call, read, max_wait_ms / 1000)
     for log, size in zip(read.logs, read.sizes, strict=True):
         log.traffic.bytes_out += size
-    return _response(call, ErrorCode.none, iter(read.results), [result.error for result in read.results])
+    return _response(call, NO_ERROR, iter(read.results), [result.error for result in read.results])
 
 
 async def _read_when_enough(call: Call, read: _Read, max_wait_s: float) -> _Read:
@@ -101,7 +102,7 @@ def _read(call: Call) -> _Read:
             logs.append(log)
             sizes.append(len(result.records))
             results.append(result)
-    failed = any(result.error is not ErrorCode.none for result in results)
+    failed = any(result.error is not NO_ERROR for result in results)
     return _Read(results, logs, sizes, failed or not logs or size >= min(request.min_bytes, most))
 
 
@@ -113,7 +114,7 @@ def _led_log(call: Call, topic: Any, requested: Any) -> tuple[PartitionLog | Non
     if partition is None:
         return None, error
     error = check_leader_epoch(partition, requested)
-    return (partition.log, error) if error is ErrorCode.none else (None, error)
+    return (partition.log, error) if error is NO_ERROR else (None, error)
 
 
 def _allowed_topic(call: Call, topic: Any) -> tuple[Topic | None, ErrorCode]:
@@ -181,7 +182,7 @@ def refuse(call: Call, error: ErrorCode) -> Any:
 
 
 def refuse_partitions(call: Call, error: ErrorCode) -> Any:
-    return _response(call, ErrorCode.none, repeat(_failed(error)))
+    return _response(call, NO_ERROR, repeat(_failed(error)))
 
 
 register(

@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -28,7 +29,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 async def handle(call: Call) -> Any:
     request = call.request
     refused = _refused(call)
-    if refused is not ErrorCode.none:
+    if refused is not NO_ERROR:
         return refuse(call, refused)
     result = await call.node.transactions.init_producer_id(
         request.transactional_id,
@@ -38,11 +39,11 @@ async def handle(call: Call) -> Any:
         enable_2pc=getattr(request, "enable2_pc", False),
         keep_prepared=getattr(request, "keep_prepared_txn", False),
     )
-    if result.error is not ErrorCode.none:
+    if result.error is not NO_ERROR:
         return refuse(call, producer_fenced_below(4, call.version, result.error))
     return call.new.response(
         throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.none,
+        error_code=NO_ERROR,
         producer_id=result.producer_id,
         producer_epoch=result.producer_epoch,
         ongoing_txn_producer_id=result.ongoing_producer_id,
@@ -57,12 +58,12 @@ def _refused(call: Call) -> ErrorCode:
         is_allowed = call.is_allowed(
             AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, is_logged=False
         ) or call.is_allowed_on_any(AclOperation.WRITE, ResourceType.TOPIC)
-        return ErrorCode.none if is_allowed else ErrorCode.cluster_authorization_failed
+        return NO_ERROR if is_allowed else ErrorCode.cluster_authorization_failed
     needed = [AclOperation.WRITE]
     if getattr(call.request, "enable2_pc", False):
         needed.append(AclOperation.TWO_PHASE_COMMIT)
     if all(call.is_allowed(operation, ResourceType.TRANSACTIONAL_ID, name) for operation in needed):
-        return ErrorCode.none
+        return NO_ERROR
     return ErrorCode.transactional_id_authorization_failed
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
+from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
@@ -36,9 +37,9 @@ async def handle(call: Call) -> Any:
             answers = [await _transaction(call, transactions[0])]
         else:  # one that waits for its record to be replicated must not hold up the others
             answers = await asyncio.gather(*(_transaction(call, transaction) for transaction in transactions))
-        return _many(call, list(zip(transactions, answers, strict=True)), ErrorCode.none)
+        return _many(call, list(zip(transactions, answers, strict=True)), NO_ERROR)
     request = call.request
-    if not call.is_allowed(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.v3_and_below_transactional_id):
+    if not call.may_write_id(request.v3_and_below_transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
     errors = await _add(
         call,
@@ -71,11 +72,11 @@ async def _add(
     transaction_version: int,
 ) -> ErrorCode | _Errors:
     """One answer for all partitions, or an answer for each where one of them cannot be added."""
-    errors = {name: error for name in names if (error := _check(call, name)) is not ErrorCode.none}
+    errors = {name: error for name in names if (error := _check(call, name)) is not NO_ERROR}
     if errors:
         return {name: errors.get(name, ErrorCode.operation_not_attempted) for name in names}
     if not names:
-        return ErrorCode.none
+        return NO_ERROR
     return await call.node.transactions.add_partitions(
         transactional_id, producer_id, producer_epoch, names, transaction_version=transaction_version
     )
@@ -86,13 +87,13 @@ def _check(call: Call, name: TopicPartition) -> ErrorCode:
     if call.version < _MANY_TRANSACTIONS_VERSION and not _may_write(call, name.topic):
         return ErrorCode.topic_authorization_failed
     partition = call.cluster.partition(*name)
-    return ErrorCode.unknown_topic_or_partition if partition is None else ErrorCode.none
+    return ErrorCode.unknown_topic_or_partition if partition is None else NO_ERROR
 
 
 def _may_write(call: Call, name: str) -> bool:
     topic = call.cluster.topics.get(name)
     is_internal = topic is not None and topic.is_internal
-    return not is_internal and call.is_allowed(AclOperation.WRITE, ResourceType.TOPIC, name)
+    return not is_internal and call.may_write_topic(name)
 
 
 def _names(topics: Any) -> list[TopicPartition]:
@@ -146,7 +147,7 @@ def refuse(call: Call, error: ErrorCode) -> Any:
 def refuse_partitions(call: Call, error: ErrorCode) -> Any:
     if call.version < _MANY_TRANSACTIONS_VERSION:
         return _single(call, error)
-    return _many(call, [(transaction, error) for transaction in call.request.transactions], ErrorCode.none)
+    return _many(call, [(transaction, error) for transaction in call.request.transactions], NO_ERROR)
 
 
 register(

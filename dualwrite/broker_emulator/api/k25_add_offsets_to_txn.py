@@ -21,7 +21,7 @@ from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 async def handle(call: Call) -> Any:
     request = call.request
-    if not call.is_allowed(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+    if not call.may_write_id(request.transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
         return refuse(call, ErrorCode.group_authorization_failed)

@@ -18,12 +18,12 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
 from dualwrite.broker_emulator.config import Profile
-from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.no_error import NO_ERROR
 
 
 async def handle(call: Call) -> Any:
     request = call.request
-    if not call.is_allowed(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+    if not call.may_write_id(request.transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
     result = await call.node.transactions.end_txn(
         request.transactional_id,
@@ -32,11 +32,11 @@ async def handle(call: Call) -> Any:
         commit=request.committed,
         transaction_version=2 if call.version >= 5 else 0,
     )
-    if result.error is not ErrorCode.none:
+    if result.error is not NO_ERROR:
         return refuse(call, producer_fenced_below(2, call.version, result.error))
     return call.new.response(
         throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.none,
+        error_code=NO_ERROR,
         producer_id=result.producer_id,
         producer_epoch=result.producer_epoch,
     )

@@ -29,6 +29,7 @@ from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offset_rules import Committer
 from dualwrite.broker_emulator.groups.shard import TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _IMPLICIT_ADD_VERSION = 5
@@ -51,14 +52,14 @@ _WITHOUT_NAME = (ErrorCode.group_id_not_found, ErrorCode.stale_member_epoch)
 
 
 async def handle(call: Call) -> Any:
-    if not call.is_allowed(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, call.request.transactional_id):
+    if not call.may_write_id(call.request.transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
         return refuse(call, ErrorCode.group_authorization_failed)
     if call.request.group_id == "":
         return refuse(call, ErrorCode.invalid_group_id)
     offsets = offsets_to_commit(call)
-    error = await _commit(call, offsets) if offsets.concern_the_group else ErrorCode.none
+    error = await _commit(call, offsets) if offsets.concern_the_group else NO_ERROR
     return offset_response(call, "TxnOffsetCommit", offsets.answers(_old_name(call, error)))
 
 
@@ -68,7 +69,7 @@ async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
     if isinstance(shard, ErrorCode):
         return shard
     guard, error = await _verify(call, shard.partition)
-    if error is not ErrorCode.none:
+    if error is not NO_ERROR:
         return error
     shard = group_shard(call, request.group_id)
     if isinstance(shard, ErrorCode):  # lost while the transaction was verified
@@ -90,10 +91,10 @@ async def _verify(call: Call, partition: Partition) -> tuple[VerificationGuard |
     request, log = call.request, partition.log
     adds = call.version >= _IMPLICIT_ADD_VERSION
     if log.has_open_transaction(request.producer_id, request.producer_epoch):
-        return None, ErrorCode.none
+        return None, NO_ERROR
     guard = log.begin_verification(request.producer_id, request.producer_epoch, -1, supports_epoch_bump=adds)
     if not adds and not call.node.config.transaction_partition_verification_enable:
-        return guard, ErrorCode.none
+        return guard, NO_ERROR
     answers = await call.node.add_partitions_to_txn.add_or_verify(
         request.transactional_id, request.producer_id, request.producer_epoch, [partition.name], add=adds
     )

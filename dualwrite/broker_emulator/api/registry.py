@@ -135,6 +135,16 @@ class Call:
             self.principal, self.client_host, operation, resource_type, name, is_logged=is_logged
         )
 
+    def may_write_id(self, transactional_id: str) -> bool:
+        """Whether who asks may write with that transactional id."""
+        return self.node.cluster.authorizer is None or self.is_allowed(
+            AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        )
+
+    def may_write_topic(self, name: str) -> bool:
+        """Whether who asks may write to that topic."""
+        return self.node.cluster.authorizer is None or self.is_allowed(AclOperation.WRITE, ResourceType.TOPIC, name)
+
     def is_allowed_on_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Whether there may be a resource of that type with which who asks may do that (KIP-679)."""
         authorizer = self.node.cluster.authorizer

@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.cluster import Partition, Topic
+from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
@@ -21,9 +22,9 @@ def requested_topic(call: Call, requested: Any) -> tuple[Topic | None, ErrorCode
     """
     if hasattr(requested, "topic_id"):
         topic = call.cluster.topic_by_id(requested.topic_id)
-        return topic, ErrorCode.none if topic else ErrorCode.unknown_topic_id
+        return topic, NO_ERROR if topic else ErrorCode.unknown_topic_id
     topic = call.cluster.topics.get(requested_name(requested))
-    return topic, ErrorCode.none if topic else ErrorCode.unknown_topic_or_partition
+    return topic, NO_ERROR if topic else ErrorCode.unknown_topic_or_partition
 
 
 def allowed_topic(call: Call, requested: Any, operation: AclOperation) -> tuple[Topic | None, ErrorCode]:
@@ -62,12 +63,12 @@ def led_partition(call: Call, topic: Topic, index: int) -> tuple[Partition | Non
     partition = topic.partitions[index]
     if partition.leader_id != call.node.node_id:
         return None, ErrorCode.not_leader_or_follower
-    return partition, ErrorCode.none
+    return partition, NO_ERROR
 
 
 def check_leader_epoch(partition: Partition, requested: Any) -> ErrorCode:
     """Fencing by the leader epoch that the client believes in (KIP-320); -1 and older versions believe nothing."""
     believed = getattr(requested, "current_leader_epoch", -1)
     if believed < 0 or believed == partition.log.leader_epoch:
-        return ErrorCode.none
+        return NO_ERROR
     return ErrorCode.fenced_leader_epoch if believed < partition.log.leader_epoch else ErrorCode.unknown_leader_epoch

@@ -33,7 +33,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_header,
     rebuild_batch,
 )
-from dualwrite.broker_emulator.log.segment import LogStorage, Segment, StorageError, StoredBatch
+from dualwrite.broker_emulator.log.segment import LogStorage, Segment, StorageError
 from dualwrite.broker_emulator.log.segments import Segments
 
 _BATCHES_PER_STEP = 200
@@ -235,7 +235,7 @@ class _Run:
                     kept = rebuild_batch(header._replace(**_OF_NOBODY), (), delete_horizon_ms=None)
                 if kept is not None:
                     timestamp = parse_header(kept).max_timestamp
-                    cleaned.append([StoredBatch(kept, header.last_offset + 1, timestamp)])
+                    cleaned.append([(kept, header.last_offset + 1, timestamp)])
 
     def _marker(self, header: BatchHeader, batch: bytes, cleaned: Segment) -> bytes | None:
         is_needed, aborted = _end(header, batch, self._outcomes)

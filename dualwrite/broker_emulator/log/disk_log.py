@@ -20,7 +20,7 @@ from crc32c import crc32c
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.flusher import Flusher, FlushJob
 from dualwrite.broker_emulator.log.disk_segment import DiskSegment, IndexFile, segment_path
-from dualwrite.broker_emulator.log.durable_file import TEMPORARY_SUFFIX, sync_folder, write_atomically
+from dualwrite.broker_emulator.log.durable_file import TEMPORARY_SUFFIX, sync_data, sync_folder, write_atomically
 from dualwrite.broker_emulator.log.open_files import OpenFiles
 from dualwrite.broker_emulator.log.record_batch import BatchHeader, parse_header
 from dualwrite.broker_emulator.log.recovery import Damage, scan
@@ -231,14 +231,15 @@ class DiskLog:
             files |= self._checkpoint()
         folders = [self._folder, self._folder.parent] if self._names_changed else []
         self._names_changed = False
-        written = [segment for segment in (*complete, active) if segment.size_bytes]
-        descriptors = [os.dup(self._files.get(segment.path)) for segment in written] if self._sync else []
+        written = [segment.path for segment in (*complete, active) if segment.size_bytes]
         end_offset, generation = active.next_offset, self._generation
 
         def run() -> None:
-            _sync_and_close(descriptors)
-            for folder in folders if self._sync else ():
-                sync_folder(folder)
+            if self._sync:
+                for path in written:
+                    sync_data(path)
+                for folder in folders:
+                    sync_folder(folder)
             for path, data in files.items():
                 write_atomically(path, data, sync=self._sync)
             self._drop_old_snapshots()
@@ -386,12 +387,3 @@ def _read_checked(path: Path) -> bytes | None:
     """What `_checked` wrote; None where it is damaged."""
     data = path.read_bytes()
     return data[4:] if len(data) >= 4 and crc32c(data[4:]) == int.from_bytes(data[:4], "big") else None
-
-
-def _sync_and_close(descriptors: Sequence[int]) -> None:
-    try:
-        for descriptor in descriptors:
-            os.fdatasync(descriptor)
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)

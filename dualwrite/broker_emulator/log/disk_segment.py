@@ -146,14 +146,14 @@ class DiskSegment:
     def append(self, batches: Sequence[StoredBatch]) -> None:
         if self._broken is not None:
             raise StorageError(self._broken)
-        data = batches[0].data if len(batches) == 1 else b"".join(batch.data for batch in batches)
+        data = batches[0][0] if len(batches) == 1 else b"".join(data for data, _, _ in batches)
         try:
             self._write(data)
         except OSError as error:
             self._cut_back()
             raise StorageError(f"{self.path} cannot be written: {error.strerror}") from error
-        for batch in batches:
-            self.learn(len(batch.data), batch.next_offset, batch.max_timestamp)
+        for batch, next_offset, max_timestamp in batches:
+            self.learn(len(batch), next_offset, max_timestamp)
 
     def _write(self, data: bytes) -> None:
         file = self._files.get_or_create(self.path)

@@ -25,6 +25,21 @@ def write_atomically(path: Path, data: bytes, *, sync: bool) -> None:
         sync_folder(path.parent)
 
 
+def sync_data(path: Path) -> None:
+    """Bring what was written to a file to the disk; of one that was deleted nothing is left. Raises OSError.
+
+    It is opened for this alone: of very many files that are written to at once, one descriptor is held at a time.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Bring the names in a folder to the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

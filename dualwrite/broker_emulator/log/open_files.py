@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import OrderedDict
 from pathlib import Path
@@ -35,11 +36,23 @@ class OpenFiles:
         if descriptor is not None:
             self._descriptors.move_to_end(path)
             return descriptor
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
+        descriptor = self._open(path, flags)
         self._descriptors[path] = descriptor
         if len(self._descriptors) > self._limit:
-            os.close(self._descriptors.popitem(last=False)[1])
+            self._close_oldest()
         return descriptor
+
+    def _open(self, path: Path, flags: int) -> int:
+        while True:
+            try:
+                return os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._descriptors:
+                    raise
+                self._close_oldest()  # connections may have taken all the others that the process may have
+
+    def _close_oldest(self) -> None:
+        os.close(self._descriptors.popitem(last=False)[1])
 
     def close(self, path: Path) -> None:
         """Close a file; harmless when it is not open."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -44,10 +44,11 @@ from dualwrite.broker_emulator.log.record_batch import (
     with_append_time,
 )
 from dualwrite.broker_emulator.log.retention import retained_from
-from dualwrite.broker_emulator.log.segment import LogStorage, StorageError, StoredBatch
+from dualwrite.broker_emulator.log.segment import LogStorage, StorageError
 from dualwrite.broker_emulator.log.segments import Segments
 from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard, Verifications
 from dualwrite.broker_emulator.metrics.counters import LogTraffic
+from dualwrite.broker_emulator.no_error import NO_ERROR
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,9 @@ class AppendOrigin(Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
+
+
+_CLIENT: Final = AppendOrigin.CLIENT  # quick to read (see `no_error.py`)
 
 
 class AppendResult(NamedTuple):
@@ -260,7 +264,7 @@ class PartitionLog:
         *,
         now_ms: int,
         guard: VerificationGuard | None = None,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
+        origin: AppendOrigin = _CLIENT,
         transaction_version: int,
     ) -> AppendResult:
         """Append the batches of one partition of one request: all of them or none.
@@ -278,12 +282,12 @@ class PartitionLog:
             return _refused(Rejection(ErrorCode.corrupt_message, str(error)))
         if not batches:
             return _refused(Rejection(ErrorCode.invalid_record, "a produce request carries at least one batch"))
-        from_client = origin is AppendOrigin.CLIENT
+        from_client = origin is _CLIENT
         if not self._stamps_time:
             return self._append_batches(batches, now_ms, guard, from_client, transaction_version)
         batches = [with_append_time(header, batch, now_ms) for header, batch in batches]
         result = self._append_batches(batches, now_ms, guard, from_client, transaction_version)
-        return result._replace(log_append_time_ms=now_ms) if result.error is ErrorCode.none else result
+        return result._replace(log_append_time_ms=now_ms) if result.error is NO_ERROR else result
 
     def append_own(self, key: bytes, value: bytes | None, *, now_ms: int) -> ErrorCode:
         """Append one record of the broker's own: 0, 10 or 56.
@@ -297,13 +301,13 @@ class PartitionLog:
         if len(batch) > self.config.max_message_bytes:
             return ErrorCode.message_too_large
         try:
-            self._segments.append((StoredBatch(batch, next_offset, now_ms),))
+            self._segments.append(((batch, next_offset, now_ms),))
         except StorageError as error:
             logger.error("%s", error)
             return ErrorCode.kafka_storage_error
         self._log_end_offset = next_offset
         self._storage.appended(self._segments.active, self._flushed)
-        return ErrorCode.none
+        return NO_ERROR
 
     def _append_batches(
         self,
@@ -324,7 +328,7 @@ class PartitionLog:
                 entry = entries.get(producer_id) or self._producers.get(producer_id)
                 duplicate = find_duplicate(entry, header) if from_client else None
                 if duplicate is not None:
-                    return AppendResult(ErrorCode.none, duplicate.base_offset, log_start_offset=self.log_start_offset)
+                    return AppendResult(NO_ERROR, duplicate.base_offset, log_start_offset=self.log_start_offset)
                 verification = None if producer_id in entries else self._verifications.get(producer_id)
                 rejection = check_verified(entry, header, verification, guard, any_epoch=self._open_at_any_epoch)
                 rejection = rejection or _check_producer(entry, header, verification, from_client, transaction_version)
@@ -370,7 +374,7 @@ class PartitionLog:
                 self._unstable.begin(producer_id, entry.current_txn_first_offset)
             self._producers[producer_id] = entry
         self._storage.appended(self._segments.active, self._flushed)
-        return AppendResult(ErrorCode.none, base_offset, log_start_offset=self._log_start_offset)
+        return AppendResult(NO_ERROR, base_offset, log_start_offset=self._log_start_offset)
 
     def _store(self, batches: Sequence[tuple[BatchHeader, bytes | memoryview]]) -> None:
         """Write batches behind the last one: all of them or none. Raises StorageError."""
@@ -379,7 +383,7 @@ class PartitionLog:
         for header, batch in batches:
             data = stamp(batch, header, base_offset=next_offset, leader_epoch=self.leader_epoch)
             next_offset += header.last_offset_delta + 1
-            stored.append(StoredBatch(data, next_offset, header.max_timestamp))
+            stored.append((data, next_offset, header.max_timestamp))
         self._segments.append(stored)
         self._log_end_offset = next_offset
 
@@ -414,7 +418,7 @@ class PartitionLog:
             leader_epoch=self.leader_epoch,
         )
         try:
-            self._segments.append((StoredBatch(marker, marker_offset + 1, now_ms),))
+            self._segments.append(((marker, marker_offset + 1, now_ms),))
         except StorageError as error:
             logger.error("no marker was written: %s", error)
             return ErrorCode.kafka_storage_error
@@ -424,16 +428,12 @@ class PartitionLog:
         if entry is not None and entry.has_open_transaction:
             self._states.complete(producer_id, marker_offset, commit, self._segments.active)
         self._storage.appended(self._segments.active, self._flushed)
-        return ErrorCode.none
+        return NO_ERROR
 
     def _advance(self, replicated_to: int | None = None) -> None:
         if replicated_to is None:
             replicated_to = self._high_watermark if self._high_watermark_held else self._flushed_offset
-        stable = replicated_to
-        unstable = self._unstable
-        if not unstable.is_empty:
-            unstable.replicated_to(replicated_to)
-            stable = unstable.last_stable_offset(replicated_to)
+        stable = self._unstable.replicated_to(replicated_to)
         if stable < self._log_start_offset:
             stable = self._log_start_offset
         has_moved = replicated_to != self._high_watermark or stable != self._last_stable_offset
@@ -460,7 +460,7 @@ class PartitionLog:
         if read_committed:
             aborted = self._aborted(fetch_offset, next_offset) if records else []
         return ReadResult(
-            ErrorCode.none, records, aborted, self._high_watermark, self._last_stable_offset, self._log_start_offset
+            NO_ERROR, records, aborted, self._high_watermark, self._last_stable_offset, self._log_start_offset
         )
 
     def _aborted(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
@@ -559,7 +559,7 @@ class PartitionLog:
         offset = self._high_watermark if before_offset == HIGH_WATERMARK else before_offset
         if not 0 <= offset <= self._high_watermark:
             return ErrorCode.offset_out_of_range
-        return self._move_start(offset) if offset > self.log_start_offset else ErrorCode.none
+        return self._move_start(offset) if offset > self.log_start_offset else NO_ERROR
 
     def _move_start(self, offset: int) -> ErrorCode:
         try:
@@ -569,7 +569,7 @@ class PartitionLog:
             return ErrorCode.kafka_storage_error
         self._log_start_offset = offset
         self._advance()
-        return ErrorCode.none
+        return NO_ERROR
 
     def delete_old_segments(self, now_ms: int) -> None:
         """Forget segments that are too old or too much (`retention.ms`, `retention.bytes`).

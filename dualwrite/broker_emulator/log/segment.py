@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from dualwrite.broker_emulator.log.aborted_index import AbortedIndex
 from dualwrite.broker_emulator.log.record_batch import BatchHeader
@@ -15,13 +15,11 @@ class StorageError(Exception):
     """Something cannot be stored or read back; the message is a sentence for whoever runs the broker."""
 
 
-class StoredBatch(NamedTuple):
-    """A batch as it is kept, and what has to be known of it to find it again."""
+StoredBatch: TypeAlias = tuple[bytes, int, int]
+"""A batch as it is kept, the offset behind its last record, and its largest timestamp.
 
-    data: bytes
-    next_offset: int
-    """The offset behind its last record."""
-    max_timestamp: int
+A plain tuple, because every request that writes makes some, and one with names takes three times as long to make.
+"""
 
 
 class Segment(Protocol):

@@ -57,18 +57,20 @@ class Segments:
     def append(self, batches: Sequence[StoredBatch]) -> None:
         """Append all batches to one segment, or none. Raises StorageError."""
         active = self.active
-        size = active.size_bytes
-        for data, _, _ in batches:
-            size += len(data)
-        if active.size_bytes and (size > self.segment_bytes or self._has_lasted(batches[-1].max_timestamp)):
-            active = self.roll()
+        if active.size_bytes:
+            size = active.size_bytes
+            for data, _, _ in batches:
+                size += len(data)
+            began_ms = self._began_ms
+            if began_ms is None:
+                began_ms = self._began_ms = self._first_timestamp()
+            # a segment is too old for records of a time that is too long after its first one, if that gave a time
+            if size > self.segment_bytes or 0 <= began_ms < batches[-1][2] - self.segment_ms:
+                active = self.roll()
         active.append(batches)
 
-    def _has_lasted(self, timestamp_ms: int) -> bool:
-        """Whether the newest segment is too old for a record of that time; a time that nobody gave is none."""
-        if self._began_ms is None:
-            self._began_ms = parse_header(next(self.active.iterate(self.active.base_offset))).max_timestamp
-        return 0 <= self._began_ms < timestamp_ms - self.segment_ms
+    def _first_timestamp(self) -> int:
+        return parse_header(next(self.active.iterate(self.active.base_offset))).max_timestamp
 
     def roll(self) -> Segment:
         """Begin a new segment, so that everything stored so far may be deleted or compacted."""

@@ -35,11 +35,6 @@ class UnstableTransactions:
         self._open.clear()
         self._unreplicated.clear()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing holds the last stable offset back."""
-        return not self._open and not self._unreplicated
-
     def begin(self, producer_id: int, first_offset: int) -> None:
         """A transaction got a batch; `first_offset` is that of its first one, and repeating it changes nothing."""
         self._open[producer_id] = first_offset
@@ -50,11 +45,20 @@ class UnstableTransactions:
         self._unreplicated.append(completed)
         return completed
 
-    def replicated_to(self, high_watermark: int) -> None:
-        """Let completed transactions go whose marker is below the high watermark."""
+    def replicated_to(self, high_watermark: int) -> int:
+        """Let completed transactions go whose marker is below the high watermark; the last stable offset then.
+
+        That is the first unstable offset if there is one below the high watermark, else the high watermark.
+        """
+        lowest = high_watermark
         if self._unreplicated:
             passed = bisect_left(self._unreplicated, high_watermark, key=_marker_offset)
             del self._unreplicated[:passed]
+            for completed in self._unreplicated:
+                lowest = min(lowest, completed.first_offset)
+        if self._open:
+            lowest = min(lowest, next(iter(self._open.values())))
+        return lowest
 
     def first_open_offset(self) -> int | None:
         """First offset of the earliest open transaction."""
@@ -63,11 +67,3 @@ class UnstableTransactions:
     def first_open_producer_id(self) -> int | None:
         """Whose transaction has been open for longest."""
         return next(iter(self._open), None)
-
-    def last_stable_offset(self, high_watermark: int) -> int:
-        """The first unstable offset if there is one below the high watermark, else the high watermark."""
-        first_open = self.first_open_offset()
-        lowest = high_watermark if first_open is None else min(first_open, high_watermark)
-        for completed in self._unreplicated:
-            lowest = min(lowest, completed.first_offset)
-        return lowest

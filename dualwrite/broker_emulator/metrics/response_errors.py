@@ -10,6 +10,8 @@ from typing import Any, Union, get_args, get_origin
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.no_error import NO_ERROR
+
 ErrorsOf = Callable[[Any], list[ErrorCode]]
 
 
@@ -17,7 +19,7 @@ ErrorsOf = Callable[[Any], list[ErrorCode]]
 def errors_of(response_type: type[Any]) -> ErrorsOf:
     """A function that gives every error code of a response of this type but NONE."""
     lines = ["def errors(entity):", "    found = []", *_lines(response_type, "entity", 1), "    return found"]
-    names: dict[str, Any] = {"NONE": ErrorCode.none}
+    names: dict[str, Any] = {"NONE": NO_ERROR}
     exec(compile("\n".join(lines), f"<{__name__}>", "exec"), names)
     made: ErrorsOf = names["errors"]
     return made

@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import MAX_EPOCH, TWO_PHASE_COMMIT_TIMEOUT_MS
+from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions import transitions
 from dualwrite.broker_emulator.transactions.metadata import (
@@ -25,7 +26,7 @@ from dualwrite.broker_emulator.transactions.metadata import (
 )
 from dualwrite.broker_emulator.transactions.results import EndTxnResult, InitProducerIdResult
 from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
-from dualwrite.broker_emulator.transactions.states import EXPIRABLE_STATES, PREPARE_STATES, TransactionState
+from dualwrite.broker_emulator.transactions.states import EXPIRABLE_STATES, ONGOING, PREPARE_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transitions import Transition
 
 Response = TypeVar("Response", bound=ErrorCode | InitProducerIdResult | EndTxnResult)
@@ -85,7 +86,7 @@ def check_init_request(
     if (expected_pid == NO_PRODUCER_ID) != (expected_epoch == NO_PRODUCER_EPOCH):
         return ErrorCode.invalid_request
     if transactional_id is None:
-        return ErrorCode.none
+        return NO_ERROR
     if not transactional_id:
         return ErrorCode.invalid_request
     if request.enable_2pc and not rules.two_phase_commit_enabled:
@@ -96,7 +97,7 @@ def check_init_request(
         return ErrorCode.invalid_request
     if not request.enable_2pc and not 0 < request.timeout_ms <= rules.max_timeout_ms:
         return ErrorCode.invalid_transaction_timeout
-    return ErrorCode.none
+    return NO_ERROR
 
 
 def decide_init_producer_id(
@@ -119,7 +120,7 @@ def decide_init_producer_id(
         return _init_refused(ErrorCode.producer_fenced)
     if metadata.state in PREPARE_STATES:
         return _init_refused(ErrorCode.concurrent_transactions)
-    if metadata.state is not TransactionState.ONGOING:
+    if metadata.state is not ONGOING:
         return _initialise(metadata, request, rules, new_producer_id, now_ms)
     if request.keep_prepared:
         return _keep(metadata, request, new_producer_id, now_ms)
@@ -147,7 +148,7 @@ def _keep(
         metadata, timeout_ms=request.stored_timeout_ms, new_producer_id=new_producer_id, now_ms=now_ms
     )
     client, ongoing = transition.after.client_pair, transition.after.producer_pair
-    return Decision(InitProducerIdResult(ErrorCode.none, *client, *ongoing), transition)
+    return Decision(InitProducerIdResult(NO_ERROR, *client, *ongoing), transition)
 
 
 def _initialise(
@@ -179,7 +180,7 @@ def _initialise(
         timeout_ms=request.stored_timeout_ms,
         now_ms=now_ms,
     )
-    return Decision(InitProducerIdResult(ErrorCode.none, *pair), transition)
+    return Decision(InitProducerIdResult(NO_ERROR, *pair), transition)
 
 
 # --- adding and verifying partitions --------------------------------------------------------------------------------
@@ -201,15 +202,15 @@ def decide_add_partitions(
     if is_pending and rules.pending_checked_before_identity:
         return Decision(ErrorCode.concurrent_transactions)
     error = _writer_error(metadata, writer)
-    if error is not ErrorCode.none:
+    if error is not NO_ERROR:
         return Decision(error)
     if is_pending or metadata.state in PREPARE_STATES:
         return Decision(ErrorCode.concurrent_transactions)
-    if metadata.state is TransactionState.ONGOING and metadata.topic_partitions.issuperset(partitions):
-        return Decision(ErrorCode.none)
+    if metadata.state is ONGOING and metadata.topic_partitions.issuperset(partitions):
+        return Decision(NO_ERROR)
     recorded_version = min(transaction_version, rules.newest_client_version)
     transition = transitions.added(metadata, partitions, transaction_version=recorded_version, now_ms=now_ms)
-    return Decision(ErrorCode.none, transition)
+    return Decision(NO_ERROR, transition)
 
 
 def verify_partitions(
@@ -217,21 +218,19 @@ def verify_partitions(
 ) -> dict[TopicPartition, ErrorCode]:
     """Whether each partition belongs to the writer's transaction; ignores a pending transition (KAFKA-14904)."""
     error = ErrorCode.invalid_producer_id_mapping if metadata is None else _writer_error(metadata, writer)
-    if metadata is None or error is not ErrorCode.none:
+    if metadata is None or error is not NO_ERROR:
         return dict.fromkeys(partitions, error)
     if metadata.state in PREPARE_STATES:
         return dict.fromkeys(partitions, ErrorCode.concurrent_transactions)
     known = metadata.topic_partitions
-    return {
-        partition: ErrorCode.none if partition in known else ErrorCode.transaction_abortable for partition in partitions
-    }
+    return {partition: NO_ERROR if partition in known else ErrorCode.transaction_abortable for partition in partitions}
 
 
 def _writer_error(metadata: TransactionMetadata, writer: ProducerPair) -> ErrorCode:
     """Whether the pair may write. A recovering client may only end the transaction; the old incarnation's late
     produce requests still belong to it (KIP-939)."""
-    if writer == metadata.producer_pair:
-        return ErrorCode.none
+    if writer == (metadata.producer_id, metadata.producer_epoch):
+        return NO_ERROR
     if metadata.has_dual_identity:
         is_client = writer == metadata.client_pair
         return ErrorCode.invalid_txn_state if is_client else ErrorCode.producer_fenced
@@ -307,7 +306,7 @@ def _end_same_epoch(
     metadata: TransactionMetadata, pair: ProducerPair, commit: bool, now_ms: int
 ) -> Decision[EndTxnResult]:
     error = _identity_error(metadata, pair)
-    if error is not ErrorCode.none:
+    if error is not NO_ERROR:
         return _end_refused(error)
     if metadata.pending_state is not None:
         return _end_refused(ErrorCode.concurrent_transactions)
@@ -317,8 +316,8 @@ def _end_same_epoch(
     if isinstance(action, ErrorCode):
         return _end_refused(action)
     if action is _REPLAY:
-        return Decision(EndTxnResult(ErrorCode.none))
-    return Decision(EndTxnResult(ErrorCode.none), transitions.ended(metadata, commit=commit, now_ms=now_ms))
+        return Decision(EndTxnResult(NO_ERROR))
+    return Decision(EndTxnResult(NO_ERROR), transitions.ended(metadata, commit=commit, now_ms=now_ms))
 
 
 def _end_with_bump(
@@ -334,7 +333,7 @@ def _end_with_bump(
     is_retry = _is_end_retry(metadata, pair) if rules.logs_last_epoch else _is_one_epoch_behind(metadata, pair)
     if not is_retry:
         error = _identity_error(metadata, pair)
-        if error is not ErrorCode.none:
+        if error is not NO_ERROR:
             return _end_refused(error)
     action = END_TXN_V5[metadata.state][(0 if commit else 2) + is_retry]
     if isinstance(action, ErrorCode):
@@ -342,19 +341,21 @@ def _end_with_bump(
     if action is _LATE_COMMIT:
         return _end_refused(rules.late_commit_error)
     if action is _REPLAY:
-        return Decision(EndTxnResult(ErrorCode.none, *metadata.producer_pair))
+        return Decision(EndTxnResult(NO_ERROR, *metadata.producer_pair))
     if metadata.producer_epoch == MAX_EPOCH:  # no client was ever given it, and no marker could follow it
         return _end_refused(ErrorCode.producer_fenced)
     transition = transitions.ended_with_bump(metadata, commit=commit, new_producer_id=new_producer_id, now_ms=now_ms)
     after = transition.after
     pair = after.producer_pair if after.next_pair == NO_PAIR else after.next_pair
-    return Decision(EndTxnResult(ErrorCode.none, *pair), transition)
+    return Decision(EndTxnResult(NO_ERROR, *pair), transition)
 
 
 def _identity_error(metadata: TransactionMetadata, pair: ProducerPair) -> ErrorCode:
-    if pair == metadata.client_pair:
-        return ErrorCode.none
-    if pair.producer_id == metadata.producer_id or metadata.has_dual_identity:
+    if metadata.has_dual_identity:
+        return NO_ERROR if pair == metadata.client_pair else ErrorCode.producer_fenced
+    if pair == (metadata.producer_id, metadata.producer_epoch):
+        return NO_ERROR
+    if pair.producer_id == metadata.producer_id:
         return ErrorCode.producer_fenced
     return ErrorCode.invalid_producer_id_mapping
 
@@ -415,7 +416,7 @@ def has_timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
 
 def timeout_deadline_ms(metadata: TransactionMetadata) -> int | None:
     """When the open transaction has timed out; None where none is open that can."""
-    if metadata.state is not TransactionState.ONGOING or metadata.is_two_phase_commit:
+    if metadata.state is not ONGOING or metadata.is_two_phase_commit:
         return None
     return metadata.start_timestamp_ms + metadata.timeout_ms + 1
 

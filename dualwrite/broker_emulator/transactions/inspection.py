@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.transactions.linear_pattern import LinearPattern
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
@@ -18,7 +19,7 @@ def describe(transactional_id: str, metadata: TransactionMetadata | None) -> Tra
     if metadata is None or is_dead(metadata):
         return TransactionDescription(ErrorCode.transactional_id_not_found, transactional_id)
     return TransactionDescription(
-        ErrorCode.none,
+        NO_ERROR,
         transactional_id,
         metadata.state.label,
         metadata.timeout_ms,

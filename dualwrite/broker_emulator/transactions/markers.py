@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, auto
+from typing import Final
 
 from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.no_error import NO_ERROR
 
 
 class MarkerReaction(Enum):
@@ -17,8 +20,12 @@ class MarkerReaction(Enum):
     CANCEL = auto()  # a newer coordinator or producer is at work: all markers stop, the id stays in its Prepare state
 
 
+RETRY: Final = MarkerReaction.RETRY
+CANCEL: Final = MarkerReaction.CANCEL
+"""Under names that are quick to read (see `no_error.py`)."""
+
 REACTIONS: Mapping[ErrorCode | None, MarkerReaction] = {
-    ErrorCode.none: MarkerReaction.ACKNOWLEDGED,
+    NO_ERROR: MarkerReaction.ACKNOWLEDGED,
     ErrorCode.unknown_topic_or_partition: MarkerReaction.RETRY,
     ErrorCode.not_leader_or_follower: MarkerReaction.RETRY,
     ErrorCode.request_timed_out: MarkerReaction.RETRY,

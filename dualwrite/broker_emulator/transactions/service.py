@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.eager import begin, finish
+from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.pause_points import PausePoint, PausePoints
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions import coordinator as decisions
@@ -24,7 +25,7 @@ from dualwrite.broker_emulator.transactions import inspection, transitions
 from dualwrite.broker_emulator.transactions.coordinator import InitProducerIdRequest
 from dualwrite.broker_emulator.transactions.deadlines import Deadlines
 from dualwrite.broker_emulator.transactions.linear_pattern import PatternError
-from dualwrite.broker_emulator.transactions.markers import MarkerReaction, reaction_to
+from dualwrite.broker_emulator.transactions.markers import CANCEL, RETRY, reaction_to
 from dualwrite.broker_emulator.transactions.metadata import NO_PRODUCER_ID, ProducerPair, TransactionMetadata
 from dualwrite.broker_emulator.transactions.results import (
     EndTxnResult,
@@ -36,6 +37,8 @@ from dualwrite.broker_emulator.transactions.results import (
 from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
 from dualwrite.broker_emulator.transactions.states import (
     COMPLETE_STATES,
+    ONGOING,
+    PREPARE_COMMIT,
     PREPARE_STATES,
     TransactionState,
 )
@@ -234,10 +237,10 @@ class TransactionCoordinator:
             timeout_ms, ProducerPair(producer_id, producer_epoch), enable_2pc, keep_prepared
         )
         error = decisions.check_init_request(transactional_id, request, self._rules)
-        if error is not ErrorCode.none:
+        if error is not NO_ERROR:
             return InitProducerIdResult(error)
         if transactional_id is None:
-            return InitProducerIdResult(ErrorCode.none, self._producer_ids.next_producer_id(), 0)
+            return InitProducerIdResult(NO_ERROR, self._producer_ids.next_producer_id(), 0)
         owned = self._owner_of(transactional_id)
         if owned is None:
             return InitProducerIdResult(self._absence_of(transactional_id))
@@ -252,7 +255,7 @@ class TransactionCoordinator:
         )
         if decision.transition is not None:
             error = await self._carry_out(owned, decision.transition)
-        return decision.response if error is ErrorCode.none else InitProducerIdResult(error)
+        return decision.response if error is NO_ERROR else InitProducerIdResult(error)
 
     async def add_partitions(
         self,
@@ -325,7 +328,7 @@ class TransactionCoordinator:
         if decision.transition is None:
             return decision.response
         error = await self._carry_out(owned, decision.transition)
-        return decision.response if error is ErrorCode.none else EndTxnResult(error)
+        return decision.response if error is NO_ERROR else EndTxnResult(error)
 
     def _spare_producer_id(self, metadata: TransactionMetadata | None) -> int:
         if not decisions.needs_new_producer_id(metadata):
@@ -373,7 +376,7 @@ class TransactionCoordinator:
             for metadata in owned.ids.values()
             if filters.admit(metadata, now_ms)
         )
-        return ListTransactionsResult(ErrorCode.none, unknown, tuple(rows))
+        return ListTransactionsResult(NO_ERROR, unknown, tuple(rows))
 
     def known_ids(self) -> Iterator[TransactionMetadata]:
         """Every id of the partitions that are loaded, in no order."""
@@ -447,7 +450,7 @@ class TransactionCoordinator:
         if self._pause_points.active:
             await self._reach(PausePoint.BEFORE_TOMBSTONE_APPEND, metadata)
         error = await self._log.append(owned.partition, encode_key(transactional_id), None)
-        if error is ErrorCode.none:
+        if error is NO_ERROR:
             del owned.ids[transactional_id]
         else:
             owned.ids[transactional_id] = metadata
@@ -459,7 +462,7 @@ class TransactionCoordinator:
         after = transition.after
         owned.ids[after.transactional_id] = transition.during
         error = await self._append(owned, after)
-        if error is not ErrorCode.none:
+        if error is not NO_ERROR:
             if error is ErrorCode.unsupported_version and self._rules.unwritable_record_wedges:
                 return error
             if transition.on_failure is None:
@@ -468,7 +471,7 @@ class TransactionCoordinator:
                 owned.ids[after.transactional_id] = transition.on_failure
             return decisions.client_error_of_append(error)
         owned.ids[after.transactional_id] = after
-        if after.state is TransactionState.ONGOING:
+        if after.state is ONGOING:
             self._watch_timeout(owned, after)
         elif transition.on_failure is None:
             self._watch_expiry(owned, after)
@@ -478,7 +481,7 @@ class TransactionCoordinator:
             return ErrorCode.not_coordinator
         if after.state in PREPARE_STATES:
             self._start_markers(_MarkerRun(owned, after))
-        return ErrorCode.none
+        return NO_ERROR
 
     async def _append(self, owned: _OwnedPartition, metadata: TransactionMetadata) -> ErrorCode:
         if self._pause_points.active:
@@ -512,15 +515,15 @@ class TransactionCoordinator:
                 producer_id=decided.producer_id,
                 producer_epoch=decided.producer_epoch,
                 coordinator_epoch=owned.coordinator_epoch,
-                commit=decided.state is TransactionState.PREPARE_COMMIT,
+                commit=decided.state is PREPARE_COMMIT,
                 transaction_version=decided.client_transaction_version,
             )
             if self._pause_points.active:
                 await self._reach(PausePoint.AFTER_MARKER, decided, topic_partition)
             reaction = reaction_to(answer)
-            if reaction is MarkerReaction.CANCEL:
+            if reaction is CANCEL:
                 run.is_cancelled = True
-            elif reaction is MarkerReaction.RETRY:
+            elif reaction is RETRY:
                 await asyncio.sleep(RETRY_BACKOFF_S)
             else:
                 run.acknowledged.add(topic_partition)
@@ -532,7 +535,7 @@ class TransactionCoordinator:
         while self._is_owner(owned):
             transition = transitions.completed(owned.ids[name], self._clock.now_ms())
             error = await self._append(owned, transition.after)
-            if error is ErrorCode.none:
+            if error is NO_ERROR:
                 owned.ids[name] = transition.after
                 del owned.marker_runs[name]
                 if self._pause_points.active:

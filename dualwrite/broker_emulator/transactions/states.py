@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
 
 
 class TransactionState(IntEnum):
@@ -29,6 +30,12 @@ class TransactionState(IntEnum):
 
 
 _S = TransactionState
+
+EMPTY: Final = _S.EMPTY
+ONGOING: Final = _S.ONGOING
+PREPARE_COMMIT: Final = _S.PREPARE_COMMIT
+PREPARE_ABORT: Final = _S.PREPARE_ABORT
+"""The states that every transaction is in, under names that are quick to read (see `no_error.py`)."""
 
 LABELS: Mapping[TransactionState, str] = {
     state: "".join(word.capitalize() for word in state.name.split("_")) for state in TransactionState

@@ -19,7 +19,7 @@ from dualwrite.broker_emulator.transactions.metadata import (
     NO_PRODUCER_ID,
     TransactionMetadata,
 )
-from dualwrite.broker_emulator.transactions.states import PERSISTED_STATES, TransactionState
+from dualwrite.broker_emulator.transactions.states import EMPTY, PERSISTED_STATES, TransactionState
 
 KEY_VERSION = 0
 
@@ -163,7 +163,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _partitions_v0(metadata: TransactionMetadata) -> bytes:
-    if metadata.state is TransactionState.EMPTY:
+    if metadata.state is EMPTY:
         return _INT32.pack(-1)
     topics = _by_topic(metadata.topic_partitions)
     parts = [_INT32.pack(len(topics))]
@@ -174,7 +174,7 @@ def _partitions_v0(metadata: TransactionMetadata) -> bytes:
 
 
 def _partitions_v1(metadata: TransactionMetadata) -> bytes:
-    if metadata.state is TransactionState.EMPTY:
+    if metadata.state is EMPTY:
         return _uvarint(0)
     partitions = metadata.topic_partitions
     return _few_partitions_v1(partitions) if len(partitions) <= _FEW else _many_partitions_v1(partitions)

@@ -22,6 +22,9 @@ from dualwrite.broker_emulator.transactions.metadata import (
 )
 from dualwrite.broker_emulator.transactions.states import (
     COMPLETE_STATES,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
     PREPARE_STATES,
     VALID_PREVIOUS_STATES,
     TransactionState,
@@ -129,10 +132,10 @@ def added(
     before: TransactionMetadata, partitions: Collection[TopicPartition], *, transaction_version: int, now_ms: int
 ) -> Transition:
     """Partitions join the transaction, which opens with the first of them."""
-    is_open = before.state is TransactionState.ONGOING
+    is_open = before.state is ONGOING
     return _transition(
         before,
-        TransactionState.ONGOING,
+        ONGOING,
         now_ms,
         previous_producer_id=NO_PRODUCER_ID,
         topic_partitions=before.topic_partitions.union(partitions),
@@ -143,7 +146,7 @@ def added(
 
 def ended(before: TransactionMetadata, *, commit: bool, now_ms: int) -> Transition:
     """EndTxn below version 5: the decision, under the same pair."""
-    state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+    state = PREPARE_COMMIT if commit else PREPARE_ABORT
     return _transition(before, state, now_ms, previous_producer_id=NO_PRODUCER_ID, client_transaction_version=0)
 
 
@@ -159,10 +162,10 @@ def ended_with_bump(
     next_pair = _bumped(client) if before.has_dual_identity else NO_PAIR
     if client.is_exhausted and rotates:
         next_pair = ProducerPair(new_producer_id, 0)
-    is_open = before.state is TransactionState.ONGOING
+    is_open = before.state is ONGOING
     return _transition(
         before,
-        TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
+        PREPARE_COMMIT if commit else PREPARE_ABORT,
         now_ms,
         producer_epoch=before.producer_epoch + 1,
         last_producer_epoch=client.producer_epoch,
@@ -202,15 +205,15 @@ def completed(before: TransactionMetadata, now_ms: int) -> Transition:
     client_producer_id = (
         before.producer_id if before.previous_producer_id == NO_PRODUCER_ID else before.previous_producer_id
     )
-    pair = before.producer_pair
+    producer_id, producer_epoch = before.producer_id, before.producer_epoch
     if before.next_producer_id != NO_PRODUCER_ID:  # Kafka 4 writes a rotation without the epoch, which is then 0
-        pair = ProducerPair(before.next_producer_id, max(before.next_producer_epoch, 0))
+        producer_id, producer_epoch = before.next_producer_id, max(before.next_producer_epoch, 0)
     return _transition(
         before,
         _COMPLETION_OF[before.state],
         now_ms,
-        producer_id=pair.producer_id,
-        producer_epoch=pair.producer_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
         previous_producer_id=client_producer_id,
         next_producer_id=NO_PRODUCER_ID,
         next_producer_epoch=NO_PRODUCER_EPOCH,

@@ -8,14 +8,14 @@ from dualwrite.broker_emulator.log.unstable_transactions import CompletedTransac
 
 
 def test_nothing_open_is_stable_up_to_the_high_watermark() -> None:
-    assert UnstableTransactions().last_stable_offset(7) == 7
+    assert UnstableTransactions().replicated_to(7) == 7
 
 
 def test_the_earliest_open_transaction_below_the_high_watermark_counts() -> None:
     unstable = UnstableTransactions()
     for producer_id, first_offset in ((1, 10), (2, 20), (1, 10)):
         unstable.begin(producer_id, first_offset)
-    assert [unstable.last_stable_offset(high_watermark) for high_watermark in (5, 10, 15, 25)] == [5, 10, 10, 10]
+    assert [unstable.replicated_to(high_watermark) for high_watermark in (5, 10, 15, 25)] == [5, 10, 10, 10]
     assert unstable.complete(1, 30) == CompletedTransaction(1, 10, 30)
     assert unstable.first_open_offset() == 20
     with pytest.raises(KeyError):
@@ -28,8 +28,5 @@ def test_a_completed_transaction_counts_until_the_high_watermark_passes_its_mark
         unstable.begin(producer_id, producer_id * 10)
     for producer_id, marker_offset in ((2, 40), (1, 41), (3, 42)):
         unstable.complete(producer_id, marker_offset)
-    stable = []
-    for high_watermark in (40, 41, 42, 43):
-        unstable.replicated_to(high_watermark)
-        stable.append(unstable.last_stable_offset(high_watermark))
+    stable = [unstable.replicated_to(high_watermark) for high_watermark in (40, 41, 42, 43)]
     assert stable == [10, 10, 30, 43]
