@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from dualwrite.client.admin_codec import Call
@@ -99,8 +100,17 @@ class AdminTransport:
                 raise NoAnswerError(
                     f"{_broker(node_id)} is not connected ({self._cluster.obstacle(asked_ms, Problems())})"
                 )
-            connecting = asyncio.ensure_future(changed.wait())
+            connecting = asyncio.ensure_future(self._something_to_do(changed, now_ms))
             await self._in_time(connecting, node_id, "is still being connected to", deadline_s)
+
+    async def _something_to_do(self, changed: asyncio.Event, now_ms: float) -> None:
+        """A connection has come or failed, or another broker is to be tried beside one that is silent."""
+        wake_at_ms = self._cluster.wake_at_ms(now_ms)
+        # rounded up: who wakes a moment early would find nothing due and spin
+        patience_s = None if wake_at_ms is None else (wake_at_ms - now_ms) / 1000 + 0.0005
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await changed.wait()
 
     async def _in_time(self, awaited: asyncio.Future[T], node_id: int, otherwise: str, deadline_s: float) -> T:
         try:

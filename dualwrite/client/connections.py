@@ -24,6 +24,9 @@ from dualwrite.errors import AuthenticationError
 _PATIENCE_MS: Final = 100.0
 """How long another connection is waited for where all are busy: what is ahead on those may take much longer."""
 
+_NEXT_CANDIDATE_MS: Final = 1_000.0
+"""How long whichever broker comes first is waited for alone: a machine that is gone does not even refuse."""
+
 _REFUSED_PAUSE_MS: Final = 10_000.0
 """After a refused login, unless a caller wants another try: each may count towards locking the account."""
 
@@ -111,13 +114,13 @@ class Connections:
         up = [connection for node in self._nodes.values() for connection in node.connections]
         if up:
             return _least_busy(up)
-        if any(node.connecting for node in self._nodes.values()):
+        silent = {node.address: max(node.connecting.values()) for node in self._nodes.values() if node.connecting}
+        if any(now_ms < _next_candidate_at_ms(at_ms) for at_ms in silent.values()):
             return NodeState.CONNECTING
         for address in dict.fromkeys([*self._topology.addresses.values(), *self._bootstrap]):
-            found = self._to_address(address, now_ms, owner)
-            if found is not NodeState.FAILED:
-                return found
-        return NodeState.FAILED
+            if address not in silent and self._to_address(address, now_ms, owner) is NodeState.CONNECTING:
+                return NodeState.CONNECTING
+        return NodeState.CONNECTING if silent else NodeState.FAILED
 
     def _to_address(self, address: Address, now_ms: float, owner: object) -> Connection | NodeState:
         node = self._nodes.get(address)
@@ -140,9 +143,12 @@ class Connections:
         return NodeState.CONNECTING if now_ms < node.connecting.get(owner, 0.0) else found
 
     def wake_at_ms(self, now_ms: float) -> float | None:
-        """When a failed address may be tried again, or a busy connection is better than waiting for another one."""
+        """When a failed address may be tried again, the next one instead of one that is silent, or a busy connection
+        is better than waiting for another one."""
+        connecting = [at_ms for node in self._nodes.values() for at_ms in node.connecting.values()]
         due_ms = [node.connectable_at_ms(self._attempt) for node in self._nodes.values()]
-        due_ms += [at_ms for node in self._nodes.values() for at_ms in node.connecting.values()]
+        due_ms += connecting
+        due_ms += map(_next_candidate_at_ms, connecting)
         return min((at_ms for at_ms in due_ms if at_ms > now_ms), default=None)
 
     def retry_refused(self) -> None:
@@ -240,6 +246,11 @@ class Connections:
             for connection in node.connections:
                 connection.close()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _next_candidate_at_ms(patient_until_ms: float) -> float:
+    """When another broker is tried beside the one that has been connecting, by when its users' patience ends."""
+    return patient_until_ms - _PATIENCE_MS + _NEXT_CANDIDATE_MS
 
 
 def _least_busy(connections: list[Connection]) -> Connection:

@@ -1,0 +1,68 @@
+"""A bootstrap server that does not even refuse is not waited for alone; no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.codec import Framer
+from dualwrite.client.connections import Connections, NodeState
+from dualwrite.client.problems import Problems
+from dualwrite.client.topology import Topology
+
+SILENT = ("gone", 1)
+ALIVE = ("alive", 2)
+
+
+class OneIsSilent:
+    """`gone` swallows what is sent to it, as a machine that is down does; `alive` answers."""
+
+    def __init__(self) -> None:
+        self.tried: list[tuple[str, int]] = []
+
+    async def connect(self, host: str, port: int, *_: Any, **__: Any) -> Any:
+        self.tried.append((host, port))
+        if (host, port) == SILENT:
+            await asyncio.Event().wait()
+        return SimpleNamespace(lost=False, in_flight=0, close=lambda: None)
+
+
+def test_the_next_one_is_tried_after_a_second() -> None:
+    async def run() -> None:
+        now_ms = 1000.0
+        security = OneIsSilent()
+        connections = Connections(
+            bootstrap=[SILENT, ALIVE],
+            topology=Topology(),
+            framer=Framer("c"),
+            security=security,  # type: ignore[arg-type]
+            request_timeout_ms=30_000,
+            max_per_node=1,
+            new_backoff=lambda: Backoff(50, 1000),
+            clock_ms=lambda: now_ms,
+            problems=Problems(),
+            on_change=lambda: None,
+        )
+
+        async def ask(at_ms: float) -> object:
+            nonlocal now_ms
+            now_ms = at_ms
+            found = connections.to_any(now_ms, "somebody")
+            for _ in range(3):
+                await asyncio.sleep(0)
+            return found
+
+        assert await ask(1000) is NodeState.CONNECTING
+        assert await ask(1999) is NodeState.CONNECTING
+        assert security.tried == [SILENT]
+        assert connections.wake_at_ms(1999) == 2000
+
+        assert await ask(2000) is NodeState.CONNECTING
+        assert security.tried == [SILENT, ALIVE]
+        assert getattr(await ask(2001), "in_flight", None) == 0
+        assert security.tried == [SILENT, ALIVE]
+        await connections.close()
+
+    asyncio.run(run())
