@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -23,6 +24,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+_WORKERS_PYTHON: Final = Path(__file__).with_name("spark_python")
 
 
 def settings() -> dict[str, str]:
@@ -33,7 +35,8 @@ def settings() -> dict[str, str]:
 def prepare_environment() -> None:
     """Of this process, for the JVM that it starts and for Python workers: executors take `python3` of the PATH else."""
     ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["DUALWRITE_SPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(_WORKERS_PYTHON)
     os.environ["SPARK_LAUNCHER_OPTS"] = QUICK
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
