@@ -21,6 +21,7 @@ from dualwrite.broker_emulator.cluster import is_legal_topic_name
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.own_process import take_all_descriptors
 from dualwrite.broker_emulator.properties_file import read_properties
 from dualwrite.broker_emulator.service_notification import READY, STOPPING, notify
 
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
     if port and port + options.nodes - 1 > _MAX_PORT:
         parser.error(f"argument --listen: {options.nodes} nodes from port {port} on need ports beyond {_MAX_PORT}")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    take_all_descriptors()
     try:
         emulator = Emulator(
             nodes=options.nodes,

@@ -14,7 +14,9 @@ The disk is waited for in a thread, never in the event loop.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NamedTuple, Protocol
@@ -24,12 +26,15 @@ from dualwrite.broker_emulator.log.segment import StorageError
 
 logger = logging.getLogger(__name__)
 
+_DESCRIPTOR_TIMEOUT_S = 30.0
+_DESCRIPTOR_PAUSE_S = 0.05
+
 
 class FlushJob(NamedTuple):
     """What one log has to bring to the disk at one moment."""
 
     run: Callable[[], None]
-    """Does it; runs in a thread. Raises OSError."""
+    """Does it, or does it again; runs in a thread. Raises OSError."""
     finished: Callable[[], None]
     """Runs in the event loop when it is done."""
 
@@ -98,7 +103,7 @@ class Flusher:
         self._round = self._loop.create_future()
         self._round.add_done_callback(lambda done: done.exception())  # nobody may be waiting
         assert self._executor is not None
-        self._running = self._executor.submit(_run_all, jobs)
+        self._running = self._executor.submit(_run_all_patiently, jobs)
         work = asyncio.wrap_future(self._running, loop=self._loop)
         work.add_done_callback(lambda done: self._end_round(jobs, done))
 
@@ -177,3 +182,17 @@ class Flusher:
 def _run_all(jobs: list[FlushJob]) -> None:
     for job in jobs:
         job.run()
+
+
+def _run_all_patiently(jobs: list[FlushJob]) -> None:
+    """As `_run_all`; where clients' connections have taken all descriptors, that waits a while for one."""
+    deadline = time.monotonic() + _DESCRIPTOR_TIMEOUT_S
+    for job in jobs:
+        while True:
+            try:
+                job.run()
+                break
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_DESCRIPTOR_PAUSE_S)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections import OrderedDict
 from pathlib import Path
 
-DEFAULT_LIMIT = 256
+_MOST = 256
+
+
+def _default_limit() -> int:
+    """A quarter of what the process may have: the others are for connections."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST if allowed == resource.RLIM_INFINITY else max(min(allowed // 4, _MOST), 1)
 
 
 class OpenFiles:
@@ -15,9 +22,9 @@ class OpenFiles:
 
     __slots__ = ("_descriptors", "_limit")
 
-    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
-        self._limit = limit
+        self._limit = _default_limit() if limit is None else limit
 
     def get(self, path: Path) -> int:
         """A descriptor for reading and writing of a file that is there. Raises OSError."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.flusher import Flusher
+from dualwrite.broker_emulator.flusher import Flusher, FlushJob
 from dualwrite.broker_emulator.log.disk_log import DiskLog
+from dualwrite.broker_emulator.log.durable_file import sync_data
 from dualwrite.broker_emulator.log.open_files import OpenFiles
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segment import StorageError
@@ -239,6 +243,61 @@ def test_more_segments_than_files_may_be_open(folder: Path) -> None:
     for number in range(10):
         append(log, b"%d" % number)
     assert [value for _, _, value in contents(log)] == [b"%d" % number for number in range(10)]
+
+
+def test_connections_that_have_taken_all_other_descriptors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, open_file = 0, os.open
+
+    def scarce(path: Path, *arguments: Any, **named: Any) -> int:
+        nonlocal opened
+        opened += 1
+        if opened % 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return open_file(path, *arguments, **named)
+
+    log = open_log(folder, segment_bytes=1)
+    append(log, b"0")
+    monkeypatch.setattr(os, "open", scarce)
+    for number in range(1, 5):
+        append(log, b"%d" % number)
+    assert [value for _, _, value in contents(log)] == [b"%d" % number for number in range(5)]
+
+
+async def flush_with(fail: Callable[[int], None]) -> Flusher:
+    """A round whose one job fails as `fail` does, the first time, the second time, ..."""
+
+    class Log:
+        tries = 0
+
+        def begin_flush(self) -> FlushJob:
+            def run() -> None:
+                self.tries += 1
+                fail(self.tries)
+
+            return FlushJob(run, lambda: None)
+
+    flusher = Flusher(Fsync.ALWAYS, asyncio.get_running_loop())
+    flusher.mark(Log(), now=False)
+    await flusher.flushed()
+    await flusher.close()
+    return flusher
+
+
+def test_a_flush_waits_for_a_descriptor_and_for_nothing_else() -> None:
+    def third_time(tries: int) -> None:
+        if tries < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    def never(tries: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    asyncio.run(flush_with(third_time)).check()
+    with pytest.raises(StorageError, match="Input/output error"):
+        asyncio.run(flush_with(never))
+
+
+def test_a_file_that_was_deleted_needs_no_flush(folder: Path) -> None:
+    sync_data(folder / "00000000000000000000.log")
 
 
 def test_reading_is_as_cheap_in_a_large_segment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
