@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from types import TracebackType
 from typing import Any, Final, Self
@@ -39,15 +39,10 @@ _numbers = count(1)
 class GroupedDualWrite:
     """One unit of work; what `AsyncPsycopgGroupCommit.transaction()` yields. Usable until its block ends."""
 
-    def __init__(self, group: _Group) -> None:
+    def __init__(self, group: _Group, tx: AsyncPsycopgDualTransaction) -> None:
         self._group = group
+        self._tx = tx
         self._is_running = True
-
-    @property
-    def _tx(self) -> AsyncPsycopgDualTransaction:
-        tx = self._group.tx
-        assert tx is not None, "a unit begins when its group has"
-        return tx
 
     @property
     def _running(self) -> AsyncPsycopgDualTransaction:
@@ -134,6 +129,7 @@ class AsyncPsycopgGroupCommit:
         self._collects = False
         """Whether one of the groups takes units; the others commit."""
         self._running: set[asyncio.Task[Any] | None] = set()
+        self._expiry: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -149,9 +145,10 @@ class AsyncPsycopgGroupCommit:
         self._is_closed = True
         while self._groups:
             await asyncio.wait(self._groups)
+        if self._expiry is not None:
+            self._expiry.cancel()
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[GroupedDualWrite]:
+    def transaction(self) -> AbstractAsyncContextManager[GroupedDualWrite]:
         """Run a block as a unit of a group: leaving it waits until both sides are committed.
 
         An exception that leaves the block takes back the unit, and nothing else. Raises what the block raises, and
@@ -162,21 +159,7 @@ class AsyncPsycopgGroupCommit:
         A cancellation inside the block is an exception of it. One that comes while the group commits is raised at once,
         and the group goes on; `tx.outcome` tells later what became of it.
         """
-        turn = self._ask()
-        group = await self._granted(turn)
-        unit, task = GroupedDualWrite(group), asyncio.current_task()
-        self._running.add(task)
-        try:
-            yield unit
-            group.assert_intact()
-        except BaseException:
-            group.undone.add(unit)
-            raise
-        finally:
-            unit._is_running = False
-            self._running.discard(task)
-            turn.end(undo=unit in group.undone)
-        await group.committed()
+        return _UnitBlock(self)
 
     # ---- turns ----------------------------------------------------------------------------------------------
 
@@ -188,34 +171,42 @@ class AsyncPsycopgGroupCommit:
             )
         if self._is_closed:
             raise IllegalStateError("this group commit is closed; nothing was written: make a new one")
-        turn = _Turn()
+        turn = _Turn(asyncio.get_running_loop())
         self._waiting.append(turn)
+        self._keep_time()
         self._begin_group()
         return turn
 
-    async def _granted(self, turn: _Turn) -> _Group:
-        timeout_s = self._pool._settings.acquire_timeout_ms / 1000
-        timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, turn)
-        try:
-            return await turn.granted
-        except BaseException:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-            turn.end(undo=True)  # it may have been granted in the same instant
-            raise
-        finally:
-            timer.cancel()
+    def _keep_time(self) -> None:
+        """One timer for all that wait: whoever asked first has waited longest."""
+        if self._expiry is None and self._waiting:
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_at(self._waiting[0].asked_s + self._patience_s, self._expire)
 
-    def _expire(self, turn: _Turn) -> None:
+    def _expire(self) -> None:
+        self._expiry = None
+        now_s = asyncio.get_running_loop().time()
+        while self._waiting and self._waiting[0].asked_s + self._patience_s <= now_s:
+            self._waiting.popleft().refuse(self._timeout())
+        self._keep_time()
+
+    @property
+    def _patience_s(self) -> float:
+        return self._pool._settings.acquire_timeout_ms / 1000
+
+    def _timeout(self) -> PoolTimeoutError:
+        return PoolTimeoutError(
+            f"no group took this unit within {self._pool._settings.acquire_timeout_ms} ms: {len(self._groups)} "
+            f"of {self._max_groups} groups are on their way, and {len(self._waiting)} more units wait; nothing "
+            "was written: try again later, make units shorter, or raise max_groups or acquire_timeout_ms"
+        )
+
+    def _give_up(self, turn: _Turn) -> None:
+        """Whoever asked was interrupted, maybe in the instant in which the turn was granted."""
         if turn in self._waiting:
             self._waiting.remove(turn)
-            turn.refuse(
-                PoolTimeoutError(
-                    f"no group took this unit within {self._pool._settings.acquire_timeout_ms} ms: {len(self._groups)} "
-                    f"of {self._max_groups} groups are on their way, and {len(self._waiting)} more units wait; nothing "
-                    "was written: try again later, make units shorter, or raise max_groups or acquire_timeout_ms"
-                )
-            )
+        if turn.group is not None:
+            turn.group.unit_ended(undo=True)
 
     # ---- groups ---------------------------------------------------------------------------------------------
 
@@ -224,7 +215,7 @@ class AsyncPsycopgGroupCommit:
         if not self._waiting or self._collects or len(self._groups) >= self._max_groups:
             return
         self._collects = True
-        group = _Group(next(_numbers))
+        group = _Group(next(_numbers), self._waiting, self._max_units)
         task = asyncio.get_running_loop().create_task(self._carry_out(group), name=f"dualwrite-group-{group.number}")
         self._groups.add(task)
         task.add_done_callback(self._group_ended)
@@ -238,7 +229,11 @@ class AsyncPsycopgGroupCommit:
             async with self._pool.transaction() as tx:
                 await self._assert_sees_now(tx)
                 group.begin(tx)
-                await self._collect(group)
+                try:
+                    await group.collect()
+                finally:
+                    self._collects = False
+                    self._begin_group()
             group.end(None)
         except _NothingLeftError:
             group.end(None)
@@ -265,16 +260,40 @@ class AsyncPsycopgGroupCommit:
         while self._waiting:
             self._waiting.popleft().refuse(error)
 
-    async def _collect(self, group: _Group) -> None:
-        """Let those who wait take their turns. Raises _NothingLeftError where the first is undone."""
+
+class _UnitBlock:
+    """The block around one unit."""
+
+    def __init__(self, groups: AsyncPsycopgGroupCommit) -> None:
+        self._groups = groups
+
+    async def __aenter__(self) -> GroupedDualWrite:
+        turn = self._groups._ask()
         try:
-            while self._waiting and group.has_room(self._max_units):
-                await group.begin_unit()  # with all still in the queue: where it fails, the next group takes them
-                if self._waiting:  # whoever was first may have given up meanwhile
-                    await group.let(self._waiting.popleft())
-        finally:
-            self._collects = False
-            self._begin_group()
+            self._group = await turn.granted
+        except BaseException:
+            self._groups._give_up(turn)
+            raise
+        self._task = asyncio.current_task()
+        self._groups._running.add(self._task)
+        self._unit = self._group.new_unit()
+        return self._unit
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._unit._is_running = False
+        self._groups._running.discard(self._task)
+        if error is not None:
+            self._group.undo(self._unit)
+            return
+        try:
+            self._group.assert_intact()
+        except BaseException:
+            self._group.undo(self._unit)
+            raise
+        self._group.unit_ended()
+        await self._group.committed()
 
 
 class _NothingLeftError(Exception):
@@ -282,57 +301,83 @@ class _NothingLeftError(Exception):
 
 
 class _Turn:
-    """A unit that waits, and then has the connection until it says that it has ended."""
+    """A unit that waits, and then has the connection of a group."""
 
-    __slots__ = ("_ended", "granted")
+    __slots__ = ("asked_s", "granted", "group")
 
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.asked_s = loop.time()
         self.granted: asyncio.Future[_Group] = loop.create_future()
-        self._ended: asyncio.Future[bool] = loop.create_future()
+        self.group: _Group | None = None
 
     def refuse(self, error: BaseException) -> None:
         if not self.granted.done():
             self.granted.set_exception(error)
 
-    def end(self, *, undo: bool) -> None:
-        if not self._ended.done():
-            self._ended.set_result(undo)
-
-    async def take(self, group: _Group) -> bool:
-        """Until it has ended; whether it is to be undone."""
+    def grant(self, group: _Group) -> bool:
+        """Whether it was still waited for: a task that is cancelled comes to say so later."""
         if self.granted.done():
-            return True  # cancelled, and its task did not come to say so yet
+            return False
+        self.group = group
         self.granted.set_result(group)
-        return await self._ended
+        return True
 
 
 class _Group:
-    """Units that are committed together."""
+    """Units that are committed together; one at a time has the connection."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, waiting: deque[_Turn], max_units: int) -> None:
         self.number: Final = number
         self.tx: AsyncPsycopgDualTransaction | None = None
         self.undone: set[GroupedDualWrite] = set()
+        self._waiting: Final = waiting
+        self._max_units: Final = max_units
         self._units: UnitsOfWork | None = None
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._handed_back: asyncio.Future[bool] | None = None
+        self._committers: list[asyncio.Future[None]] = []
+        self._is_over = False
         self._error: BaseException | None = None
+
+    # ---- units --------------------------------------------------------------------------------------------------
 
     def begin(self, tx: AsyncPsycopgDualTransaction) -> None:
         self.tx = tx
         self._units = UnitsOfWork.of(tx)
 
-    def has_room(self, max_units: int) -> bool:
-        return self._begun.begun < max_units and self._begun.has_room
+    def new_unit(self) -> GroupedDualWrite:
+        assert self.tx is not None, "a unit begins when its group has"
+        return GroupedDualWrite(self, self.tx)
 
-    async def begin_unit(self) -> None:
-        """Raises psycopg's errors."""
-        await self._begun.begin()
+    async def collect(self) -> None:
+        """Let those who wait take their turns. Raises _NothingLeftError where the first is undone."""
+        while self._takes_one_more:
+            await self._begun.begin()  # with all still in the queue: where it fails, the next group takes them
+            if self._waiting:  # whoever was first may have given up meanwhile
+                await self._let(self._waiting.popleft())
 
-    async def let(self, turn: _Turn) -> None:
-        """Let a unit run. Raises _NothingLeftError where it is undone and was the only one."""
-        if await turn.take(self) and not await self._begun.undo():
+    async def _let(self, turn: _Turn) -> None:
+        """Let a unit run, and those after it, until somebody has to wait for the database in between."""
+        self._handed_back = asyncio.get_running_loop().create_future()
+        undo = await self._handed_back if turn.grant(self) else True
+        if undo and not await self._begun.undo():
             raise _NothingLeftError
+
+    def unit_ended(self, *, undo: bool = False) -> None:
+        """By whoever has the connection."""
+        if not undo and self._takes_one_more and self._begun.begin_at_once() and self._waiting.popleft().grant(self):
+            return  # straight from one to the next: the group's task, in between, would be a turn of the loop
+        assert self._handed_back is not None, "units run while the group's task waits for them"
+        if not self._handed_back.done():
+            self._handed_back.set_result(undo)
+
+    @property
+    def _takes_one_more(self) -> bool:
+        return bool(self._waiting) and self._begun.begun < self._max_units and self._begun.has_room
+
+    def undo(self, unit: GroupedDualWrite) -> None:
+        """It has ended, and failed."""
+        self.undone.add(unit)
+        self.unit_ended(undo=True)
 
     def assert_intact(self) -> None:
         self._begun.assert_intact()
@@ -342,19 +387,27 @@ class _Group:
         assert self._units is not None, "its transaction has begun"
         return self._units
 
+    # ---- the end ------------------------------------------------------------------------------------------------
+
     def end(self, error: BaseException | None) -> None:
         self._error = error
-        self._ended.set_result(None)
+        self._is_over = True
+        for committer in self._committers:
+            if not committer.done():
+                committer.set_result(None)
 
     async def committed(self) -> None:
         """Raises why it was not."""
-        try:
-            await asyncio.shield(self._ended)
-        except asyncio.CancelledError as cancelled:
-            cancelled.add_note(
-                f"The unit had ended, and its group {self.number} goes on: both sides are changed unless that fails, "
-                "which the unit's outcome tells later."
-            )
-            raise
+        if not self._is_over:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._committers.append(ended)
+            try:
+                await ended
+            except asyncio.CancelledError as cancelled:
+                cancelled.add_note(
+                    f"The unit had ended, and its group {self.number} goes on: both sides are changed unless that "
+                    "fails, which the unit's outcome tells later."
+                )
+                raise
         if self._error is not None:
             raise self._error

@@ -13,8 +13,6 @@ from functools import cache
 from typing import Any, Final, Protocol, TypeVar
 
 import psycopg
-from psycopg import generators, pq
-from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
@@ -22,6 +20,7 @@ from dualwrite.errors import IllegalStateError, StateRowError, TransactionDoomed
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.isolation import sees_now
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SELECT_LOCKED, STILL_HELD, lock_row
+from dualwrite.recipes.psycopg_ahead import answered
 from dualwrite.recipes.psycopg_connections import Connections, settled
 from dualwrite.recipes.psycopg_watch import AnyConnection, Watch, assert_can_begin, is_busy, is_idle
 from dualwrite.recipes.record_buffer import RecordBuffer
@@ -84,8 +83,6 @@ _CREATED_BY_OTHERS: Final = (
     psycopg.errors.DuplicateObject,
     psycopg.errors.UniqueViolation,
 )
-
-_FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, which is what libpq gives
 
 # Connections of a parent process, kept from the garbage collector of its child.
 _abandoned: list[AnyConnection] = []
@@ -312,14 +309,27 @@ class PsycopgTransaction:
         connection: Any = self.connection
         if isinstance(connection, psycopg.AsyncConnection):
             async with connection.lock:
-                return await connection.wait(_answered(connection, sql))
+                return await connection.wait(answered(connection, sql))
         with connection.lock:
-            answer: PGresult = connection.wait(_answered(connection, sql))
+            answer: PGresult = connection.wait(answered(connection, sql))
             return answer
 
-    async def execute(self, sql: str) -> None:
-        """A statement of the recipe's own."""
-        await self._command(sql)
+    @property
+    def is_busy(self) -> bool:
+        """Whether a statement, a COPY or a stream of the block is under way."""
+        return self._watch.is_busy
+
+    async def savepoint(self, name: str) -> None:
+        await self._command(f"SAVEPOINT {name}")
+
+    def savepoint_ahead(self, name: str) -> bool:
+        """`savepoint`, whose answer the next statement takes. False: it was not sent, because it would have to wait."""
+        self._assert_ours()
+        return self._watch.send_ahead(f"SAVEPOINT {name}")
+
+    async def roll_back_to_savepoint(self, name: str) -> None:
+        self._watch.forget_ahead()
+        await self._command(f"ROLLBACK TO SAVEPOINT {name}")
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """What a SELECT gives; parameters are written `:name`."""
@@ -481,16 +491,6 @@ class PsycopgDatabase:
 async def _end(transaction: PsycopgTransaction) -> None:
     await transaction.rollback()
     await transaction.close()
-
-
-def _answered(connection: AnyConnection, sql: str) -> PQGen[PGresult]:
-    """Send, and take the answers; the last one's, for whoever waits with the connection. Raises psycopg's errors."""
-    pgconn = connection.pgconn
-    pgconn.send_query(sql.encode())
-    answers: list[PGresult] = yield from generators.execute(pgconn)
-    if answers[-1].status == _FAILED:
-        raise psycopg.errors.error_from_result(answers[-1], encoding=connection.info.encoding)
-    return answers[-1]
 
 
 def _status(answer: PGresult) -> str:

@@ -7,10 +7,7 @@ from typing import Final, Self
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.dual_writes import DualWrite
 from dualwrite.recipes.psycopg_transaction import PsycopgTransaction
-from dualwrite.recipes.psycopg_watch import is_busy
 from dualwrite.recipes.record_buffer import RecordBuffer
-
-_SAVEPOINT: Final = "dualwrite_unit"
 
 # PostgreSQL keeps 64 subtransactions of a transaction at hand for all other sessions; with more of them every snapshot
 # of every session becomes slower.
@@ -25,6 +22,7 @@ class UnitsOfWork:
         self._records = records
         self._stands = False
         """Whether the newest savepoint is where a unit was undone: it serves the next one too."""
+        self._savepoints = 0
         self.begun = 0
 
     @classmethod
@@ -41,11 +39,37 @@ class UnitsOfWork:
 
     async def begin(self) -> None:
         """The next unit begins here."""
+        if self._needs_savepoint:
+            await self._transaction.savepoint(self._next_savepoint)
+        self._has_begun()
+
+    def begin_at_once(self) -> bool:
+        """The same, where nothing has to be waited for. False: nothing is done."""
+        if self._needs_savepoint and not self._transaction.savepoint_ahead(self._next_savepoint):
+            return False
+        self._has_begun()
+        return True
+
+    @property
+    def _needs_savepoint(self) -> bool:
+        return self.begun > 0 and not self._stands
+
+    def _has_begun(self) -> None:
+        if self._needs_savepoint:
+            self._savepoints += 1
+            self._records.savepoint(self._savepoint)
         self.begun += 1
-        if self.begun > 1 and not self._stands:
-            await self._transaction.execute(f"SAVEPOINT {_SAVEPOINT}")
-            self._records.savepoint(_SAVEPOINT)
         self._stands = False
+
+    # Each has a name of its own: where one could not be set, rolling back to it must fail, and not undo another unit.
+
+    @property
+    def _savepoint(self) -> str:
+        return f"dualwrite_unit_{self._savepoints}"
+
+    @property
+    def _next_savepoint(self) -> str:
+        return f"dualwrite_unit_{self._savepoints + 1}"
 
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError where a part of the unit failed and that was swallowed."""
@@ -59,10 +83,10 @@ class UnitsOfWork:
         """
         if self.begun == 1:
             return False
-        if is_busy(self._transaction.connection):
+        if self._transaction.is_busy:
             raise IllegalStateError(_UNFINISHED)
-        await self._transaction.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
-        self._records.roll_back_to_savepoint(_SAVEPOINT)
+        await self._transaction.roll_back_to_savepoint(self._savepoint)
+        self._records.roll_back_to_savepoint(self._savepoint)
         self._transaction.forgive()
         self._stands = True
         return True

@@ -18,6 +18,7 @@ from psycopg import pq
 from psycopg.sql import Composable
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.psycopg_ahead import SentAhead
 from dualwrite.recipes.record_buffer import RecordBuffer
 from dualwrite.recipes.transaction_control import ends_transaction, follow_savepoint
 
@@ -67,6 +68,7 @@ class Watch:
         self._connection: Any = connection
         self._records = records
         self._cursor_factory: Any = None
+        self._ahead: SentAhead | None = None
         self._nested = 0
         self._refused_ending: BaseException | None = None
         self._statement_failure: BaseException | None = None
@@ -90,6 +92,8 @@ class Watch:
             self._connection.cursor_factory = self._cursor_factory
             for name in _REPLACED:
                 del vars(self._connection)[name]
+            if self._ahead is not None:
+                self._ahead.forget()
 
     def doom(self, error: BaseException) -> None:
         """From now on the transaction, or the savepoint that it is in, can only be rolled back, even if `error` is
@@ -101,6 +105,8 @@ class Watch:
         failure = self._refused_ending or self._records.refused
         if failure is not None:
             raise TransactionDoomedError(_doomed(failure)) from failure
+        if self._has_sent_ahead:
+            return  # all that came before it was answered, and nothing has come after it
         if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             raise IllegalStateError(_PIPELINE_OPEN)
         status = self._connection.pgconn.transaction_status
@@ -116,6 +122,32 @@ class Watch:
     def forgive(self) -> None:
         """Everything that was refused or failed was undone, and whoever did it knows."""
         self._refused_ending = self._statement_failure = None
+
+    # -- a statement that nobody waits for ------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody's statement is under way, other than what was sent ahead."""
+        return not self._has_sent_ahead and is_busy(self._connection)
+
+    @property
+    def _has_sent_ahead(self) -> bool:
+        return self._ahead is not None and self._ahead.is_pending
+
+    def send_ahead(self, sql: str) -> bool:
+        """Send a statement of ours, whose answer the next statement takes. False: it cannot be sent now."""
+        if is_busy(self._connection):
+            return False
+        try:
+            self._ahead = SentAhead(self._connection, sql)
+        except psycopg.Error:
+            return False  # whoever tries to wait for it hears why
+        return True
+
+    def forget_ahead(self) -> None:
+        """What was sent ahead has failed, if it has, and whoever sends the next statement knows."""
+        if self._ahead is not None and not self._ahead.is_pending:
+            self._ahead.forget()
 
     # -- statements ----------------------------------------------------------------------------------------------
 
