@@ -39,12 +39,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SIZE = struct.Struct(">i")
+_SIZE_BYTES = _SIZE.size
+_unpack_size = _SIZE.unpack_from
 _MAX_BUFFERED_WHILE_BUSY = 1 << 20
 """Bytes taken from a client that sends on while one of its requests waits; beyond that, it has to wait too."""
 _MAX_UNREAD = 1 << 20
 """Bytes of answers kept for a client that does not read them; beyond that, no more of its requests are served."""
 
 _HEADER = struct.Struct(">ihhih")  # frame size, api key, api version, correlation id, length of the client id
+_HEADER_BYTES = _HEADER.size
+_unpack_header = _HEADER.unpack_from
 
 
 class MalformedFrameError(Exception):
@@ -213,33 +217,33 @@ class Connection(asyncio.Protocol):
 
     def _serve_frames(self, buffer: bytes | bytearray) -> int:
         """Serve whole frames until there is none, or one has to wait; how many bytes they were."""
-        start = 0
+        start, length = 0, len(buffer)
         try:
-            while start < len(buffer) and self._work is None and not self._silent and not self._is_paused:
-                end = self._frame_end(buffer, start)
-                if end is None or not self._is_open:
+            while length - start >= _SIZE_BYTES:
+                (size,) = _unpack_size(buffer, start)
+                if not 0 < size <= self._max_frame_size:
+                    raise MalformedFrameError(f"frame size {size}, allowed are 1 to {self._max_frame_size}")
+                end = start + _SIZE_BYTES + size
+                if end > length:
                     break
                 frame = buffer[start:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[start:end])
                 start = end
                 self._serve(frame)
+                if start == length or not self._may_serve_another:
+                    break
         except Exception as error:
             self._close(error)
         return start
 
-    def _frame_end(self, buffer: bytes | bytearray, start: int) -> int | None:
-        if len(buffer) < start + _SIZE.size:
-            return None
-        (size,) = _SIZE.unpack_from(buffer, start)
-        if not 0 < size <= self._max_frame_size:
-            raise MalformedFrameError(f"frame size {size}, allowed are 1 to {self._max_frame_size}")
-        end: int = start + _SIZE.size + size
-        return end if len(buffer) >= end else None
+    @property
+    def _may_serve_another(self) -> bool:
+        return self._work is None and not self._silent and not self._is_paused and self._is_open
 
     def _serve(self, frame: bytes) -> None:
         """Serve one frame, which begins with its size."""
-        if len(frame) < _HEADER.size:
-            raise MalformedFrameError(f"{len(frame) - _SIZE.size} bytes are too few for a request header")
-        _, key, version, correlation_id, client_id_length = _HEADER.unpack_from(frame)
+        if len(frame) < _HEADER_BYTES:
+            raise MalformedFrameError(f"{len(frame) - _SIZE_BYTES} bytes are too few for a request header")
+        _, key, version, correlation_id, client_id_length = _unpack_header(frame)
         node = self.node
         served = node.served.get((key, version)) or self._look_up(key, version)
         if served is None:
@@ -254,7 +258,7 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # the codec raises many kinds, none of which means anything else
             raise MalformedFrameError(f"{api.schema_name} v{version} does not decode: {error!r}") from error
         call = Call(api, version, request, message.new, node, self.client_id, self.peer_host, self.principal, self)
-        self._request_bytes = len(frame) - _SIZE.size
+        self._request_bytes = len(frame) - _SIZE_BYTES
         node.counters.bytes_in += len(frame)
         faults = node.cluster.faults
         if faults.active:  # which answer for themselves
@@ -449,7 +453,7 @@ class _Reply:
 
 def _rest_of_header(frame: bytes, client_id_length: int, flexible: bool) -> tuple[str | None, int]:
     """The client id, and where the request begins. Raises ValueError or IndexError on a header that does not decode."""
-    offset = _HEADER.size
+    offset = _HEADER_BYTES
     client_id = None
     if client_id_length >= 0:
         end = offset + client_id_length

@@ -298,6 +298,9 @@ def decide_end_txn(
     return _end_with_bump(metadata, pair, rules, commit, new_producer_id, now_ms)
 
 
+_ENDED = EndTxnResult(NO_ERROR)
+
+
 def _end_refused(error: ErrorCode) -> Decision[EndTxnResult]:
     return Decision(EndTxnResult(error))
 
@@ -316,8 +319,8 @@ def _end_same_epoch(
     if isinstance(action, ErrorCode):
         return _end_refused(action)
     if action is _REPLAY:
-        return Decision(EndTxnResult(NO_ERROR))
-    return Decision(EndTxnResult(NO_ERROR), transitions.ended(metadata, commit=commit, now_ms=now_ms))
+        return Decision(_ENDED)
+    return Decision(_ENDED, transitions.ended(metadata, commit=commit, now_ms=now_ms))
 
 
 def _end_with_bump(
