@@ -21,16 +21,33 @@ SERVERS_VARIABLE: Final = "DUALWRITE_BOOTSTRAP_SERVER"
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+DEFAULT_TIMEOUT_MS: Final = 30_000
+DEFAULT_REACH_MS: Final = 5_000
+"""Whoever waits at a terminal wants to know that nobody is there, and not to wait as for an answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaAccess:
-    """How to reach the cluster."""
+    """How to reach the cluster. `reach_ms`: how long a first answer may take, from whichever broker."""
 
     settings: dict[str, Any]
     timeout_ms: int
+    reach_ms: int
 
-    def admin(self) -> TransactionAdmin:
-        """Raises ConfigError for settings that make no sense."""
-        return TransactionAdmin(self.settings | {"default_api_timeout_ms": self.timeout_ms})
+    @contextmanager
+    def admin(self, *, reached: bool = True) -> Iterator[TransactionAdmin]:
+        """`reached`: a broker has answered by then. Raises ConfigError for settings that make no sense, and what the
+        brokers say, or that none does.
+        """
+        with TransactionAdmin(self.settings | {"default_api_timeout_ms": self.timeout_ms}) as admin:
+            if reached:
+                admin.describe_cluster(timeout_ms=self.reach_ms)
+            yield admin
+
+    def reach(self) -> None:
+        """Raises as `admin` does where no broker answers."""
+        with self.admin():
+            pass
 
 
 def kafka_options(command: Command) -> Command:
@@ -39,8 +56,7 @@ def kafka_options(command: Command) -> Command:
         click.option(
             "--timeout-ms",
             type=click.IntRange(min=1),
-            default=30_000,
-            show_default=True,
+            show_default=f"{DEFAULT_TIMEOUT_MS}; {DEFAULT_REACH_MS} for the first one",
             help="How long one request to Kafka may take, repetitions included.",
         ),
         click.option(
@@ -80,12 +96,16 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="For programs: JSON with stable keys.")(command)
 
 
-def kafka_access(bootstrap_server: str, command_config: str | None, timeout_ms: int) -> KafkaAccess:
+def kafka_access(bootstrap_server: str, command_config: str | None, timeout_ms: int | None) -> KafkaAccess:
     """Settings by underscored names. Raises ConfigError."""
     settings = {} if command_config is None else settings_of_file(command_config)
     named: dict[str, Any] = {name.replace(".", "_"): value for name, value in settings.items()}
     named.pop("default_api_timeout_ms", None)  # which --timeout-ms says
-    return KafkaAccess(named | {"bootstrap_servers": bootstrap_server}, timeout_ms)
+    return KafkaAccess(
+        named | {"bootstrap_servers": bootstrap_server},
+        timeout_ms=DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms,
+        reach_ms=DEFAULT_REACH_MS if timeout_ms is None else timeout_ms,
+    )
 
 
 @contextmanager

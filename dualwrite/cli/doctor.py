@@ -44,7 +44,7 @@ def command(
     *,
     bootstrap_server: str,
     command_config: str | None,
-    timeout_ms: int,
+    timeout_ms: int | None,
     database_url: str | None,
     transactional_id: str,
     as_json: bool,

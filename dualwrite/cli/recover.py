@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -16,9 +16,39 @@ from dualwrite.cli.connection import database, database_option, json_option, kaf
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.output import duration, print_json, print_table
 from dualwrite.cli.rounds import in_rounds
-from dualwrite.recipes.recovery import Found, RecoveryReport, RecoveryService
+from dualwrite.recipes.recovery import Action, Found, RecoveryReport, RecoveryService
+from dualwrite.recipes.recovery_plan import NEEDS_SOMEBODY
 
-_HEADERS = ("TransactionalId", "Action", "Done", "Row", "TransactionState", "Pair", "Age", "TopicPartitions", "Error")
+_EXPLAINED: Final = {
+    Action.YOUNG: "open for less than --min-age, so its owner may be about to end it; a later round looks again",
+    Action.IN_USE: "a database transaction holds its row: a dual write is running",
+    Action.ENDING: "decided; the coordinator is writing its markers",
+    Action.NO_ROW: (
+        "this database has no row of the id, so it decides nothing: give the one in which its dual writes are made, or "
+        "abort with --force-terminate ID --apply what nobody else decides"
+    ),
+    Action.LOST: (
+        "the database has committed what Kafka has aborted: send those records again, then end the report with "
+        "--acknowledge-lost ID --apply"
+    ),
+    Action.FORGOTTEN: (
+        "the row names a transaction later than all that Kafka knows: is this the right cluster, and has it lost data?"
+    ),
+    Action.FAILED: "the column Error says why; a later round tries again",
+}
+"""What the word in the column Action asks of who reads it; the others are done, or would be with --apply."""
+
+_HEADERS: Final = (
+    "TransactionalId",
+    "Action",
+    "Done",
+    "Row",
+    "TransactionState",
+    "Pair",
+    "Age",
+    "TopicPartitions",
+    "Error",
+)
 
 
 @click.command("recover")
@@ -73,7 +103,7 @@ def command(
     *,
     bootstrap_server: str,
     command_config: str | None,
-    timeout_ms: int,
+    timeout_ms: int | None,
     database_url: str,
     prefix: str | None,
     transactional_ids: tuple[str, ...],
@@ -103,6 +133,8 @@ def command(
     if not (prefix is not None or everything or transactional_ids or named):
         raise click.UsageError("which ids? give --prefix, --transactional-id, or --all")
     access = kafka_access(bootstrap_server, command_config, timeout_ms)
+    if interval is None:
+        access.reach()
     with (
         database(database_url) as engine,
         RecoveryService(
@@ -125,6 +157,8 @@ def command(
 def _check_usage(
     prefix: str | None, *, everything: bool, once: bool, interval: float | None, named: tuple[str, ...]
 ) -> None:
+    if prefix == "":
+        raise click.UsageError("--prefix is empty, which would be all ids: give --all for those")
     if everything and prefix is not None:
         raise click.UsageError("--all and --prefix exclude each other")
     if once and interval is not None:
@@ -165,6 +199,10 @@ def _progress() -> Iterator[Any]:
 def _print(report: RecoveryReport) -> None:
     if report.found:
         print_table(_HEADERS, [_cells(found) for found in report.found])
+    met = {found.action for found in report.found}
+    for action, sentence in _EXPLAINED.items():
+        if action in met:
+            click.echo(f"{action}: {sentence}")
     for each in report.unseen:
         click.echo(f"not seen: {each}")
     click.echo(_summary(report))
@@ -185,9 +223,13 @@ def _cells(found: Found) -> tuple[str, ...]:
 
 
 def _summary(report: RecoveryReport) -> str:
-    resolved = sum(found.changed for found in report.found)
-    counted = f"{resolved} resolved, {len(report.left)} left, {report.settled} settled"
-    return counted if report.applied else f"{counted}; nothing was changed: --apply resolves what can be"
+    left = sum(found.action in NEEDS_SOMEBODY for found in report.found)
+    waiting = sum(not found.is_left and not found.changed for found in report.found)
+    resolvable = len(report.found) - left - waiting
+    others = f"{left} left, {waiting} waiting, {report.settled} settled"
+    if report.applied:
+        return f"{resolvable} resolved, {others}"
+    return f"{resolvable} to resolve, {others}; nothing was changed: --apply resolves what can be"
 
 
 def as_document(report: RecoveryReport) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def _recover(
     *,
     bootstrap_server: str,
     command_config: str | None,
-    timeout_ms: int,
+    timeout_ms: int | None,
     database_url: str,
     schema: str | None,
     sink_ids: tuple[str, ...],
@@ -166,7 +166,7 @@ def _recover(
     if condemn and interval is not None:
         raise click.UsageError("--condemn is for a sink that you have looked at: give it without --interval")
     access = kafka_access(bootstrap_server, command_config, timeout_ms)
-    with _store(database_url, schema) as store, access.admin() as admin:
+    with _store(database_url, schema) as store, access.admin(reached=interval is None) as admin:
         recovery = SinkRecovery(
             store, _completion(access), admin, sink_ids=sink_ids, condemn=condemn, min_age_ms=int(min_age * 1000)
         )
@@ -268,7 +268,7 @@ def _status(
     *,
     bootstrap_server: str,
     command_config: str | None,
-    timeout_ms: int,
+    timeout_ms: int | None,
     database_url: str,
     schema: str | None,
     sink_ids: tuple[str, ...],

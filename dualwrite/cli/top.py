@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from rich.live import Live
 from dualwrite.admin import TransactionAdmin, TransactionDescription
 from dualwrite.cli.connection import database, database_option, json_option, kafka_access, kafka_options
 from dualwrite.cli.failures import sentence
-from dualwrite.cli.output import console, duration, print_json, print_table, table
+from dualwrite.cli.output import columns_that_fit, console, duration, only, print_json, print_table, table
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.recovery_rows import stored_texts
 
@@ -28,6 +29,8 @@ _HEADERS: Final = (
     "Coordinator",
     "TopicPartitions",
 )
+_DISPENSABLE: Final = ("Coordinator", "TopicPartitions", "Timeout", "TransactionState")
+"""What a narrow screen lacks, in this order: everything is open that is shown here."""
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
@@ -63,7 +66,7 @@ def command(
     *,
     bootstrap_server: str,
     command_config: str | None,
-    timeout_ms: int,
+    timeout_ms: int | None,
     database_url: str | None,
     prefix: str,
     interval: float,
@@ -76,53 +79,58 @@ def command(
     is running, or to be aborted; "no row" is of no concern to this database. Changes nothing and takes no locks.
     """
     access = kafka_access(bootstrap_server, command_config, timeout_ms)
-    with access.admin() as admin:
-        if database_url is None:
-            _show(admin, None, prefix, interval, once=once, as_json=as_json)
-            return
-        with database(database_url) as engine:
-            _show(admin, engine, prefix, interval, once=once, as_json=as_json)
-
-
-def _show(
-    admin: TransactionAdmin, engine: sa.Engine | None, prefix: str, interval_s: float, *, once: bool, as_json: bool
-) -> None:
-    out = console()
-    if once or as_json or not out.is_terminal:
-        found = look(admin, engine, prefix)
-        if as_json:
-            print_json([asdict(row) for row in found])
+    with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
+        if once or as_json or not console().is_terminal:
+            _show_once(look(admin, engine, prefix), as_json=as_json)
         else:
-            print_table(_HEADERS, map(_cells, found))
-        return
-    with Live(console=out, screen=True, auto_refresh=False) as live:
-        try:
-            while True:
-                live.update(_view(admin, engine, prefix), refresh=True)
-                time.sleep(interval_s)
-        except KeyboardInterrupt:
-            return
+            _show_live(lambda width: _view(admin, engine, prefix, width, access.reach_ms), interval)
 
 
-def _view(admin: TransactionAdmin, engine: sa.Engine | None, prefix: str) -> Any:
-    """A look that fails is told, and the next one follows."""
+def _show_once(found: list[OpenTransaction], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(row) for row in found])
+    else:
+        print_table(_HEADERS, map(_cells, found))
+
+
+def _show_live(view: Callable[[int], Any], interval_s: float) -> None:
+    """Until Ctrl-C, as wide as the terminal is at the moment."""
+    out = console()
+    with Live(console=out, screen=True, auto_refresh=False) as live, suppress(KeyboardInterrupt):
+        while True:
+            live.update(view(out.width), refresh=True)
+            time.sleep(interval_s)
+
+
+def _view(admin: TransactionAdmin, engine: sa.Engine | None, prefix: str, width: int, timeout_ms: int) -> Any:
+    """A look that fails is told, and the next one follows. `timeout_ms`: what is older than that is no live view."""
     title = time.strftime("%H:%M:%S")
     try:
-        found = look(admin, engine, prefix)
+        found = look(admin, engine, prefix, timeout_ms)
     except (DualWriteError, sa.exc.SQLAlchemyError) as error:
         return f"{title}  {sentence(error)}"
-    made = table(_HEADERS, map(_cells, found), fold=True)
-    in_doubt = sum(row.database == "committed" for row in found)
-    made.title = f"{title}  {len(found)} open, {in_doubt} in doubt"
+    cells = [tuple(map(str, _cells(row))) for row in found]
+    headers = columns_that_fit(_HEADERS, cells, width, dispensable=_DISPENSABLE)
+    made = table(headers, only(headers, _HEADERS, cells), width)
+    made.title = _title(title, found, engine is not None)
     made.title_justify = "left"
     return made
 
 
-def look(admin: TransactionAdmin, engine: sa.Engine | None, prefix: str) -> list[OpenTransaction]:
-    """What is open now, oldest first."""
-    listed = [row for row in admin.transactions_of_prefix(prefix) if row.state in _OPEN]
+def _title(clock: str, found: Sequence[OpenTransaction], has_database: bool) -> str:
+    if not has_database:
+        return f"{clock}  {len(found)} open; --database tells which of them are in doubt"
+    in_doubt = sum(row.database == "committed" for row in found)
+    return f"{clock}  {len(found)} open, {in_doubt} in doubt"
+
+
+def look(
+    admin: TransactionAdmin, engine: sa.Engine | None, prefix: str, timeout_ms: int | None = None
+) -> list[OpenTransaction]:
+    """What is open now, oldest first. `timeout_ms` bounds each request to Kafka."""
+    listed = [row for row in admin.transactions_of_prefix(prefix, timeout_ms=timeout_ms) if row.state in _OPEN]
     ids = [row.transactional_id for row in listed]
-    described = admin.describe_transactions(ids) if ids else {}
+    described = admin.describe_transactions(ids, timeout_ms=timeout_ms) if ids else {}
     texts = {} if engine is None else stored_texts(engine, prefix=None, transactional_ids=ids)
     found = (each for each in described.values() if each is not None and each.state in _OPEN)
     return rows_of(found, texts if engine is not None else None, int(time.time() * 1000))

@@ -65,7 +65,7 @@ def _command(name: str) -> Callable[[Callable[..., None]], click.Command]:
     """A command that reaches Kafka; its function gets a TransactionAdmin first."""
 
     def decorate(function: Callable[..., None]) -> click.Command:
-        def call(bootstrap_server: str, command_config: str | None, timeout_ms: int, **options: Any) -> None:
+        def call(bootstrap_server: str, command_config: str | None, timeout_ms: int | None, **options: Any) -> None:
             with kafka_access(bootstrap_server, command_config, timeout_ms).admin() as admin:
                 function(admin, **options)
 

@@ -181,14 +181,19 @@ class RecoveryService:
         failed: Callable[[Exception], None],
         apply: bool = True,
     ) -> None:
-        """Recover (or plan) every `interval_s` seconds until `stopped` is set; what fails is told and repeated."""
+        """Recover (or plan) every `interval_s` seconds until `stopped` is set; what fails is told and repeated.
+
+        A round that is under way then ends with the id that it is at. What it has met by then is told, with the others
+        in `unseen`.
+        """
         while not stopped.is_set():
             try:
-                report = self.recover() if apply else self.plan()
+                report = self._round(None, apply=apply, stopped=stopped)
             except (DualWriteError, SQLAlchemyError) as error:
                 failed(error)
             else:
-                heard(report)
+                if report.found or not stopped.is_set():
+                    heard(report)
             stopped.wait(interval_s)
 
     def close(self) -> None:
@@ -205,20 +210,28 @@ class RecoveryService:
 
     # ---- one round ------------------------------------------------------------------------------------------
 
-    def _round(self, progress: Progress | None, *, apply: bool) -> RecoveryReport:
+    def _round(
+        self, progress: Progress | None, *, apply: bool, stopped: threading.Event | None = None
+    ) -> RecoveryReport:
         unseen: list[str] = []
         version = _transaction_version(self._admin.describe_features())
         texts = stored_texts(self._engine, prefix=self._prefix, transactional_ids=self._ids)
         ids = sorted({*texts, *self._ids, *self._listed(unseen)})
         found = []
+        settled = 0
         descriptions = self._described(ids, unseen)
         for number, (each, description) in enumerate(descriptions.items(), start=1):
+            if stopped is not None and stopped.is_set():
+                unseen.append(f"{len(descriptions) - number + 1} ids, because this was told to stop")
+                break
             met = self._one(_Seen(each, texts.get(each), description, version), apply=apply)
-            if met is not None and met.action is not Action.NOTHING:
+            if met is None or met.action is Action.NOTHING:
+                settled += 1
+            else:
                 found.append(met)
             if progress is not None:
                 progress(number, len(descriptions))
-        return RecoveryReport(tuple(found), len(descriptions) - len(found), tuple(unseen), apply)
+        return RecoveryReport(tuple(found), settled, tuple(unseen), apply)
 
     def _listed(self, unseen: list[str]) -> list[str]:
         """The ids of the prefix that have something open."""
