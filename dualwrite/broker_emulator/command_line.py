@@ -23,7 +23,10 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.own_process import take_all_descriptors
 from dualwrite.broker_emulator.properties_file import read_properties
+from dualwrite.broker_emulator.security.listener import UNROUTABLE
 from dualwrite.broker_emulator.service_notification import READY, STOPPING, notify
+
+logger = logging.getLogger(__name__)
 
 _HOST = "127.0.0.1"
 _MAX_PORT = 65535
@@ -72,6 +75,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
     try:
         _start(emulator, parser, f"argument --listen: {host}" if options.listen else "listeners")
         try:
+            _warn_of_unroutable(host, emulator.bootstrap_servers)
             print(emulator.bootstrap_servers, flush=True)
             if emulator.control_url:
                 print(emulator.control_url, flush=True)
@@ -86,6 +90,16 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _warn_of_unroutable(host: str, told: str) -> None:
+    """Say it where clients are told an address that only this machine understands."""
+    if host.strip("[]") in UNROUTABLE and told.startswith(f"{host}:"):
+        logger.warning(
+            "clients are told to connect to %s, which leads them to their own machine: say how this one is reached "
+            "with --config advertised.listeners=PLAINTEXT://HOST:PORT",
+            told,
+        )
 
 
 def _start(emulator: Emulator, parser: _Parser, where: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.sasl_connection import SaslConnection
-from dualwrite.broker_emulator.security.listener import MAX_PORT, Endpoint, Listener, check_together
+from dualwrite.broker_emulator.security.listener import MAX_PORT, Endpoint, Listener, SecurityProtocol, check_together
 from dualwrite.broker_emulator.security.settings import listeners_from
 from dualwrite.broker_emulator.server import Connection
 from dualwrite.broker_emulator.tls_transport import TlsTransport
@@ -24,13 +24,15 @@ def listeners_of(
         if listen is not None:
             raise ValueError("listen and listeners exclude each other")
         return list(listeners)
-    configured = None if listen is not None else listeners_from(properties)
-    if configured is not None:
-        return configured
-    host, _, port = (listen or "127.0.0.1:0").rpartition(":")
+    listen_or_default = listen or "127.0.0.1:0"
+    host, _, port = listen_or_default.rpartition(":")
     if not host or not port.isdecimal() or int(port) > MAX_PORT:
         raise ValueError(f"listen takes host:port, not {listen!r}")
-    return [Listener(host=host, port=int(port))]
+    if "listeners" not in properties and "advertised.listeners" in properties:
+        properties = {**properties, "listeners": f"{SecurityProtocol.PLAINTEXT}://{listen_or_default}"}
+    elif listen is not None:
+        properties = {}
+    return listeners_from(properties) or [Listener(host=host.strip("[]"), port=int(port))]
 
 
 class Listeners:
@@ -76,7 +78,7 @@ class Listeners:
         if not self._reserved:
             raise RuntimeError("the emulator does not run")
         endpoints = (self.endpoints(node_id)[name] for node_id in self._reserved)
-        return ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
+        return ",".join(endpoint.address for endpoint in endpoints)
 
     async def listen(self, node: Node) -> list[asyncio.AbstractServer]:
         """Listen for a node, without letting anybody in yet."""
@@ -120,5 +122,6 @@ def _reserve(host: str, port: int) -> socket.socket:
         reserved.bind(address)
     except OSError as error:
         reserved.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {str(error.strerror).lower()}") from error
+        where = Endpoint(host, port).address
+        raise OSError(error.errno, f"cannot listen on {where}: {str(error.strerror).lower()}") from error
     return reserved

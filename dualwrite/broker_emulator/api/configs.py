@@ -63,7 +63,7 @@ def layers_of(call: Call, node: Node) -> BrokerLayers:
 
 def _addresses_of(node: Node) -> dict[str, str]:
     """What a file would have to say of a node's listeners, where none does."""
-    addresses = ",".join(f"{name}://{address.host}:{address.port}" for name, address in node.endpoints.items())
+    addresses = ",".join(f"{name}://{endpoint.address}" for name, endpoint in node.endpoints.items())
     return {"listeners": addresses, "advertised.listeners": addresses, "process.roles": "broker,controller"}
 
 

@@ -42,6 +42,11 @@ class Endpoint(NamedTuple):
     host: str
     port: int
 
+    @property
+    def address(self) -> str:
+        """host:port, with an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class Listener:

@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509 import load_pem_x509_certificates
 
 from dualwrite.broker_emulator import BrokerConfig, ClientAuth, Emulator, Listener, Sasl, Tls
+from dualwrite.broker_emulator.listeners import listeners_of
 from dualwrite.broker_emulator.security.jaas import parse_jaas
-from dualwrite.broker_emulator.security.listener import SecurityProtocol
+from dualwrite.broker_emulator.security.listener import Endpoint, SecurityProtocol
 from dualwrite.broker_emulator.security.settings import listeners_from
 from dualwrite.broker_emulator.security.tls import StoreType
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
@@ -224,6 +225,40 @@ def test_an_address_that_nobody_can_connect_to() -> None:
         listeners_from({"listeners": "PLAINTEXT://0.0.0.0:9092"})
     (listener,) = listeners_from({"listeners": "PLAINTEXT://:0"}) or []
     assert listener.advertised(0, 5).host == socket.gethostname()
+
+
+@pytest.mark.parametrize(
+    ("listen", "settings", "host", "told"),
+    [
+        (None, {}, "127.0.0.1", ("127.0.0.1", 5)),
+        ("[::1]:0", {}, "::1", ("::1", 5)),
+        ("0.0.0.0:9092", {"advertised.listeners": "PLAINTEXT://broker:19092"}, "0.0.0.0", ("broker", 19092)),
+        (None, {"advertised.listeners": "PLAINTEXT://broker:19092"}, "127.0.0.1", ("broker", 19092)),
+        ("[::]:9092", {"advertised.listeners": "PLAINTEXT://[::1]:19092"}, "::", ("::1", 19092)),
+        # what a file says of the listeners that are not used says nothing of the one that is
+        (
+            "127.0.0.1:0",
+            {"listeners": "A://:9092", "advertised.listeners": "A://broker:9092"},
+            "127.0.0.1",
+            ("127.0.0.1", 5),
+        ),
+    ],
+)
+def test_an_address_to_listen_at_and_what_clients_are_told_of_it(
+    listen: str | None, settings: dict[str, str], host: str, told: tuple[str, int]
+) -> None:
+    (listener,) = listeners_of(listen, None, settings)
+    assert (listener.name, listener.host, listener.advertised(0, 5)) == ("PLAINTEXT", host, told)
+
+
+def test_an_address_to_listen_at_has_one_name() -> None:
+    with pytest.raises(ValueError, match=r"advertised\.listeners names OTHER, which listeners does not have"):
+        listeners_of("0.0.0.0:9092", None, {"advertised.listeners": "OTHER://broker:9092"})
+
+
+def test_ipv6_addresses_are_in_brackets() -> None:
+    assert Endpoint("::1", 9092).address == "[::1]:9092"
+    assert Endpoint("127.0.0.1", 9092).address == "127.0.0.1:9092"
 
 
 def test_the_config_of_an_emulator_brings_its_listeners() -> None:

@@ -49,7 +49,7 @@ def views(controlled: Controlled) -> tuple[NodeView, ...]:
     return tuple(
         NodeView(
             node=node.node_id,
-            addresses={name: f"{endpoint.host}:{endpoint.port}" for name, endpoint in node.endpoints.items()},
+            addresses={name: endpoint.address for name, endpoint in node.endpoints.items()},
             is_alive=node.is_alive,
             is_controller=node.node_id == cluster.controller_id,
             connections=len(node.connections),
