@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from dualwrite.client.batch_builder import Header
 from dualwrite.client.bulk import BulkSend
 from dualwrite.client.fates import OnDelivery
 from dualwrite.client.group_metadata import group_of, positions_of
@@ -280,16 +281,38 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         handed = self._hand_over(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         if isinstance(handed, HeldBack):
             return await self._send_when_possible(handed)
-        if handed._index == 0:
-            self._lets_loop_send = self._engine.can_send_after_opening(handed._batch)
-        return handed
+        return self._handed(handed)
+
+    async def _send_checked(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[Header],
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> AsyncRecordFuture:
+        """`send()` of a record that has passed its checks and its serializers, as those of a dual write have."""
+        self._check_here()
+        if self._lets_loop_send:
+            self._lets_loop_send = False
+            await asyncio.sleep(0)
+        handed = self._accept(topic, value, key, headers, partition, timestamp_ms)
+        if isinstance(handed, HeldBack):
+            return await self._send_when_possible(handed)
+        return self._handed(handed)
+
+    def _handed(self, future: AsyncRecordFuture) -> AsyncRecordFuture:
+        if future._index == 0:
+            self._lets_loop_send = self._engine.can_send_after_opening(future._batch)
+        return future
 
     async def _send_when_possible(self, held: HeldBack) -> AsyncRecordFuture:
         deadline_s = self._deadline_s()
         handed: AsyncRecordFuture | HeldBack = held
         while isinstance(handed, HeldBack):
             await self._wait_to_send(handed.reason, handed.topic, deadline_s, handed.fate)
-            handed = self._hand_over_again(handed)
+            handed = self._accept_again(handed)
         return handed
 
     async def send_batch(self, topic: str, records: Any) -> AsyncSentRecords:

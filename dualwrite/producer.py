@@ -11,6 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import Any, Final, Self
 
+from dualwrite.client.batch_builder import Header
 from dualwrite.client.bulk import BulkSend
 from dualwrite.client.fates import OnDelivery
 from dualwrite.client.futures import RecordFuture, SentRecords, Waiter
@@ -212,12 +213,27 @@ class Producer(ProducerBase[RecordFuture]):
                 batch, index = filled
                 return RecordFuture(batch, index, time_ms, self._engine)
         handed = self._hand_over(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-        if type(handed) is RecordFuture:
-            return handed
+        return handed if type(handed) is RecordFuture else self._send_when_possible(handed)
+
+    def _send_checked(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[Header],
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> RecordFuture:
+        """`send()` of a record that has passed its checks and its serializers, as those of a dual write have."""
+        self._check_process()
+        handed = self._accept(topic, value, key, headers, partition, timestamp_ms)
+        return handed if type(handed) is RecordFuture else self._send_when_possible(handed)
+
+    def _send_when_possible(self, handed: RecordFuture | HeldBack) -> RecordFuture:
         deadline_s = self._deadline_s()
         while isinstance(handed, HeldBack):
-            self._wait_to_send(handed.reason, topic, deadline_s, handed.fate)
-            handed = self._hand_over_again(handed)
+            self._wait_to_send(handed.reason, handed.topic, deadline_s, handed.fate)
+            handed = self._accept_again(handed)
         return handed
 
     def send_batch(self, topic: str, records: Any) -> SentRecords:

@@ -130,26 +130,31 @@ class ProducerBase(Generic[FutureT]):
         if partition is not None:
             partition = checked_partition(partition)
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
-        tried = engine.try_send(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
-        if isinstance(tried, Operation):
-            return HeldBack(tried, topic, value_bytes, key_bytes, header_list, partition, timestamp_ms, on_delivery)
-        batch, index = tried
-        if on_delivery is not None:
-            engine.callbacks.add(batch, index, timestamp_ms, on_delivery)
-        future: FutureT = self._future(batch, index, timestamp_ms, engine)
-        return future
+        return self._accept(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms, on_delivery)
 
-    def _hand_over_again(self, held: HeldBack) -> FutureT | HeldBack:
-        """What held it back has ended."""
-        _, topic, value, key, headers, partition, timestamp_ms, on_delivery = held
+    def _accept(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[Header],
+        partition: int | None,
+        timestamp_ms: int,
+        on_delivery: OnDelivery | None = None,
+    ) -> FutureT | HeldBack:
+        """A record that has been checked and serialized."""
         tried = self._engine.try_send(topic, value, key, headers, partition, timestamp_ms)
         if isinstance(tried, Operation):
-            return held._replace(reason=tried)
+            return HeldBack(tried, topic, value, key, headers, partition, timestamp_ms, on_delivery)
         batch, index = tried
         if on_delivery is not None:
             self._engine.callbacks.add(batch, index, timestamp_ms, on_delivery)
         future: FutureT = self._future(batch, index, timestamp_ms, self._engine)
         return future
+
+    def _accept_again(self, held: HeldBack) -> FutureT | HeldBack:
+        """What held it back has ended."""
+        return self._accept(*held[1:])
 
     # ---- arguments ------------------------------------------------------------------------------------------
 

@@ -140,25 +140,31 @@ class Sender:
 
     def _pump(self) -> None:
         now_ms = self._clock_ms()
+        drained: list[_Produce] = []
+        new_topics: list[str] = []
         with self._lock:
-            self._give_up(now_ms)
+            # A transaction of one record comes here four times, and only once with something to give up or to drain.
+            if self._accumulator.has_waiting:
+                self._give_up(now_ms)
             self._poll_identity(now_ms)
-            drained = self._drain_all(now_ms)
-            if self._identity.wants_partitions:  # which draining found missing
-                self._poll_identity(now_ms)
-            new_topics, self._new_topics = self._new_topics, []
+            if self._accumulator.has_waiting:
+                drained = self._drain_all(now_ms)
+                if self._identity.wants_partitions:  # which draining found missing
+                    self._poll_identity(now_ms)
+            if self._new_topics:
+                new_topics, self._new_topics = self._new_topics, []
         for topic in new_topics:
             self._cluster.want_topic(topic)
-        self._send_outgoing(now_ms)
+        if self._outgoing is not None:
+            self._send_outgoing(now_ms, self._outgoing)
         for connection, node_id, batches in drained:
             self._send_produce(connection, node_id, batches)
-        self._tell_of_refusal()
+        if self._cluster.refusal is not None:
+            self._tell_of_refusal()
         self._arm_timer(now_ms)
 
     def _tell_of_refusal(self) -> None:
         """Who waits for what cannot be sent is told why at once, not when the time is up; it stays to be sent."""
-        if self._cluster.refusal is None:
-            return
         with self._lock:
             refusal = self._cluster.refusal  # again: a caller who wants another try takes it back under the lock
             if refusal is None or not self._anything_unsent():
@@ -363,11 +369,8 @@ class Sender:
 
     # ---- the identity's requests ----------------------------------------------------------------------------
 
-    def _send_outgoing(self, now_ms: float) -> None:
+    def _send_outgoing(self, now_ms: float, outgoing: Outgoing) -> None:
         """Send the identity's request once its node is connected; tell it when the node cannot be reached."""
-        outgoing = self._outgoing
-        if outgoing is None:
-            return
         if outgoing.node_id == m.ANY_NODE:
             found = self._cluster.to_any(now_ms)
             if not isinstance(found, Connection):

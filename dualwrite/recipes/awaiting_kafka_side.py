@@ -39,13 +39,8 @@ class AwaitingKafkaSide:
             if isinstance(entry, BufferedOffsets):
                 await producer.send_offsets_to_transaction(entry.offsets, entry.group_metadata)
                 continue
-            entry.fate = await producer.send(
-                entry.topic,
-                value=entry.value,
-                key=entry.key,
-                headers=entry.headers,
-                partition=entry.partition,
-                timestamp_ms=entry.timestamp_ms,
+            entry.fate = await producer._send_checked(
+                entry.topic, entry.value, entry.key, entry.headers, entry.partition, entry.timestamp_ms
             )
             after_each()
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +30,7 @@ from dualwrite.recipes.pool_settings import NewWrites, PoolSettings
 from dualwrite.recipes.pool_status import Counts, PoolStatus
 from dualwrite.recipes.slot_keeper import SlotKeeper
 from dualwrite.recipes.slot_shelf import PooledSlot, SlotShelf
-from dualwrite.recipes.telemetry import count_timeout, wait_for_slot
+from dualwrite.recipes.telemetry import SlotWait, count_timeout
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +47,23 @@ class Block:
     """One block of the application, and the slot that it has, if any."""
 
     slot: PooledSlot | None = None
+
+
+class _BlockUse:
+    """The use of a pool by one block, for as long as a `with` lasts; each dual write is one."""
+
+    __slots__ = ("_block", "_writes")
+
+    def __init__(self, writes: PooledWrites) -> None:
+        self._writes = writes
+        self._block = Block()
+
+    def __enter__(self) -> Block:
+        self._writes._enter()
+        return self._block
+
+    def __exit__(self, *raised: object) -> None:
+        self._writes._leave(self._block)
 
 
 class PooledWrites:
@@ -91,20 +107,25 @@ class PooledWrites:
 
     # ---- one block ------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def block(self) -> Iterator[Block]:
+    def block(self) -> AbstractContextManager[Block]:
         """Around a block of the application. Raises IllegalStateError after `close`."""
+        return _BlockUse(self)
+
+    def _enter(self) -> None:
         self._shelf.enter()
-        block = Block()
         try:
             self._keeper.start()
-            yield block
-        finally:
-            if not self._is_the_parents:
-                if block.slot is not None:
-                    self._keeper.put_back(block.slot)
-                self._shelf.leave()
-                self._last_block_bell.ring()
+        except BaseException:
+            self._leave(Block())
+            raise
+
+    def _leave(self, block: Block) -> None:
+        if self._is_the_parents:
+            return
+        if block.slot is not None:
+            self._keeper.put_back(block.slot)
+        self._shelf.leave()
+        self._last_block_bell.ring()
 
     def leave_to_parent(self) -> None:
         """In a forked child: slots, leases and blocks are the parent's; its locks may be held by threads that are not
@@ -126,9 +147,12 @@ class PooledWrites:
     async def take_slot(self, block: Block) -> None:
         """Raises PoolTimeoutError, and what the database says when a slot is leased."""
         if block.slot is None:
-            with wait_for_slot(self.prefix):
+            waiting = SlotWait(self.prefix)
+            try:
                 await self._wait_for_turn()
                 block.slot = await self._slot_for_turn()
+            finally:
+                waiting.over()
 
     async def commit(self, block: Block, write: DualWrite) -> None:
         """Commit both sides, or roll back both and raise why."""
@@ -178,6 +202,8 @@ class PooledWrites:
     # ---- a slot ---------------------------------------------------------------------------------------------
 
     async def _wait_for_turn(self) -> None:
+        if self._shelf.has_turn_now():
+            return
         bell = self._runtime.bell()
         deadline_s = time.monotonic() + self._acquire_timeout_ms / 1000
         turn = self._shelf.ask(bell.ring)

@@ -67,22 +67,31 @@ def blocking_connection(connection: Any) -> psycopg.Connection[Any] | None:
     return connection
 
 
-@contextmanager
-def begun(
-    beginning: Coroutine[Any, Any, tuple[PsycopgTransaction, RecordBuffer]],
-) -> Iterator[PsycopgDualTransaction]:
+class Begun:
     """A dual write that somebody else ends; what interrupts it hears how, and what it opened is given back."""
-    database, records = blocking.run(beginning)
-    tx = PsycopgDualTransaction(database, records)
-    try:
+
+    __slots__ = ("_beginning", "_database", "_tx")
+
+    def __init__(self, beginning: Coroutine[Any, Any, tuple[PsycopgTransaction, RecordBuffer]]) -> None:
+        self._beginning = beginning
+
+    def __enter__(self) -> PsycopgDualTransaction:
+        self._database, records = blocking.run(self._beginning)
+        self._tx = PsycopgDualTransaction(self._database, records)
+        return self._tx
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
-            yield tx
-        finally:
-            records.close()
-            blocking.run(database.close())
-    except BaseException as error:
-        tx.tell(error)
-        raise
+            self._tx._records.close()
+            if not self._database.close_at_once():
+                blocking.run(self._database.close())
+        except BaseException as failed:
+            self._tx.tell(failed)
+            raise
+        if error is not None:
+            self._tx.tell(error)
 
 
 class PsycopgDualWriter(PsycopgWriterBase):
@@ -157,7 +166,7 @@ class PsycopgDualWriter(PsycopgWriterBase):
         """
         with self._writes.exclusively():
             blocking.run(self._writes.get_ready())
-            with begun(self._begin(blocking_connection(connection))) as tx:
+            with Begun(self._begin(blocking_connection(connection))) as tx:
                 try:
                     yield tx
                 except BaseException:

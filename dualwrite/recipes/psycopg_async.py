@@ -68,23 +68,31 @@ def awaited_connection(connection: Any) -> psycopg.AsyncConnection[Any] | None:
     return connection
 
 
-@asynccontextmanager
-async def begun(
-    beginning: Awaitable[tuple[PsycopgTransaction, RecordBuffer]],
-) -> AsyncIterator[AsyncPsycopgDualTransaction]:
+class Begun:
     """A dual write that somebody else ends; what interrupts it hears how, and what it opened is given back."""
-    database, records = await beginning
-    tx = AsyncPsycopgDualTransaction(database, records)
-    try:
+
+    __slots__ = ("_beginning", "_database", "_tx")
+
+    def __init__(self, beginning: Awaitable[tuple[PsycopgTransaction, RecordBuffer]]) -> None:
+        self._beginning = beginning
+
+    async def __aenter__(self) -> AsyncPsycopgDualTransaction:
+        self._database, records = await self._beginning
+        self._tx = AsyncPsycopgDualTransaction(self._database, records)
+        return self._tx
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
-            yield tx
-        finally:
-            records.close()
-            if not database.close_at_once():
-                await in_a_task(database.close())
-    except BaseException as error:
-        tx.tell(error)
-        raise
+            self._tx._records.close()
+            if not self._database.close_at_once():
+                await in_a_task(self._database.close())
+        except BaseException as failed:
+            self._tx.tell(failed)
+            raise
+        if error is not None:
+            self._tx.tell(error)
 
 
 class AsyncPsycopgDualWriter(PsycopgWriterBase):
@@ -148,7 +156,7 @@ class AsyncPsycopgDualWriter(PsycopgWriterBase):
         """
         with self._writes.exclusively():
             await self._writes.get_ready()
-            async with begun(self._begin(awaited_connection(connection))) as tx:
+            async with Begun(self._begin(awaited_connection(connection))) as tx:
                 try:
                     yield tx
                 except BaseException:

@@ -27,7 +27,7 @@ from dualwrite.recipes.pool_forks import BeginsAnewInChildren
 from dualwrite.recipes.pool_runtime import ThreadRuntime
 from dualwrite.recipes.pool_settings import PoolSettings
 from dualwrite.recipes.pool_status import PoolStatus
-from dualwrite.recipes.psycopg import PsycopgDualTransaction, begun, blocking_connection
+from dualwrite.recipes.psycopg import Begun, PsycopgDualTransaction, blocking_connection
 from dualwrite.recipes.psycopg_pool_base import PsycopgPoolBase
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES
 from dualwrite.recipes.settings import Confirm
@@ -112,7 +112,7 @@ class PsycopgDualWriterPool(PsycopgPoolBase, BeginsAnewInChildren):
         FencedError only where that happens again and again.
         """
         writes = self._writes
-        with writes.block() as block, begun(self._begin(block, blocking_connection(connection))) as tx:
+        with writes.block() as block, Begun(self._begin(block, blocking_connection(connection))) as tx:
             try:
                 yield tx
                 writes.assert_of_this_process()

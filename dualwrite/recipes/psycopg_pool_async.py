@@ -25,7 +25,7 @@ from dualwrite.recipes.pause_points import PauseHook
 from dualwrite.recipes.pool_runtime import TaskRuntime
 from dualwrite.recipes.pool_settings import PoolSettings
 from dualwrite.recipes.pool_status import PoolStatus
-from dualwrite.recipes.psycopg_async import AsyncPsycopgDualTransaction, awaited_connection, begun
+from dualwrite.recipes.psycopg_async import AsyncPsycopgDualTransaction, Begun, awaited_connection
 from dualwrite.recipes.psycopg_pool_base import PsycopgPoolBase
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES
 from dualwrite.recipes.settings import Confirm
@@ -103,7 +103,7 @@ class AsyncPsycopgDualWriterPool(PsycopgPoolBase):
         As `AsyncPsycopgDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`.
         """
         with self._writes.block() as block:
-            async with begun(self._begin(block, awaited_connection(connection))) as tx:
+            async with Begun(self._begin(block, awaited_connection(connection))) as tx:
                 try:
                     yield tx
                 except BaseException:

@@ -151,21 +151,25 @@ class Watch:
 
     # -- statements ----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def statement(self, query: Any) -> Iterator[None]:
-        """While a cursor of the connection executes `query`."""
+    # No `with`: it would be a good part of what a short statement costs.
+
+    def before(self, query: Any) -> str:
+        """A cursor of the connection is about to execute `query`. Its text, for afterwards."""
         text = _text(query, self._connection)
         if ends_transaction(text):
             self._refuse(
                 f"{text.strip()!r} was sent inside a dual write, whose transaction only the end of the block may "
                 "end; the statement was not executed, and neither database nor Kafka is changed"
             )
-        try:
-            yield
-        except psycopg.Error as error:
-            if not isinstance(error, psycopg.errors.InFailedSqlTransaction):
-                self._statement_failure = error
-            raise
+        return text
+
+    def failed(self, error: psycopg.Error) -> None:
+        """It was executed, and failed."""
+        if not isinstance(error, psycopg.errors.InFailedSqlTransaction):
+            self._statement_failure = error
+
+    def after(self, text: str) -> None:
+        """It was executed."""
         follow_savepoint(text, self._records)
 
     def _refuse_commit(self) -> NoReturn:
@@ -262,8 +266,14 @@ def _blocking_cursor(factory: Any) -> Any:
             watch = vars(self.connection).get(_WATCH)
             if watch is None:  # it was kept beyond the block
                 return super().execute(query, *arguments, **keywords)
-            with watch.statement(query):
-                return super().execute(query, *arguments, **keywords)
+            text = watch.before(query)
+            try:
+                executed = super().execute(query, *arguments, **keywords)
+            except psycopg.Error as error:
+                watch.failed(error)
+                raise
+            watch.after(text)
+            return executed
 
     return WatchedCursor
 
@@ -276,8 +286,14 @@ def _awaited_cursor(factory: Any) -> Any:
             watch = vars(self.connection).get(_WATCH)
             if watch is None:  # it was kept beyond the block
                 return await super().execute(query, *arguments, **keywords)
-            with watch.statement(query):
-                return await super().execute(query, *arguments, **keywords)
+            text = watch.before(query)
+            try:
+                executed = await super().execute(query, *arguments, **keywords)
+            except psycopg.Error as error:
+                watch.failed(error)
+                raise
+            watch.after(text)
+            return executed
 
     return WatchedAsyncCursor
 

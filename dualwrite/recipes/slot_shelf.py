@@ -93,6 +93,14 @@ class SlotShelf:
 
     # ---- turns ----------------------------------------------------------------------------------------------
 
+    def has_turn_now(self) -> bool:
+        """A turn for the caller, if there is one without waiting."""
+        with self._lock:
+            if self._waiting or not self._has_turn:
+                return False
+            self._in_use += 1
+            return True
+
     def ask(self, wake: Callable[[], None]) -> Turn:
         """A turn, granted at once or later: then `wake` is called, from whichever thread makes it possible."""
         turn = Turn(wake)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -208,18 +207,20 @@ def count_consumed(outcome: str, records: int) -> None:
         found.consumed.add(records, {"outcome": outcome})
 
 
-@contextmanager
-def wait_for_slot(prefix: str) -> Iterator[None]:
-    """While a block of a pool waits for its slot."""
-    found = instruments()
-    if found is None:
-        yield
-        return
-    since_s = found.clock_s()
-    try:
-        yield
-    finally:
-        found.pool_wait.record(found.clock_s() - since_s, {"prefix": prefix})
+class SlotWait:
+    """The time from now on that a block of a pool waits for its slot."""
+
+    __slots__ = ("_prefix", "_since_s", "_to")
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._to = instruments()
+        self._since_s = 0.0 if self._to is None else self._to.clock_s()
+
+    def over(self) -> None:
+        """It has its slot, or gave up."""
+        if self._to is not None:
+            self._to.pool_wait.record(self._to.clock_s() - self._since_s, {"prefix": self._prefix})
 
 
 def count_timeout(prefix: str) -> None:
