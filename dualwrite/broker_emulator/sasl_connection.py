@@ -8,17 +8,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.k17_sasl_handshake import KEY as HANDSHAKE_KEY
-from dualwrite.broker_emulator.api.k18_api_versions import KEY as API_VERSIONS_KEY
-from dualwrite.broker_emulator.api.k36_sasl_authenticate import KEY as AUTHENTICATE_KEY
-from dualwrite.broker_emulator.api.registry import APIS, Call, CloseConnectionError, Schema
+from dualwrite.broker_emulator.api.registry import Call, CloseConnectionError, Schema
+from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.security.login import Login, LoginFailedError
 from dualwrite.broker_emulator.security.login_states import Asked, State, Verdict
 from dualwrite.broker_emulator.security.sasl.settings import Sasl
 from dualwrite.broker_emulator.server import Connection
 
-_ASKED = {API_VERSIONS_KEY: Asked.VERSIONS, HANDSHAKE_KEY: Asked.HANDSHAKE, AUTHENTICATE_KEY: Asked.AUTHENTICATE}
+_ASKED = {API_VERSIONS: Asked.VERSIONS, SASL_HANDSHAKE: Asked.HANDSHAKE, SASL_AUTHENTICATE: Asked.AUTHENTICATE}
 _SIZE = struct.Struct(">i")
 _KEY = struct.Struct(">h")
 
@@ -37,7 +35,7 @@ class SaslConnection(Connection):
     def _serve(self, frame: bytes) -> None:
         login = self._login
         if login.state is State.EXPECTS_TOKENS:
-            self._run(self._answer_token(frame[_SIZE.size :]), APIS[AUTHENTICATE_KEY])
+            self._run(self._answer_token(frame[_SIZE.size :]), APIS[SASL_AUTHENTICATE])
             return
         asked = _asked(frame)
         before = login.state
@@ -48,7 +46,7 @@ class SaslConnection(Connection):
             case Verdict.CLOSE:
                 raise CloseConnectionError(f"{asked.value} came where the login expects {before.value}")
             case Verdict.FAIL:
-                self._run(self._fail(), APIS[HANDSHAKE_KEY])
+                self._run(self._fail(), APIS[SASL_HANDSHAKE])
             case Verdict.SERVE | Verdict.REFUSE:
                 super()._serve(frame)
 
@@ -61,17 +59,17 @@ class SaslConnection(Connection):
         login = self._login
         if self._verdict is Verdict.REFUSE:
             login.fail(f"{call.api.schema_name} came where the login expects {login.state.value}")
-            response = call.api.refuse(call, ErrorCode.illegal_sasl_state)
+            response = call.api.functions.refuse(call, ErrorCode.illegal_sasl_state)
         else:
             response = await super()._handle(call)
-        if login.state is not State.AUTHENTICATED or call.api.key == AUTHENTICATE_KEY:
+        if login.state is not State.AUTHENTICATED or call.api.key == SASL_AUTHENTICATE:
             await self._follow(call, response)
         return response
 
     async def _follow(self, call: Call, response: Any) -> None:
         """Do what a step of the login entails besides its answer."""
         login = self._login
-        if call.api.key == API_VERSIONS_KEY and response.error_code == ErrorCode.none:
+        if call.api.key == API_VERSIONS and response.error_code == ErrorCode.none:
             login.versions_told()
         elif login.state is State.FAILED:
             await asyncio.sleep(self._delay_s)  # so that guessing takes time

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.k00_produce import KEY as PRODUCE_KEY
-from dualwrite.broker_emulator.api.k18_api_versions import KEY as API_VERSIONS_KEY
 from dualwrite.broker_emulator.api.k18_api_versions import unsupported_version_body
-from dualwrite.broker_emulator.api.registry import APIS, Api, Call, CloseConnectionError, Schema, Served, schema
+from dualwrite.broker_emulator.api.registry import Api, Call, CloseConnectionError, Schema, Served, schema
 from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
+from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS, PRODUCE
 from dualwrite.broker_emulator.eager import Rest, begin
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 from dualwrite.broker_emulator.log.segment import StorageError
@@ -279,9 +278,9 @@ class Connection(asyncio.Protocol):
 
     def _refuse_version(self, key: int, version: int, correlation_id: int) -> None:
         """ApiVersions is answered from the header alone (KIP-511); everything else ends the connection, as in Kafka."""
-        if key != API_VERSIONS_KEY:
+        if key != API_VERSIONS:
             raise MalformedFrameError(f"{APIS[key].schema_name} v{version} is not served")
-        oldest = schema(API_VERSIONS_KEY, 0)
+        oldest = schema(API_VERSIONS, 0)
         self._write(oldest.frame(correlation_id, unsupported_version_body(oldest.new, self.node.cluster.config)))
 
     # answers out
@@ -307,18 +306,18 @@ class Connection(asyncio.Protocol):
         try:
             storage = cluster.storage
             writes = storage.writes
-            response = await call.api.handle(call)
+            response = await call.api.functions.handle(call)
             # the retry of a Produce writes nothing, but what it says is stored may not be on the disk yet
-            if storage.is_behind and (storage.writes != writes or call.api.key == PRODUCE_KEY):
+            if storage.is_behind and (storage.writes != writes or call.api.key == PRODUCE):
                 await storage.flushed()
         except CloseConnectionError:
             raise
         except StorageError as error:
             logger.error("node %d cannot do %s: %s", self.node.node_id, call.api.schema_name, error)
-            response = call.api.refuse(call, ErrorCode.kafka_storage_error)
+            response = call.api.functions.refuse(call, ErrorCode.kafka_storage_error)
         except Exception:
             logger.exception("node %d failed at %s v%d", self.node.node_id, call.api.schema_name, call.version)
-            response = call.api.refuse(call, ErrorCode.unknown_server_error)
+            response = call.api.functions.refuse(call, ErrorCode.unknown_server_error)
         duration_ns = perf_counter_ns() - began_ns
         self.node.counters.of(call.api.key).duration.add(duration_ns)
         return self._throttled(call, response, duration_ns) if cluster.quotas.is_active else response

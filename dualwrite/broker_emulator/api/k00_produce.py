@@ -36,10 +36,9 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.leader_hints import LeaderHints
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, CloseConnectionError, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
 from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition, topic_reference
 from dualwrite.broker_emulator.cluster import Partition
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.partition_log import AppendResult
 from dualwrite.broker_emulator.log.record_batch import (
     NO_PRODUCER_ID,
@@ -53,7 +52,6 @@ from dualwrite.broker_emulator.replication import wait_until_replicated
 from dualwrite.broker_emulator.security.acl import AclOperation
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
-KEY = 0
 _IMPLICIT_ADD_VERSION = 12
 _ALL_REPLICAS = -1
 _ACKS = (_ALL_REPLICAS, 0, 1)
@@ -322,17 +320,3 @@ def _partition_response(new: Any, topic: Any, index: int, result: AppendResult, 
 def _instant(timestamp_ms: int) -> datetime | None:
     """None goes out as -1."""
     return None if timestamp_ms < 0 else datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-
-
-register(
-    Api(
-        key=KEY,
-        schema_name="produce",
-        min_version=3,
-        max_version=13,
-        advertised_min_version=0,
-        newest={Profile.KAFKA_3_9: 11},
-        handle=handle,
-        refuse=refuse,
-    )
-)

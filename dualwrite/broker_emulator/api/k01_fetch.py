@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.leader_hints import LeaderHints
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import (
     allowed_topic,
     check_leader_epoch,
@@ -36,7 +36,6 @@ from dualwrite.broker_emulator.api.topics import (
     topic_reference,
 )
 from dualwrite.broker_emulator.cluster import Topic
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult
 from dualwrite.broker_emulator.log.waiting import any_advance
 from dualwrite.broker_emulator.no_error import NO_ERROR
@@ -183,18 +182,3 @@ def refuse(call: Call, error: ErrorCode) -> Any:
 
 def refuse_partitions(call: Call, error: ErrorCode) -> Any:
     return _response(call, NO_ERROR, repeat(_failed(error)))
-
-
-register(
-    Api(
-        key=1,
-        schema_name="fetch",
-        min_version=4,
-        max_version=18,
-        handle=handle,
-        refuse=refuse,
-        refuse_partitions=refuse_partitions,
-        is_abandonable=True,
-        newest={Profile.KAFKA_3_9: 17},
-    )
-)

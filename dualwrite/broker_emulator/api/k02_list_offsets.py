@@ -19,10 +19,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, led_partition
 from dualwrite.broker_emulator.cluster import Partition
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.security.acl import AclOperation
 
 _READ_COMMITTED = 1
@@ -91,16 +90,3 @@ def _response(call: Call, row_of: Any) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, lambda topic, requested: _row(call, requested.partition_index, error))
-
-
-register(
-    Api(
-        key=2,
-        schema_name="list_offsets",
-        min_version=1,
-        max_version=11,
-        handle=handle,
-        refuse=refuse,
-        newest={Profile.KAFKA_3_9: 9},
-    )
-)

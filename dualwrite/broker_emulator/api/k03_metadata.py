@@ -22,10 +22,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import NO_LEADER, Partition, Topic, is_legal_topic_name
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 
@@ -153,16 +152,3 @@ def refuse(call: Call, error: ErrorCode) -> Any:
     requested = call.request.topics or ()
     rows = tuple(_absent(call, topic.name, getattr(topic, "topic_id", None), error) for topic in requested)
     return _response(call, rows, error)
-
-
-register(
-    Api(
-        key=3,
-        schema_name="metadata",
-        min_version=0,
-        max_version=13,
-        handle=handle,
-        refuse=refuse,
-        newest={Profile.KAFKA_3_9: 12},
-    )
-)

@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.offsets import OffsetsToCommit, offset_response, offsets_to_commit
-from dualwrite.broker_emulator.api.registry import Api, Call, register
+from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offset_rules import Committer
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -55,16 +55,3 @@ async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return offset_response(call, "OffsetCommit", error)
-
-
-register(
-    Api(
-        key=8,
-        schema_name="offset_commit",
-        min_version=2,
-        max_version=10,
-        handle=handle,
-        refuse=refuse,
-        newest={Profile.KAFKA_3_9: 9},
-    )
-)

@@ -21,9 +21,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offsets import OffsetTable
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -166,17 +165,3 @@ def refuse_partitions(call: Call, error: ErrorCode) -> Any:
             for group in call.request.groups
         ],
     )
-
-
-register(
-    Api(
-        key=9,
-        schema_name="offset_fetch",
-        min_version=1,
-        max_version=10,
-        handle=handle,
-        refuse=refuse,
-        refuse_partitions=refuse_partitions,
-        newest={Profile.KAFKA_3_9: 9},
-    )
-)

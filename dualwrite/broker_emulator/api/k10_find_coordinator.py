@@ -18,7 +18,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -79,6 +79,3 @@ def refuse(call: Call, error: ErrorCode) -> Any:
     if call.version < 4:
         return _single(call, None, error)
     return _many(call, [(key, None, error) for key in call.request.coordinator_keys])
-
-
-register(Api(key=10, schema_name="find_coordinator", min_version=0, max_version=6, handle=handle, refuse=refuse))

@@ -19,7 +19,7 @@ from uuid import uuid4
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, CloseConnectionError, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
 from dualwrite.broker_emulator.groups.answers import JoinAnswer, JoinRequest
 from dualwrite.broker_emulator.groups.group import Protocol
 from dualwrite.broker_emulator.groups.waiting import SupersededError
@@ -91,6 +91,3 @@ def _response(call: Call, answer: JoinAnswer) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, JoinAnswer(error, call.request.member_id))
-
-
-register(Api(key=11, schema_name="join_group", min_version=0, max_version=9, handle=handle, refuse=refuse))

@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
@@ -34,6 +34,3 @@ async def handle(call: Call) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error)
-
-
-register(Api(key=12, schema_name="heartbeat", min_version=0, max_version=4, handle=handle, refuse=refuse))

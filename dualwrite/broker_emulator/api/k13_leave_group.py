@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.groups.membership import LeavingMember
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -52,6 +52,3 @@ def _leaving(call: Call) -> list[LeavingMember]:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, members=())
-
-
-register(Api(key=13, schema_name="leave_group", min_version=0, max_version=5, handle=handle, refuse=refuse))

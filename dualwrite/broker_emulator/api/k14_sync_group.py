@@ -16,7 +16,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, CloseConnectionError, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
 from dualwrite.broker_emulator.groups.answers import SyncAnswer
 from dualwrite.broker_emulator.groups.membership import SyncRequest
 from dualwrite.broker_emulator.groups.waiting import SupersededError
@@ -65,6 +65,3 @@ def _response(call: Call, answer: SyncAnswer) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, SyncAnswer(error))
-
-
-register(Api(key=14, schema_name="sync_group", min_version=0, max_version=5, handle=handle, refuse=refuse))

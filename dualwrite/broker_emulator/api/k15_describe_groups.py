@@ -16,8 +16,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.groups.group import Group, Member
 from dualwrite.broker_emulator.groups.states import GroupState
@@ -100,16 +99,3 @@ def _described(call: Call, group_id: str, **values: Any) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, [_error(call, group_id, error) for group_id in call.request.groups])
-
-
-register(
-    Api(
-        key=15,
-        schema_name="describe_groups",
-        min_version=0,
-        max_version=6,
-        newest={Profile.KAFKA_3_9: 5},
-        handle=handle,
-        refuse=refuse,
-    )
-)

@@ -14,7 +14,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -67,6 +67,3 @@ def _response(call: Call, groups: list[AnyGroup], error: ErrorCode = ErrorCode.n
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, [], error)
-
-
-register(Api(key=16, schema_name="list_groups", min_version=0, max_version=5, handle=handle, refuse=refuse))

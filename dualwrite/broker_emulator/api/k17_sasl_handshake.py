@@ -14,10 +14,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Api, Call, CloseConnectionError, register
+from dualwrite.broker_emulator.api.registry import Call, CloseConnectionError
 from dualwrite.broker_emulator.security.login_states import Asked
-
-KEY = 17
 
 
 async def handle(call: Call) -> Any:
@@ -35,6 +33,3 @@ async def handle(call: Call) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return call.new.response(error_code=error, mechanisms=())
-
-
-register(Api(key=KEY, schema_name="sasl_handshake", min_version=0, max_version=1, handle=handle, refuse=refuse))

@@ -2,7 +2,7 @@
 
 Says which versions of which API are served, and the cluster's features.
 
-* Built from the registry; a profile's hidden versions are left out.
+* Built from `table.py`; a profile's hidden versions are left out.
 * A version above ours is answered in the body of v0, with error 35 and the versions of ApiVersions itself, from the
   request's header alone, and the connection lives on (KIP-511; the server does that before it decodes).
 * v3+: the finalized level of the feature `transaction.version` (KIP-584, KIP-890), if it is above 0. A Java client
@@ -19,11 +19,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import APIS, NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.features import NEWEST_LEVELS, finalized_level, supported_levels
-
-KEY = 18
 
 _LEGAL_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
@@ -42,7 +41,7 @@ def supported_versions(new: Any, config: BrokerConfig) -> tuple[Any, ...]:
 
 def unsupported_version_body(new: Any, config: BrokerConfig) -> Any:
     """The v0 answer to an ApiVersions request of a version that is not served."""
-    rows = tuple(row for row in supported_versions(new, config) if row.api_key == KEY)
+    rows = tuple(row for row in supported_versions(new, config) if row.api_key == API_VERSIONS)
     return new.response(error_code=ErrorCode.unsupported_version, api_keys=rows)
 
 
@@ -86,6 +85,3 @@ def _finalized_features(call: Call) -> tuple[Any, ...]:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return call.new.response(error_code=error, api_keys=(), throttle_time=NO_THROTTLE)
-
-
-register(Api(key=KEY, schema_name="api_versions", min_version=0, max_version=4, handle=handle, refuse=refuse))

@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.assignments import why_not_assignable
 from dualwrite.broker_emulator.api.configs import layers_of
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
 from dualwrite.broker_emulator.configs.alteration import AlterationError, check_topic_configs
@@ -184,6 +184,3 @@ def _config_rows(call: Call, requested: Any) -> tuple[Any, ...]:
 def refuse(call: Call, error: ErrorCode) -> Any:
     rows = tuple(_row(call, topic, error, None) for topic in call.request.topics)
     return call.new.response(throttle_time=NO_THROTTLE, topics=rows)
-
-
-register(Api(key=19, schema_name="create_topics", min_version=2, max_version=7, handle=handle, refuse=refuse))

@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.cluster import Topic
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
@@ -91,6 +91,3 @@ def _response(call: Call, rows: list[Any], throttle_time: timedelta = NO_THROTTL
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, [_row(call, name, topic_id, error) for name, topic_id in _requested(call)])
-
-
-register(Api(key=20, schema_name="delete_topics", min_version=1, max_version=6, handle=handle, refuse=refuse))

@@ -17,7 +17,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition
 from dualwrite.broker_emulator.security.acl import AclOperation
 
@@ -60,6 +60,3 @@ def _response(call: Call, row_of: Any) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, lambda topic, requested: _row(call, requested.partition_index, error))
-
-
-register(Api(key=21, schema_name="delete_records", min_version=0, max_version=2, handle=handle, refuse=refuse))

@@ -18,8 +18,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
-from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, producer_fenced_below
 from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -69,17 +68,3 @@ def _refused(call: Call) -> ErrorCode:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, producer_id=-1, producer_epoch=-1)
-
-
-register(
-    Api(
-        key=22,
-        schema_name="init_producer_id",
-        min_version=0,
-        max_version=6,
-        newest={Profile.KAFKA_4_3: 5, Profile.KAFKA_3_9: 5},
-        newest_unstable={Profile.KAFKA_4_3: 6},
-        handle=handle,
-        refuse=refuse,
-    )
-)

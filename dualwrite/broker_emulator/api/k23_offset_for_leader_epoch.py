@@ -17,7 +17,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, led_partition, requested_topic
 from dualwrite.broker_emulator.cluster import Topic
 from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd
@@ -69,6 +69,3 @@ def _response(call: Call, row_of: Any) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, lambda topic, requested: _row(call, requested.partition, error))
-
-
-register(Api(key=23, schema_name="offset_for_leader_epoch", min_version=2, max_version=4, handle=handle, refuse=refuse))

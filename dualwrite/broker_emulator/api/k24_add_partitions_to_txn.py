@@ -18,7 +18,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, producer_fenced_below
 from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -148,16 +148,3 @@ def refuse_partitions(call: Call, error: ErrorCode) -> Any:
     if call.version < _MANY_TRANSACTIONS_VERSION:
         return _single(call, error)
     return _many(call, [(transaction, error) for transaction in call.request.transactions], NO_ERROR)
-
-
-register(
-    Api(
-        key=24,
-        schema_name="add_partitions_to_txn",
-        min_version=0,
-        max_version=5,
-        handle=handle,
-        refuse=refuse,
-        refuse_partitions=refuse_partitions,
-    )
-)

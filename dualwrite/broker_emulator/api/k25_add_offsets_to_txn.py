@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, producer_fenced_below
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -37,6 +37,3 @@ async def handle(call: Call) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error)
-
-
-register(Api(key=25, schema_name="add_offsets_to_txn", min_version=0, max_version=4, handle=handle, refuse=refuse))

@@ -16,8 +16,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, producer_fenced_below, register
-from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, producer_fenced_below
 from dualwrite.broker_emulator.no_error import NO_ERROR
 
 
@@ -44,16 +43,3 @@ async def handle(call: Call) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error)
-
-
-register(
-    Api(
-        key=26,
-        schema_name="end_txn",
-        min_version=0,
-        max_version=5,
-        newest={Profile.KAFKA_3_9: 4},
-        handle=handle,
-        refuse=refuse,
-    )
-)

@@ -18,8 +18,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Api, Call, register
-from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
@@ -76,16 +75,3 @@ def _response(call: Call, next_error: Callable[[], ErrorCode]) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, lambda: error)
-
-
-register(
-    Api(
-        key=27,
-        schema_name="write_txn_markers",
-        min_version=1,
-        max_version=2,
-        newest={Profile.KAFKA_3_9: 1},
-        handle=handle,
-        refuse=refuse,
-    )
-)

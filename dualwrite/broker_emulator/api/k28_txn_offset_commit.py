@@ -23,9 +23,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.offsets import OffsetsToCommit, offset_response, offsets_to_commit
-from dualwrite.broker_emulator.api.registry import Api, Call, register
+from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.cluster import Partition
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offset_rules import Committer
 from dualwrite.broker_emulator.groups.shard import TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
@@ -111,16 +110,3 @@ def _old_name(call: Call, error: ErrorCode) -> ErrorCode:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return offset_response(call, "TxnOffsetCommit", error)
-
-
-register(
-    Api(
-        key=28,
-        schema_name="txn_offset_commit",
-        min_version=0,
-        max_version=5,
-        newest={Profile.KAFKA_3_9: 4},
-        handle=handle,
-        refuse=refuse,
-    )
-)

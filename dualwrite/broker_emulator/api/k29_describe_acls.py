@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, authorizer_or_error, filter_of
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.security.acl import Acl, AclOperation
 
 _Resource = tuple[int, str, int]
@@ -56,6 +56,3 @@ def _response(call: Call, error: ErrorCode, acls: list[Acl]) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, error, [])
-
-
-register(Api(key=29, schema_name="describe_acls", min_version=1, max_version=3, handle=handle, refuse=refuse))

@@ -17,7 +17,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, acl_of, authorizer_or_error
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import (
     Acl,
@@ -72,6 +72,3 @@ def _response(call: Call, results: list[tuple[ErrorCode, str | None]]) -> Any:
 def refuse(call: Call, error: ErrorCode) -> Any:
     message = NO_AUTHORIZER if error is ErrorCode.security_disabled else None
     return _response(call, [(error, message)] * len(call.request.creations))
-
-
-register(Api(key=30, schema_name="create_acls", min_version=1, max_version=3, handle=handle, refuse=refuse))

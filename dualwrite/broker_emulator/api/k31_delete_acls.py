@@ -16,7 +16,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, authorizer_or_error, filter_of
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import (
     Acl,
@@ -89,6 +89,3 @@ def _response(call: Call, rows: list[Any]) -> Any:
 def refuse(call: Call, error: ErrorCode) -> Any:
     message = NO_AUTHORIZER if error is ErrorCode.security_disabled else None
     return _response(call, [_row(call, error, message)] * len(call.request.filters))
-
-
-register(Api(key=31, schema_name="delete_acls", min_version=1, max_version=3, handle=handle, refuse=refuse))

@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import loggers
 from dualwrite.broker_emulator.api.configs import check_access, check_is_this_node, known_topic, layers_of
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs.alteration import AlterationError
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, ConfigResource
@@ -133,6 +133,3 @@ def _result(call: Call, resource: Any, error: ErrorCode, message: str | None, co
 def refuse(call: Call, error: ErrorCode) -> Any:
     results = tuple(_result(call, resource, error, None) for resource in call.request.resources)
     return call.new.response(throttle_time=NO_THROTTLE, results=results)
-
-
-register(Api(key=32, schema_name="describe_configs", min_version=1, max_version=4, handle=handle, refuse=refuse))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dualwrite.broker_emulator.api.configs import altered, refuse_alterations
-from dualwrite.broker_emulator.api.registry import Api, Call, register
+from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.configs.alteration import Change, Operation
 
 
@@ -21,6 +21,4 @@ def _changes(resource: Any) -> list[Change]:
     return [Change(config.name, Operation.SET, config.value) for config in resource.configs]
 
 
-register(
-    Api(key=33, schema_name="alter_configs", min_version=0, max_version=2, handle=handle, refuse=refuse_alterations)
-)
+refuse = refuse_alterations

@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _LONGEST_FOLDER_NAME = 255
@@ -58,6 +58,3 @@ def _response(call: Call, outcome: Callable[[str, str, int], ErrorCode]) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, lambda path, topic, index: error)
-
-
-register(Api(key=34, schema_name="alter_replica_log_dirs", min_version=1, max_version=2, handle=handle, refuse=refuse))

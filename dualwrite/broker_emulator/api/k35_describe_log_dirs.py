@@ -17,9 +17,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.cluster import Partition
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.storage import Space
 
@@ -73,16 +72,3 @@ def _response(call: Call, error: ErrorCode, results: tuple[Any, ...]) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, error, () if call.version >= 3 else (_directory(call, error),))
-
-
-register(
-    Api(
-        key=35,
-        schema_name="describe_log_dirs",
-        min_version=1,
-        max_version=5,
-        handle=handle,
-        refuse=refuse,
-        newest={Profile.KAFKA_3_9: 4},
-    )
-)

@@ -14,11 +14,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Api, Call, register
+from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.security.login import LoginFailedError
 from dualwrite.broker_emulator.security.login_states import Asked
-
-KEY = 36
 
 
 async def handle(call: Call) -> Any:
@@ -44,6 +42,3 @@ def refuse(call: Call, error: ErrorCode) -> Any:
 
 def _refuse(call: Call, error: ErrorCode, message: str | None) -> Any:
     return call.new.response(error_code=error, error_message=message, auth_bytes=b"")
-
-
-register(Api(key=KEY, schema_name="sasl_authenticate", min_version=0, max_version=2, handle=handle, refuse=refuse))

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.assignments import why_not_assignable
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster import Topic
 from dualwrite.broker_emulator.log.segment import StorageError
@@ -124,6 +124,3 @@ def _response(call: Call, rows: Iterable[tuple[str, _Outcome]], throttle_time: t
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, ((topic.name, _Outcome(error)) for topic in call.request.topics))
-
-
-register(Api(key=37, schema_name="create_partitions", min_version=0, max_version=3, handle=handle, refuse=refuse))

@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
@@ -40,6 +40,3 @@ def _response(call: Call, errors: dict[str, ErrorCode]) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, dict.fromkeys(call.request.groups_names, error))
-
-
-register(Api(key=42, schema_name="delete_groups", min_version=0, max_version=2, handle=handle, refuse=refuse))

@@ -19,7 +19,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.cluster import NO_LEADER, Partition
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -117,6 +117,3 @@ def _response(call: Call, rows: Rows, error: ErrorCode = ErrorCode.none) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, _requested(call, lambda topic, index: (error, None)), error)
-
-
-register(Api(key=43, schema_name="elect_leaders", min_version=0, max_version=2, handle=handle, refuse=refuse))

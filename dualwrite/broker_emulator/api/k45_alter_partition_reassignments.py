@@ -17,9 +17,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.assignments import why_not_assignable
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.cluster import Partition
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.reassignment import assignment_of, cancel, finished, reassign
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -93,17 +92,3 @@ def refuse(call: Call, error: ErrorCode) -> Any:
 
 def refuse_partitions(call: Call, error: ErrorCode) -> Any:
     return _response(call, lambda topic, partition: (error, None))
-
-
-register(
-    Api(
-        key=45,
-        schema_name="alter_partition_reassignments",
-        min_version=0,
-        max_version=1,
-        handle=handle,
-        refuse=refuse,
-        refuse_partitions=refuse_partitions,
-        newest={Profile.KAFKA_3_9: 0},
-    )
-)

@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.cluster import Partition
 from dualwrite.broker_emulator.reassignment import assignment_of
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -57,8 +57,3 @@ def _response(call: Call, error: ErrorCode, topics: tuple[Any, ...]) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, error, ())
-
-
-register(
-    Api(key=46, schema_name="list_partition_reassignments", min_version=0, max_version=0, handle=handle, refuse=refuse)
-)

@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -79,6 +79,3 @@ def _response(call: Call, error: ErrorCode, errors: _Errors) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, error, {})
-
-
-register(Api(key=47, schema_name="offset_delete", min_version=0, max_version=0, handle=handle, refuse=refuse))

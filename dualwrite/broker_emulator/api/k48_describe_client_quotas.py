@@ -14,7 +14,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.quotas.filters import Component, FilterError, parse
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -45,6 +45,3 @@ def _response(call: Call, error: ErrorCode, message: str | None, entries: tuple[
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, error, None, None)
-
-
-register(Api(key=48, schema_name="describe_client_quotas", min_version=0, max_version=1, handle=handle, refuse=refuse))

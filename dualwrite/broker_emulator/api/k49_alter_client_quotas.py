@@ -17,7 +17,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.entity import Entity, entity, shown
 from dualwrite.broker_emulator.quotas.rules import why_not
@@ -70,6 +70,3 @@ def _response(call: Call, outcomes: Iterable[tuple[Entity, Outcome]]) -> Any:
 def refuse(call: Call, error: ErrorCode) -> Any:
     named = [entity((part.entity_type, part.entity_name) for part in entry.entity) for entry in call.request.entries]
     return _response(call, [(each, (error, None)) for each in named])
-
-
-register(Api(key=49, schema_name="alter_client_quotas", min_version=0, max_version=1, handle=handle, refuse=refuse))

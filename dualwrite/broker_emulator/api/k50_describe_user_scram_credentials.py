@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.k51_alter_user_scram_credentials import NUMBERS
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
@@ -61,15 +61,3 @@ def _response(call: Call, results: tuple[Any, ...], error: ErrorCode, message: s
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, (), error, None)
-
-
-register(
-    Api(
-        key=50,
-        schema_name="describe_user_scram_credentials",
-        min_version=0,
-        max_version=0,
-        handle=handle,
-        refuse=refuse,
-    )
-)

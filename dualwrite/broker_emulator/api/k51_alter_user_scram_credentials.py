@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.security.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential
@@ -121,15 +121,3 @@ def _response(call: Call, refused: dict[str, _Refusal | None]) -> Any:
 def refuse(call: Call, error: ErrorCode) -> Any:
     request = call.request
     return _response(call, {row.name: _Refusal(error, None) for row in (*request.deletions, *request.upsertions)})
-
-
-register(
-    Api(
-        key=51,
-        schema_name="alter_user_scram_credentials",
-        min_version=0,
-        max_version=0,
-        handle=handle,
-        refuse=refuse,
-    )
-)

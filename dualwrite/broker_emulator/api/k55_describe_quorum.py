@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Api, Call, register
+from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -84,6 +84,3 @@ def _row(call: Call, index: int, error: ErrorCode, **values: Any) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return call.new.response(error_code=error, error_message=None, topics=(), nodes=())
-
-
-register(Api(key=55, schema_name="describe_quorum", min_version=0, max_version=2, handle=handle, refuse=refuse))

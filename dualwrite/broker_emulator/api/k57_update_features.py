@@ -19,7 +19,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.features import (
     GROUP_VERSION,
@@ -82,16 +82,3 @@ def _response(call: Call, results: tuple[tuple[Any, str | None], ...], error: Er
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, (), error, None)
-
-
-register(
-    Api(
-        key=57,
-        schema_name="update_features",
-        min_version=0,
-        max_version=2,
-        newest={Profile.KAFKA_3_9: 1},
-        handle=handle,
-        refuse=refuse,
-    )
-)

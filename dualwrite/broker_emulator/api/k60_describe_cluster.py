@@ -14,8 +14,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 
 _BROKERS, _CONTROLLERS = 1, 2
@@ -61,16 +60,3 @@ def _refuse(call: Call, error: ErrorCode, message: str | None) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE, error_code=error, error_message=message, cluster_id="", brokers=()
     )
-
-
-register(
-    Api(
-        key=60,
-        schema_name="describe_cluster",
-        min_version=0,
-        max_version=2,
-        handle=handle,
-        refuse=refuse,
-        newest={Profile.KAFKA_3_9: 1},
-    )
-)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.cluster import is_legal_topic_name
 from dualwrite.broker_emulator.log.partition_log import ProducerDescription
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -60,6 +60,3 @@ def _response(call: Call, partition_of: Any) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, lambda name, index: _partition(call, index, error))
-
-
-register(Api(key=61, schema_name="describe_producers", min_version=0, max_version=0, handle=handle, refuse=refuse))

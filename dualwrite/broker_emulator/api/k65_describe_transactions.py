@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
 
@@ -59,6 +59,3 @@ def _state(call: Call, description: TransactionDescription) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, [TransactionDescription(error, name) for name in call.request.transactional_ids])
-
-
-register(Api(key=65, schema_name="describe_transactions", min_version=0, max_version=0, handle=handle, refuse=refuse))

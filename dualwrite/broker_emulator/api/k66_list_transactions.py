@@ -14,8 +14,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.transactions.results import ListTransactionsResult
 
@@ -50,16 +49,3 @@ def _response(call: Call, result: ListTransactionsResult) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, ListTransactionsResult(error))
-
-
-register(
-    Api(
-        key=66,
-        schema_name="list_transactions",
-        min_version=0,
-        max_version=2,
-        newest={Profile.KAFKA_3_9: 1},
-        handle=handle,
-        refuse=refuse,
-    )
-)

@@ -21,8 +21,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.features import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
@@ -165,16 +164,3 @@ def _refusal(call: Call, error: ErrorCode, message: str | None) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _refusal(call, error, None)
-
-
-register(
-    Api(
-        key=68,
-        schema_name="consumer_group_heartbeat",
-        min_version=0,
-        max_version=1,
-        handle=handle,
-        refuse=refuse,
-        newest={Profile.KAFKA_3_9: 0},
-    )
-)

@@ -17,8 +17,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.features import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import Assignment, ConsumerGroup, ConsumerMember, RefusedError
 from dualwrite.broker_emulator.groups.consumer.service import consumer_group
@@ -124,16 +123,3 @@ def _error(call: Call, group_id: str, error: ErrorCode, message: str | None = No
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, [_error(call, group_id, error) for group_id in call.request.group_ids])
-
-
-register(
-    Api(
-        key=69,
-        schema_name="consumer_group_describe",
-        min_version=0,
-        max_version=1,
-        handle=handle,
-        refuse=refuse,
-        newest={Profile.KAFKA_3_9: 0},
-    )
-)

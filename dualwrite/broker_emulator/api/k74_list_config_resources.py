@@ -15,8 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
-from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.configs.altered import ConfigResource
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -47,16 +46,3 @@ def _names(call: Call, resource: ConfigResource) -> Sequence[str]:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, config_resources=())
-
-
-register(
-    Api(
-        key=74,
-        schema_name="list_config_resources",
-        min_version=0,
-        max_version=1,
-        handle=handle,
-        refuse=refuse,
-        newest={Profile.KAFKA_3_9: 0},
-    )
-)

@@ -18,7 +18,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Api, Call, register
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.cluster import Partition, is_legal_topic_name
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -121,8 +121,3 @@ def _response(call: Call, topics: tuple[Any, ...], next_cursor: Any) -> Any:
 
 def refuse(call: Call, error: ErrorCode) -> Any:
     return _response(call, tuple(_absent(call, topic.name, error) for topic in call.request.topics), None)
-
-
-register(
-    Api(key=75, schema_name="describe_topic_partitions", min_version=0, max_version=0, handle=handle, refuse=refuse)
-)

@@ -1,7 +1,6 @@
-"""What the broker can be asked: one `Api` per key, registered by the file that answers it.
+"""What an API is: its versions, the messages of each, one request on its way, and the functions that answer it.
 
-The ApiVersions answer is built from here, so that it cannot say anything else than what is served. Message
-schemas are kio's, loaded when a version is first asked for (all of them together take a second to import).
+Message schemas are kio's, loaded when a version is first asked for (all of them together take a second to import).
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, cached_property
+from importlib import import_module
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
@@ -184,7 +184,14 @@ Refusal = Callable[[Call, ErrorCode], Any]
 """Answers a call with one error everywhere the response has room for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiFunctions(Protocol):
+    """What the file of an API has. It may have `refuse_partitions` too (see `Api`)."""
+
+    handle: Handler
+    refuse: Refusal
+
+
+@dataclass(frozen=True, kw_only=True)
 class Api:
     """One API key as this broker serves it."""
 
@@ -192,10 +199,6 @@ class Api:
     schema_name: str
     min_version: int
     max_version: int
-    handle: Handler
-    refuse: Refusal
-    refuse_partitions: Refusal | None = None
-    """Answers with one error for every partition, where `refuse` says it once for the whole request."""
     is_abandonable: bool = False
     """Whether a request that waits may be given up when its client is gone, because it changes nothing."""
     newest: Mapping[Profile, int] = field(default_factory=dict)
@@ -204,6 +207,20 @@ class Api:
     """Newest version served under a profile with `unstable.api.versions.enable`, where that is more than `newest`."""
     advertised_min_version: int | None = None
     """Oldest version in the ApiVersions answer where that differs from what is served."""
+
+    @cached_property
+    def functions(self) -> ApiFunctions:
+        """Those of its file, loaded when they are first asked for: of all APIs a broker is asked for a few."""
+        loaded: Any = import_module(f"{__package__}.k{self.key:02d}_{self.schema_name}")
+        functions: ApiFunctions = loaded
+        return functions
+
+    @property
+    def refuse_partitions(self) -> Refusal:
+        """Answers with one error for every partition, also where `refuse` says it once for the whole request."""
+        functions = self.functions
+        refusal: Refusal = getattr(functions, "refuse_partitions", functions.refuse)
+        return refusal
 
     def max_version_for(self, config: BrokerConfig) -> int:
         """Newest version that a broker with `config` serves."""
@@ -218,19 +235,17 @@ class Served(NamedTuple):
     message: Schema
 
 
-APIS: dict[int, Api] = {}
-
-
-def register(api: Api) -> Api:
-    """Serve `api`. Raises ValueError for a key registered twice and for versions that the codec does not have."""
-    if api.key in APIS:
-        raise ValueError(f"API key {api.key} is registered twice")
-    offered = schema_name_map[api.schema_name]
-    for version in (api.min_version, api.max_version):
-        if version not in offered:
-            raise ValueError(f"{api.schema_name} has no version {version}")
-    APIS[api.key] = api
-    return api
+def by_key(*apis: Api) -> Mapping[int, Api]:
+    """The APIs by their keys. Raises ValueError for a key given twice and for versions that the codec does not have."""
+    found: dict[int, Api] = {}
+    for api in apis:
+        if api.key in found:
+            raise ValueError(f"API key {api.key} is given twice")
+        for version in (api.min_version, api.max_version):
+            if version not in schema_name_map[api.schema_name]:
+                raise ValueError(f"{api.schema_name} has no version {version}")
+        found[api.key] = api
+    return found
 
 
 def producer_fenced_below(version: int, requested: int, error: ErrorCode) -> ErrorCode:

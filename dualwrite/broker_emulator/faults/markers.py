@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 from kio.schema.write_txn_markers.v2 import request as write_txn_markers
 
-from dualwrite.broker_emulator.api.registry import APIS, Call, schema
+from dualwrite.broker_emulator.api.registry import Call, schema
+from dualwrite.broker_emulator.api.table import APIS
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
@@ -42,7 +43,7 @@ async def send_marker_with_faults(
     )
     link = _MarkerLink()
     call = Call(api, _VERSION, _new.WriteTxnMarkersRequest(markers=(marker,)), message.new, leader, None)
-    await serve_with_faults(leader.cluster.faults, call, api.handle, link)
+    await serve_with_faults(leader.cluster.faults, call, api.functions.handle, link)
     if link.overtaking is not None:
         await link.overtaking
     return link.error

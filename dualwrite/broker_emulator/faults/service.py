@@ -81,7 +81,7 @@ class _Service:
         call, link, action = self._call, self._link, taken.fault.action
         match action:
             case Error():
-                link.answer(call.api.refuse(call, error_code(action.code)))
+                link.answer(call.api.functions.refuse(call, error_code(action.code)))
             case PartitionError():
                 link.answer(await self._fail_part(taken.fault.topic or "", taken.fault.partition, action))
             case Delay():

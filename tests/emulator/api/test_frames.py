@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-from dataclasses import replace
 
 import pytest
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.api.registry import APIS
+from dualwrite.broker_emulator.api.table import APIS
 from tests.emulator.api.raw_client import (
     RawClient,
     decode,
@@ -94,7 +93,7 @@ def test_an_exception_in_a_handler_is_unknown_server_error_and_logged(
     async def broken(call: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setitem(APIS, 61, replace(APIS[61], handle=broken))
+    monkeypatch.setattr(APIS[61].functions, "handle", broken)
     parts = request_parts("describe_producers", 0)
     with caplog.at_level(logging.ERROR):
         response = client.call("describe_producers", 0, topics=(parts.TopicRequest(name="t", partition_indexes=(0,)),))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.schema.index import api_key_map, schema_name_map
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile
-from dualwrite.broker_emulator.api.registry import APIS, Api
+from dualwrite.broker_emulator.api import table
+from dualwrite.broker_emulator.api.registry import Api
+from dualwrite.broker_emulator.api.table import APIS
 from tests.emulator.api.raw_client import (
     ALL_VERSIONS,
     KEYS,
@@ -265,6 +268,11 @@ def test_the_whole_range_of_the_codec_is_served_and_the_docstring_says_so(api: A
     header = re.fullmatch(r"(\w+) \(key (\d+)\), versions? ([\d-]+)\.", (module.__doc__ or "").split("\n")[0])
     assert header is not None, module.__doc__
     assert header.groups() == (api.schema_name.title().replace("_", ""), str(api.key), versions)
+
+
+def test_every_file_of_an_api_is_served() -> None:
+    files = {path.stem for path in Path(table.__file__).parent.glob("k*.py")}
+    assert files == {f"k{api.key:02d}_{api.schema_name}" for api in APIS.values()}
 
 
 def advertised(client: RawClient) -> dict[str, tuple[int, int]]:
