@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Final
 
 import click
 from sqlalchemy.exc import SQLAlchemyError
@@ -21,11 +22,17 @@ from dualwrite.cli.doctor_checks import Check, Verdict, failure
 from dualwrite.cli.doctor_database import database_checks
 from dualwrite.cli.doctor_kafka import cluster_checks
 from dualwrite.cli.failures import LEFT, UNUSABLE, sentence
-from dualwrite.cli.output import print_json, print_table
+from dualwrite.cli.output import counted, print_json, print_table
 from dualwrite.errors import DualWriteError
 from dualwrite.guarantee import Guarantee
 
-_HEADERS = ("Verdict", "Where", "What", "Found")
+_HEADERS: Final = ("Verdict", "Where", "What", "Found")
+_CONCLUSIONS: Final = {
+    Verdict.OK: "dual writes work here",
+    Verdict.WARN: "dual writes work here, within the limits of the warnings",
+    Verdict.FAIL: "dual writes do not work here until what has failed is mended",
+}
+_NOT_KNOWN: Final = "whether dual writes work here is not known before both can be reached"
 
 
 @click.command("doctor")
@@ -63,7 +70,10 @@ def command(
         print_json(_document(checks, guarantees))
     else:
         _print(checks, guarantees)
-    ctx.exit(UNUSABLE if not reached else LEFT if any(check.verdict is Verdict.FAIL for check in checks) else 0)
+        click.echo(_CONCLUSIONS[_worst(checks)] if reached else _NOT_KNOWN)
+        if database_url is None:
+            click.echo("no database was looked at: give --database for that")
+    ctx.exit(UNUSABLE if not reached else LEFT if _worst(checks) is Verdict.FAIL else 0)
 
 
 def _kafka(access: KafkaAccess, transactional_id: str, guarantees: list[Guarantee]) -> list[Check]:
@@ -72,7 +82,7 @@ def _kafka(access: KafkaAccess, transactional_id: str, guarantees: list[Guarante
         found, guarantee = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(transactional_id))
     if guarantee is not None:
         guarantees.append(guarantee)
-    return [Check("kafka", "cluster", f"{cluster.cluster_id}, {len(cluster.brokers)} brokers"), *found]
+    return [Check("kafka", "cluster", f"{cluster.cluster_id}, {counted(len(cluster.brokers), 'broker')}"), *found]
 
 
 def _database(url: str) -> list[Check]:
@@ -97,10 +107,15 @@ def _print(checks: list[Check], guarantees: list[Guarantee]) -> None:
         click.echo(f"guarantee: {guarantee.sentence}")
 
 
+def _worst(checks: list[Check]) -> Verdict:
+    verdicts = {check.verdict for check in checks}
+    return next(verdict for verdict in (Verdict.FAIL, Verdict.WARN, Verdict.OK) if verdict in verdicts)
+
+
 def _document(checks: list[Check], guarantees: list[Guarantee]) -> dict[str, object]:
     """What `--json` prints; the keys are documented in docs/cli.md."""
     return {
-        "healthy": not any(check.verdict is Verdict.FAIL for check in checks),
+        "healthy": _worst(checks) is not Verdict.FAIL,
         "guarantee": asdict(guarantees[0]) if guarantees else None,
         "checks": [asdict(check) for check in checks],
     }

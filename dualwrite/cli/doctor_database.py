@@ -8,17 +8,21 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from dualwrite.cli.doctor_checks import Check, failure, warning
+from dualwrite.cli.output import counted
+from dualwrite.recipes.lease_table import kafka_transaction_lease
+from dualwrite.recipes.recovery import first_line
 from dualwrite.recipes.state_table import kafka_transaction_state
 
 _WHERE: Final = "database"
 _DURABLE: Final = "a decision that Kafka has carried out could be forgotten by the database"
 _TABLE: Final = kafka_transaction_state.name
+_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE")
 
 
 def database_checks(engine: sa.Engine) -> list[Check]:
     """The findings. Raises what the database says where it cannot be reached."""
     with engine.connect() as connection:
-        checks = [_version(connection), *_isolation(connection), *_table(connection)]
+        checks = [_version(connection), *_isolation(connection), *_table(connection), _leases(connection)]
         return checks + _OF_DIALECT.get(connection.dialect.name, _unknown)(connection)
 
 
@@ -52,8 +56,24 @@ def _table(connection: sa.Connection) -> list[Check]:
     if key != ["transactional_id"]:
         remedy = "make transactional_id its primary key: two rows of one id would decide against each other"
         return [failure(_WHERE, _TABLE, f"primary key {key or 'none'}", remedy)]
-    rows = connection.scalar(sa.select(sa.func.count()).select_from(kafka_transaction_state))
-    return [Check(_WHERE, _TABLE, f"{rows} rows")]
+    return [Check(_WHERE, _TABLE, _rows(connection, kafka_transaction_state))]
+
+
+def _leases(connection: sa.Connection) -> Check:
+    """What only pools need, and make by themselves unless they were told not to."""
+    table = kafka_transaction_lease
+    if not sa.inspect(connection).has_table(table.name):
+        return Check(_WHERE, table.name, "none, which is needed by pools only: they, or dualwrite init-db, create it")
+    return Check(_WHERE, table.name, _rows(connection, table))
+
+
+def _rows(connection: sa.Connection, table: sa.Table) -> str:
+    """How many; who may not read them is told so by what asks for the rights."""
+    try:
+        with connection.begin_nested():  # else the error would cost the questions that follow
+            return counted(connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0, "row")
+    except sa.exc.DBAPIError as error:
+        return f"there, and not readable: {first_line(error)}"
 
 
 def _postgresql(connection: sa.Connection) -> list[Check]:
@@ -70,24 +90,32 @@ def _postgresql(connection: sa.Connection) -> list[Check]:
     standbys = connection.scalar(sa.text("SELECT current_setting('synchronous_standby_names')"))
     if replicas and not standbys:
         remedy = f"set synchronous_standby_names: after a failover to a replica that lags, {_DURABLE}"
-        checks.append(warning(_WHERE, "replication", f"{replicas} replicas, none synchronous", remedy))
+        checks.append(warning(_WHERE, "replication", f"{counted(replicas, 'replica')}, none synchronous", remedy))
     return checks + _postgresql_rights(connection)
 
 
 def _postgresql_rights(connection: sa.Connection) -> list[Check]:
-    if not sa.inspect(connection).has_table(_TABLE):
-        return []
+    """For each table that is there; one that is missing has been told of."""
+    return [
+        _postgresql_rights_on(connection, table.name)
+        for table in (kafka_transaction_state, kafka_transaction_lease)
+        if sa.inspect(connection).has_table(table.name)
+    ]
+
+
+def _postgresql_rights_on(connection: sa.Connection, table: str) -> Check:
     lacking = [
         right
-        for right in ("SELECT", "INSERT", "UPDATE")
+        for right in _RIGHTS
         if not connection.scalar(
-            sa.text("SELECT has_table_privilege(:table, :right)"), {"table": _TABLE, "right": right}
+            sa.text("SELECT has_table_privilege(:table, :right)"), {"table": table, "right": right}
         )
     ]
     if lacking:
         rights = ", ".join(lacking)
-        return [failure(_WHERE, "rights", f"no {rights}", f"GRANT {rights} ON {_TABLE} TO the user of this URL")]
-    return [Check(_WHERE, "rights", "SELECT, INSERT, UPDATE")]
+        remedy = f"GRANT {rights} ON {table} TO the user of this URL"
+        return failure(_WHERE, f"rights on {table}", f"no {rights}", remedy)
+    return Check(_WHERE, f"rights on {table}", ", ".join(_RIGHTS))
 
 
 def _mysql(connection: sa.Connection) -> list[Check]:

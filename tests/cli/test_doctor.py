@@ -12,6 +12,7 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.cli.doctor_checks import Verdict
 from dualwrite.cli.doctor_kafka import cluster_checks
 from dualwrite.guarantee import Tier
+from dualwrite.recipes.lease_table import create_lease_table
 from dualwrite.recipes.state_table import create_state_table
 from dualwrite.testing.postgres import PostgresServer
 from tests.cli.conftest import Call
@@ -117,6 +118,40 @@ def test_settings_of_postgres_that_forget(call: Call, postgres_server: PostgresS
     )
     found = verdicts(call, emulator, forgetful)
     assert (found["synchronous_commit"], found["isolation level"]) == ("fail", "warn")
+
+
+def test_a_user_of_postgres_without_rights(call: Call, postgres_server: PostgresServer, emulator: Emulator) -> None:
+    database = PostgresDatabase(postgres_server)
+    create_state_table(database.engine)
+    create_lease_table(database.engine)
+    path = database.url.query["options"]
+    schema = str(path).rpartition("=")[2]
+    try:
+        with database.engine.begin() as connection:
+            connection.execute(sa.text(f"CREATE ROLE {schema}_reader"))
+            connection.execute(sa.text(f"GRANT USAGE ON SCHEMA {schema} TO {schema}_reader"))
+            connection.execute(sa.text(f"GRANT SELECT ON kafka_transaction_lease TO {schema}_reader"))
+        url = database.url.update_query_dict({"options": f"{path} -crole={schema}_reader"})
+        text = url.render_as_string(hide_password=False)
+        done = call("doctor", "--bootstrap-server", emulator.bootstrap_servers, "--database", text)
+        assert done.code == 1
+        assert "GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO" in done.out
+        assert "GRANT INSERT, UPDATE ON kafka_transaction_lease TO" in done.out
+        assert done.out.splitlines()[-1].startswith("dual writes do not work here")
+    finally:
+        with database.engine.begin() as connection:
+            connection.execute(sa.text(f"DROP OWNED BY {schema}_reader"))
+            connection.execute(sa.text(f"DROP ROLE {schema}_reader"))
+        database.close()
+
+
+def test_without_a_database_the_half_that_was_not_asked_is_named(call: Call, emulator: Emulator) -> None:
+    done = call("doctor", "--bootstrap-server", emulator.bootstrap_servers)
+    assert done.code == 0
+    assert done.out.splitlines()[-2:] == [
+        "dual writes work here",
+        "no database was looked at: give --database for that",
+    ]
 
 
 def test_settings_of_sqlite_that_forget(call: Call, emulator: Emulator, tmp_path: Path) -> None:

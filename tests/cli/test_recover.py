@@ -80,7 +80,9 @@ def test_dry_then_apply_then_nothing(scenario: Scenario, call: Call) -> None:
     assert dry.code == 1
     assert dry.out.splitlines()[0].split()[:3] == ["TransactionalId", "Action", "Done"]
     assert dry.out.splitlines()[1].split()[:3] == [scenario.transactional_id, "commit", "no"]
-    assert dry.out.splitlines()[-1].startswith("1 to resolve, 0 left, 0 waiting, 0 settled; nothing was changed: --apply")
+    assert dry.out.splitlines()[-1].startswith(
+        "1 to resolve, 0 left, 0 waiting, 0 settled; nothing was changed: --apply"
+    )
     applied = call(*options(scenario, *select, "--apply"))
     assert (applied.code, applied.out.splitlines()[-1]) == (0, "1 resolved, 0 left, 0 waiting, 0 settled")
     again = call(*options(scenario, *select, "--apply", "--json"))

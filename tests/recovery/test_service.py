@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, StateRowError
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.recovery import Action, RecoveryReport, RecoveryService
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, kafka_transaction_state
+from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
 from tests.crash.scenario import AtPoint, Predecessor, Scenario
 from tests.recovery.world import left_open, service
 from tests.support.databases import Database, state_row
@@ -207,6 +209,28 @@ def test_rounds_until_it_is_stopped(scenario: Scenario) -> None:
         recovery.run(0.001, stopped=stopped, heard=hear, failed=fail)
     assert [found.action for found in heard[0].found] == [Action.COMMIT]
     assert [type(error) for error in failed] == [StateRowError]
+
+
+def test_a_round_ends_where_it_is_told_to_stop(emulator: Emulator, tmp_path: Path) -> None:
+    for each in ("orphan-1", "orphan-2", "orphan-3"):
+        left_open(emulator, each, "orders")
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'db'}")
+    create_state_table(engine)
+    stopped = threading.Event()
+    heard: list[RecoveryReport] = []
+
+    def clock() -> float:  # asked at the first id
+        stopped.set()
+        return time.time()
+
+    with RecoveryService(
+        engine, bootstrap_servers=emulator.bootstrap_servers, prefix="orphan-", min_age_ms=0, clock=clock
+    ) as recovery:
+        recovery.run(60, stopped=stopped, heard=heard.append, failed=lambda error: pytest.fail(str(error)))
+    (report,) = heard
+    assert [found.transactional_id for found in report.found] == ["orphan-1"]
+    assert report.unseen == ("2 ids, because this was told to stop",)
+    assert report.settled == 0
 
 
 @pytest.mark.parametrize(
