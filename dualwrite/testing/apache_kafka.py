@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from dualwrite.testing.cache import find_program
+from dualwrite.testing.kafka_classes import classes_options
 from dualwrite.testing.maven import dependency, fetched
 from dualwrite.testing.ports import free_port
 from dualwrite.testing.server_unavailable import ServerUnavailableError
@@ -43,7 +44,8 @@ _START_ATTEMPTS = 3  # a free port may be taken by somebody else before Kafka bi
 _STOP_TIMEOUT_S = 10
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 25
-_JVM_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+JVM_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+"""For a quick start in little memory."""
 
 # kafka-tools-api is left out: only the command line tools need it, and 4.4.0 was published without it.
 _LEFT_OUT = ("org.apache.kafka:kafka-tools-api",)
@@ -56,6 +58,8 @@ _PROPERTIES: Mapping[str, str] = {
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
     "group.initial.rebalance.delay.ms": "0",
+    # the records of nothing that a controller writes twice a second, and every broker reads, are for its metrics only
+    "metadata.max.idle.interval.ms": "0",
     # the default of 128 MiB is taken from the heap when the broker starts
     "log.cleaner.dedupe.buffer.size": "4194304",
     # a broker that was killed may come back when the controller has given its predecessor up, after 9 s by default
@@ -87,7 +91,7 @@ class ApacheKafka:
         listeners: Mapping[str, str] = PLAIN_LISTENER,
         scram_users: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
-        jvm_options: Sequence[str] = _JVM_OPTIONS,
+        jvm_options: Sequence[str] = JVM_OPTIONS,
         start_timeout_s: float = 60,
     ) -> None:
         self.version = version
@@ -112,10 +116,11 @@ class ApacheKafka:
             return self
         java = find_program("java", "a real Apache Kafka needs a Java 17 runtime")
         jars = fetch_kafka(self.version)
+        command = [java, *self._jvm_options]
+        if self._jvm_options == JVM_OPTIONS:
+            command += classes_options(java, jars)
         for attempt in range(1, _START_ATTEMPTS + 1):
-            cluster = _Cluster(
-                [java, *self._jvm_options], jars, self._node_count, self._listeners, self._scram_users, self._overrides
-            )
+            cluster = _Cluster(command, jars, self._node_count, self._listeners, self._scram_users, self._overrides)
             try:
                 cluster.format_storage(deadline)
                 cluster.start(deadline)
@@ -156,6 +161,11 @@ class ApacheKafka:
     def pid(self) -> int:
         """Process id of the first node, for tests that suspend it."""
         return self._running().nodes[0].pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether every node has a process."""
+        return not self._running().dead()
 
     @property
     def log_path(self) -> Path:

@@ -1,7 +1,8 @@
 """The clusters that are administered: the emulator in each profile, and real Apache Kafkas; all let old clients be.
 
 Without verification (`transaction.partition.verification.enable=false`) a transactional batch is stored that no
-coordinator has heard of: that is how transactions came to hang before KIP-890.
+coordinator has heard of: that is how transactions came to hang before KIP-890. The real ones, which others use too,
+are told to do without it for as long as a test of this folder runs.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
-from dualwrite.testing.apache_kafka import KAFKA_VERSION, ApacheKafka
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.admin.site import Site
+from tests.interop.wire import DEADLINE_S
+from tests.support.real_kafkas import OLDER, TWO_PHASE_COMMIT, Kind, shared_kafka
+from tests.support.unavailable import skip
 
 PROFILES = list(Profile)
 _VERIFICATION = "transaction.partition.verification.enable"
+_THE_NODE = "1"
 
 
 def settings_of(profile: Profile) -> BrokerConfig:
@@ -39,17 +44,32 @@ def _emulated(profile: Profile) -> Iterator[Site]:
 
 
 @contextmanager
-def _real(version: str, *, has_tv2: bool) -> Iterator[Site]:
-    server = ApacheKafka(version=version, two_phase_commit=has_tv2, properties={_VERIFICATION: "false"})
+def _real(kind: Kind) -> Iterator[Site]:
     try:
-        server.start()
+        server = shared_kafka(kind)
     except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
-    with Site(f"Apache Kafka {version}", server.bootstrap_servers, has_tv2=has_tv2) as site:
-        yield site
-    server.stop()
+        skip(error)
+    name = f"Apache Kafka {kind.version}"
+    with _without_verification(server.bootstrap_servers):
+        with Site(name, server.bootstrap_servers, has_tv2=kind is not OLDER) as site:
+            yield site
+
+
+@contextmanager
+def _without_verification(bootstrap_servers: str) -> Iterator[None]:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+
+    def alter(operation: AlterConfigOpType, value: str | None) -> None:
+        entry = ConfigEntry(_VERIFICATION, value, incremental_operation=operation)
+        resource = ConfigResource(ConfigResource.Type.BROKER, _THE_NODE, incremental_configs=[entry])
+        for done in admin.incremental_alter_configs([resource]).values():
+            done.result(DEADLINE_S)
+
+    alter(AlterConfigOpType.SET, "false")
+    try:
+        yield
+    finally:
+        alter(AlterConfigOpType.DELETE, None)
 
 
 @pytest.fixture(scope="session")
@@ -70,15 +90,15 @@ def kafka_3_9() -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def apache_kafka() -> Iterator[Site]:
-    with _real(KAFKA_VERSION, has_tv2=True) as site:
+    with _real(TWO_PHASE_COMMIT) as site:
         yield site
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def apache_kafka_3_9() -> Iterator[Site]:
-    with _real("3.9.1", has_tv2=False) as site:
+    with _real(OLDER) as site:
         yield site
 
 

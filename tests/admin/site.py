@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Self
 
 from tests.interop.wire import Code, Identity, Wire, record_batch
-
-_numbers = itertools.count(1)
+from tests.support.names import next_name
 
 
 class Site:
@@ -27,12 +25,12 @@ class Site:
         self.wire.close()
 
     def new_topic(self, partitions: int = 1) -> str:
-        name = f"topic-{next(_numbers)}"
+        name = next_name("topic")
         self.wire.create_topic(name, partitions)
         return name
 
     def new_id(self) -> str:
-        return f"txn-{next(_numbers)}"
+        return next_name("txn")
 
     def write(
         self, transactional_id: str, identity: Identity, topic: str, partition: int = 0, *, sequence: int = 0

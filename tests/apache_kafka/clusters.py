@@ -13,17 +13,11 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.testing.apache_kafka import ApacheKafka
 from tests.apache_kafka import worker
 from tests.interop.wire import Described, Wire, wait_for
+from tests.support.real_kafkas import OLDER, RELEASED, TWO_PHASE_COMMIT
 
 KILLED_WITHIN_S: Final = 60
 
-VERSIONS: Final = {
-    Tier.STORED_PAIR: ("4.4.0", True),
-    Tier.BOUNDED: ("4.4.0", False),
-    Tier.BOUNDED_V1: ("3.9.1", False),
-}
-"""Each with whether two-phase commit is enabled, which takes unstable APIs."""
-
-PROPERTIES: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+KINDS: Final = {Tier.STORED_PAIR: TWO_PHASE_COMMIT, Tier.BOUNDED: RELEASED, Tier.BOUNDED_V1: OLDER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +63,6 @@ class Cluster:
     def wait_for_state(self, transactional_id: str, state: str) -> Described:
         """Markers are written a moment after the decision."""
         return wait_for(lambda: self.describe(transactional_id), lambda described: described.state == state)
-
-
-def cluster_of(tier: Tier, nodes: int = 1) -> Cluster:
-    """Not started yet."""
-    version, two_phase_commit = VERSIONS[tier]
-    kafka = ApacheKafka(version=version, two_phase_commit=two_phase_commit, nodes=nodes, properties=PROPERTIES)
-    return Cluster(kafka, tier)
 
 
 # Forks of a process that has imported everything and has no threads: a new process takes milliseconds.

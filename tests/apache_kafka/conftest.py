@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,9 +10,12 @@ import pytest
 from dualwrite.guarantee import Tier
 from dualwrite.producer import Producer
 from dualwrite.testing.apache_kafka import ApacheKafka
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.names import next_name
+from tests.support.real_kafkas import shared_kafka
+from tests.support.unavailable import skip
 
-from .clusters import VERSIONS, Cluster, cluster_of
+from .clusters import KINDS, Cluster
 from .faces import Face
 
 MakeProducer = Callable[..., Producer]
@@ -21,17 +23,13 @@ MakeProducer = Callable[..., Producer]
 NewName = Callable[[str], str]
 MakeFace = Callable[..., Face]
 
-_names = itertools.count(1)
-
 
 def running(kafka: ApacheKafka) -> Iterator[ApacheKafka]:
     """The body of a fixture that runs `kafka`; its tests are skipped where it cannot be had."""
     try:
         kafka.start()
     except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
+        skip(error)
     yield kafka
     kafka.stop()
 
@@ -39,7 +37,7 @@ def running(kafka: ApacheKafka) -> Iterator[ApacheKafka]:
 @pytest.fixture
 def new_name() -> NewName:
     """Names that nobody used before."""
-    return lambda kind: f"{kind}-{next(_names)}"
+    return next_name
 
 
 @pytest.fixture
@@ -57,29 +55,14 @@ def make_producer() -> Iterator[MakeProducer]:
         producer.close(timeout_s=0)
 
 
-@pytest.fixture(scope="session")
-def session_clusters() -> Iterator[Callable[[Tier], Cluster]]:
-    """One cluster per tier, started when it is first asked for; who kills it starts it again."""
-    started: dict[Tier, Iterator[ApacheKafka]] = {}
-    clusters: dict[Tier, Cluster] = {}
-
-    def get(tier: Tier) -> Cluster:
-        if tier not in clusters:
-            cluster = cluster_of(tier)
-            started[tier] = running(cluster.kafka)
-            next(started[tier])
-            clusters[tier] = cluster
-        return clusters[tier]
-
-    yield get
-    for each in started.values():
-        next(each, None)
-
-
-@pytest.fixture(params=VERSIONS, ids=lambda tier: f"tier {tier}")
-def cluster(request: pytest.FixtureRequest, session_clusters: Callable[[Tier], Cluster]) -> Cluster:
-    """Each tier of real brokers in turn."""
-    return session_clusters(request.param)
+@pytest.fixture(params=KINDS, ids=lambda tier: f"tier {tier}")
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Each tier of real brokers in turn; who kills one starts it again."""
+    tier: Tier = request.param
+    try:
+        return Cluster(shared_kafka(KINDS[tier]), tier)
+    except ServerUnavailableError as error:
+        skip(error)
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from confluent_kafka.admin import AdminClient
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from tests.interop.wire import Code, Wire, wait_for
+from tests.support.real_kafkas import TWO_PHASE_COMMIT, real_kafka
 
-from .clusters import Cluster, cluster_of, killed_after_prepare
+from .clusters import Cluster, killed_after_prepare
 from .conftest import MakeFace, NewName, running
 from .faces import Face
 from .reading import DEADLINE_S, create_topics, read_committed
@@ -73,9 +74,8 @@ def test_the_broker_is_killed_and_comes_back(cluster: Cluster, make_face: MakeFa
 
 @pytest.fixture
 def two_nodes() -> Iterator[Cluster]:
-    cluster = cluster_of(Tier.STORED_PAIR, nodes=2)
-    for _ in running(cluster.kafka):
-        yield cluster
+    for kafka in running(real_kafka(TWO_PHASE_COMMIT, nodes=2)):
+        yield Cluster(kafka, Tier.STORED_PAIR)
 
 
 def coordinates(cluster: Cluster, node_id: int, name: str) -> bool:

@@ -15,16 +15,15 @@ import pytest
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.apache_kafka import KAFKA_VERSION, ApacheKafka
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.coordinator_memory import change_transaction
 from tests.support.names import next_name
+from tests.support.real_kafkas import TIMEOUT_SCAN_MS, Kind, shared_kafka
+from tests.support.unavailable import skip
 
 from .client_folders import On, broker_of, case_of, folder_of
 from .report_card import ReportCard
 from .wire import LAST_CLIENT_EPOCH, Code, Identity, Wire
-
-TIMEOUT_SCAN_MS = 100
-"""Interval at which both brokers look for timed-out transactions; Kafka's default is ten seconds."""
 
 KAFKA_VERSION_USED = os.environ.get("DUALWRITE_KAFKA_VERSION", KAFKA_VERSION)
 """The release that is compared with, 4.3 or later; 4.1 differs in one thing only, a timeout at the last epoch."""
@@ -68,33 +67,33 @@ def start(server: ApacheKafka) -> Iterator[Broker]:
     try:
         server.start()
     except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
-    yield Broker(f"Apache Kafka {server.version}", server.bootstrap_servers, RELEASED)
+        skip(error)
+    yield _real(server)
     server.stop()
 
 
+def shared(kind: Kind) -> Broker:
+    """A real Apache Kafka that all folders share; the tests are skipped where it cannot be had."""
+    try:
+        return _real(shared_kafka(kind))
+    except ServerUnavailableError as error:
+        skip(error)
+
+
+def _real(server: ApacheKafka) -> Broker:
+    return Broker(f"Apache Kafka {server.version}", server.bootstrap_servers, RELEASED)
+
+
 @pytest.fixture(scope="session")
-def apache_kafka() -> Iterator[Broker]:
+def apache_kafka() -> Broker:
     """A real Apache Kafka with two-phase commit allowed, as far as a release has it."""
-    yield from start(
-        ApacheKafka(
-            version=KAFKA_VERSION_USED,
-            two_phase_commit=True,
-            properties={
-                "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(TIMEOUT_SCAN_MS),
-                "group.initial.rebalance.delay.ms": "0",
-                "group.consumer.assignment.interval.ms": "0",
-            },
-        )
-    )
+    return shared(Kind(KAFKA_VERSION_USED, two_phase_commit=True))
 
 
 @pytest.fixture(scope="session")
-def plain_apache_kafka() -> Iterator[Broker]:
-    """A real Apache Kafka as its default settings make it."""
-    yield from start(ApacheKafka(version=KAFKA_VERSION_USED))
+def plain_apache_kafka() -> Broker:
+    """A real Apache Kafka that allows what its default settings allow."""
+    return shared(Kind(KAFKA_VERSION_USED))
 
 
 def _emulate(profile: Profile) -> Emulator:

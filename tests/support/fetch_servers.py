@@ -9,7 +9,6 @@ DUALWRITE_REQUIRE_SERVERS asks for that.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from dualwrite.testing.apache_kafka import KAFKA_VERSION, fetch_kafka
 from dualwrite.testing.chromium import fetch_chromium
@@ -22,15 +21,16 @@ from dualwrite.testing.zookeeper import fetch_zookeeper
 from tests.interop.franz_go.client import build_program as build_franz_go
 from tests.interop.java.client import compiled as compile_java_cases
 from tests.interop.kafkajs.client import fetch_packages as fetch_kafkajs
+from tests.support.kafka_classes import make_kafka_classes
+from tests.support.real_kafkas import OLDER_VERSION
 from tests.support.spark_classes import make_spark_classes
-
-OLDER_KAFKAS: Final = ("3.9.1",)
 
 
 def main() -> None:
     """Fetch all; never fails."""
-    for version in (KAFKA_VERSION, *OLDER_KAFKAS):
+    for version in (KAFKA_VERSION, OLDER_VERSION):
         _fetch(f"Apache Kafka {version}", lambda version=version: fetch_kafka(version))
+        _fetch(f"Apache Kafka {version}'s classes in memory", lambda version=version: make_kafka_classes(version))
     for release in POSTGRES_VERSIONS.values():
         _fetch(f"PostgreSQL {release}", lambda release=release: fetch_postgres(release))
     _fetch("MariaDB", fetch_mariadb)

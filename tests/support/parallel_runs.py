@@ -1,7 +1,7 @@
 """How a run of all tests is shared out among the processes of `make test`: a plugin for pytest.
 
 Each of them collects everything and then works off file by file. The longest files come first, so that nobody is busy
-with one when the others have nothing left; those that share a JVM of Spark, or a real Kafka, go to one process.
+with one when the others have nothing left; those that share a JVM of Spark, or real Kafkas, go to one process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Final
 
 import pytest
 from xdist.scheduler import LoadFileScheduling, Scheduling
+
+from tests.support.real_kafkas import stop_shared_kafkas
 
 IN_ONE_JVM: Final = (
     "tests/spark/test_failure_matrix.py",
@@ -39,27 +41,34 @@ LONGEST: Final = (
 """What takes half a minute or more; one after another."""
 
 
-ON_ONE_KAFKA: Final = {
-    "tests/interop/aiokafka/": "interop's Apache Kafka",
-    "tests/interop/confluent_kafka/": "interop's Apache Kafka",
-    "tests/interop/kafka_python/": "interop's Apache Kafka",
-    "tests/interop/raw_wire/": "interop's Apache Kafka",
-    "tests/apache_kafka/": "Apache Kafkas of every tier",
-    "tests/admin/": "the administration's Apache Kafkas",
-}
-"""Folders whose tests share real brokers: each process would start its own, and they take CPU while they idle."""
+ON_REAL_KAFKAS: Final = (
+    "tests/apache_kafka/test_tiers.py",
+    "tests/apache_kafka/test_dual_write.py",
+    "tests/apache_kafka/test_spark_completion.py",
+    "tests/apache_kafka/test_cli.py",
+    "tests/apache_kafka/test_failures.py",
+    "tests/apache_kafka/test_by_hand.py",
+    "tests/admin/test_everywhere.py",
+    "tests/admin/test_pattern.py",
+    "tests/interop/test_sdk_on_apache_kafka.py",
+    "tests/interop/raw_wire/test_configs.py",
+)
+"""Those that ask `tests.support.real_kafkas` for a broker, which ends with the last test of them."""
+
+_ONE_JVM, _REAL_KAFKAS = "one JVM", "real Kafkas"
 
 
 class FilesAndServers(LoadFileScheduling):
     """File by file, but what shares a JVM of Spark or a real Kafka is one piece of work."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return "one JVM" if file in IN_ONE_JVM else _broker_of(file) or file
+        return _piece_of(super()._split_scope(nodeid))
 
 
-def _broker_of(file: str) -> str | None:
-    return next((broker for folder, broker in ON_ONE_KAFKA.items() if file.startswith(folder)), None)
+def _piece_of(file: str) -> str:
+    if file in IN_ONE_JVM:
+        return _ONE_JVM
+    return _REAL_KAFKAS if file in ON_REAL_KAFKAS else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling | None:
@@ -89,7 +98,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _place(file: str) -> int:
     if file in LONGEST:
         return LONGEST.index(file)
-    return len(LONGEST) + (_broker_of(file) is None)
+    return len(LONGEST) + (file not in ON_REAL_KAFKAS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[object]:
+    """Brokers that nobody asks any more are ended; one process alone does not know, and keeps them."""
+    try:
+        return (yield)
+    finally:
+        if _is_worker(item.config) and _is_on_real_kafkas(item) and not (nextitem and _is_on_real_kafkas(nextitem)):
+            stop_shared_kafkas()
+
+
+def _is_on_real_kafkas(item: pytest.Item) -> bool:
+    return item.nodeid.partition("::")[0] in ON_REAL_KAFKAS
 
 
 def _is_worker(config: pytest.Config) -> bool:

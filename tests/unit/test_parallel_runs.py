@@ -6,16 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.parallel_runs import LONGEST, ON_ONE_KAFKA
+from tests.support.parallel_runs import LONGEST, ON_REAL_KAFKAS
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("file", LONGEST)
+@pytest.mark.parametrize("file", [*LONGEST, *ON_REAL_KAFKAS])
 def test_a_file_that_is_named_is_there(file: str) -> None:
     assert (ROOT / file).is_file()
-
-
-@pytest.mark.parametrize("folder", ON_ONE_KAFKA)
-def test_a_folder_that_is_named_has_tests(folder: str) -> None:
-    assert list((ROOT / folder).glob("test_*.py"))

@@ -12,9 +12,9 @@ import pytest
 
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.testing.apache_kafka import ApacheKafka
-from tests.interop.conftest import RELEASED, TIMEOUT_SCAN_MS, Broker, start
+from tests.interop.conftest import RELEASED, Broker, shared
 from tests.interop.wire import GROUP, NOBODY, Code, ConnectionClosedError, End, Identity, Init, Produced, Wire, wait_for
+from tests.support.real_kafkas import OLDER, TIMEOUT_SCAN_MS
 
 COMMIT, ABORT = True, False
 NONE = Code.NONE
@@ -33,9 +33,8 @@ def emulated_kafka_3_9() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="module")
-def apache_kafka_3_9() -> Iterator[Broker]:
-    scan = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": str(TIMEOUT_SCAN_MS)}
-    yield from start(ApacheKafka(version="3.9.1", properties=scan))
+def apache_kafka_3_9() -> Broker:
+    return shared(OLDER)
 
 
 @pytest.fixture(scope="module", params=["emulated_kafka_3_9", "apache_kafka_3_9"])

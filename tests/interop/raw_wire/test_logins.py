@@ -13,22 +13,23 @@ from tests.emulator.api.raw_client import RawClient
 from tests.emulator.security.login_answers import ANSWERS
 from tests.emulator.security.login_cases import BRIEF_MS, LISTENERS, PROPERTIES, SCRAM_USERS, SCRIPTS
 from tests.emulator.security.login_script import LoginScript
-
-from .conftest import running
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[ApacheKafka]:
-    yield from running(ApacheKafka(listeners=LISTENERS, scram_users=SCRAM_USERS, properties=PROPERTIES))
+from tests.interop.conftest import start
 
 
 @pytest.fixture(scope="module")
-def transcripts(kafka: ApacheKafka) -> dict[str, list[str]]:
+def apache_kafka_with_logins() -> Iterator[ApacheKafka]:
+    kafka = ApacheKafka(listeners=LISTENERS, scram_users=SCRAM_USERS, properties=PROPERTIES)
+    for _ in start(kafka):
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def transcripts(apache_kafka_with_logins: ApacheKafka) -> dict[str, list[str]]:
     """Of all scripts, at the same time: some have to wait for the end of a session that Kafka counts."""
 
     def transcript(name: str) -> list[str]:
         listener, run = SCRIPTS[name]
-        with RawClient(kafka.address(listener)) as client:
+        with RawClient(apache_kafka_with_logins.address(listener)) as client:
             script = LoginScript(client, time.time, lambda: time.sleep(BRIEF_MS / 1000 + 0.1))
             run(script)
             return script.transcript

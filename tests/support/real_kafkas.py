@@ -1,0 +1,55 @@
+"""Real Apache Kafkas that several folders share: each is started when it is first asked for.
+
+`tests.support.parallel_runs` has everything that uses them run in one process, and ends them when the last test of it
+has run: a broker takes CPU while it idles. Topics, groups and transactional ids are named by `tests.support.names`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from dualwrite.testing.apache_kafka import KAFKA_VERSION, ApacheKafka
+
+OLDER_VERSION: Final = "3.9.1"
+TIMEOUT_SCAN_MS: Final = 100
+"""Interval at which brokers look for timed-out transactions in tests; Kafka's default is ten seconds."""
+
+_PROPERTIES: Final = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(TIMEOUT_SCAN_MS),
+    "group.consumer.assignment.interval.ms": "0",
+}
+
+
+class Kind(NamedTuple):
+    """What makes brokers different."""
+
+    version: str
+    two_phase_commit: bool = False
+
+
+TWO_PHASE_COMMIT: Final = Kind(KAFKA_VERSION, two_phase_commit=True)
+"""Two-phase commit as far as a release has it, which takes unstable API versions."""
+RELEASED: Final = Kind(KAFKA_VERSION)
+OLDER: Final = Kind(OLDER_VERSION)
+
+_running: dict[Kind, ApacheKafka] = {}
+
+
+def real_kafka(kind: Kind, nodes: int = 1) -> ApacheKafka:
+    """One that nobody shares, not started yet."""
+    return ApacheKafka(
+        version=kind.version, two_phase_commit=kind.two_phase_commit, nodes=nodes, properties=_PROPERTIES
+    )
+
+
+def shared_kafka(kind: Kind) -> ApacheKafka:
+    """The one that all share, running; who kills it starts it again. Raises ServerUnavailableError."""
+    if kind not in _running:
+        _running[kind] = real_kafka(kind).start()
+    return _running[kind]
+
+
+def stop_shared_kafkas() -> None:
+    """End those that run."""
+    while _running:
+        _running.popitem()[1].stop()
