@@ -36,7 +36,7 @@ function duration(ms) {
   if (ms < 1000) return `${ms} ms`;
   const seconds = Math.floor(ms / 1000);
   if (seconds < 60) return `${seconds} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min` + (seconds % 60 ? ` ${seconds % 60} s` : "");
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor(seconds / 60) % 60} min`;
   return `${Math.floor(seconds / 86400)} d ${Math.floor(seconds / 3600) % 24} h`;
 }
@@ -152,6 +152,13 @@ function openTransactions(partition) {
 
 const jsonLink = (path, label) => element("a", { href: path, className: "id" }, label);
 
+function replication(partition) {
+  const { is_replication_held: isHeld, adding_replicas: adding, removing_replicas: removing } = partition;
+  const isMoving = adding.length + removing.length > 0;
+  const target = partition.replicas.filter((node) => !removing.includes(node));
+  return [...(isHeld ? [badge("held", "warn")] : []), ...(isMoving ? [badge(`moving to ${target.join(", ")}`, "warn")] : [])];
+}
+
 const SECTIONS = [
   {
     id: "faults",
@@ -207,7 +214,7 @@ const SECTIONS = [
       { label: "Transactional id", heads: true, cell: (transaction) => [jsonLink(`/v1/transactions?transactional_id=${encodeURIComponent(transaction.transactional_id)}`, transaction.transactional_id)] },
       { label: "State", cell: transactionState },
       { label: "Open for", number: true, cell: (transaction) => [text(duration(transaction.open_for_ms))] },
-      { label: "Producer id", cell: (transaction) => [text(transaction.producer_id, "mono")] },
+      { label: "Producer id", cell: (transaction) => [text(transaction.producer_id, "mono digits")] },
       { label: "Epoch", number: true, cell: (transaction) => [text(transaction.producer_epoch, "mono")] },
       { label: "Next", cell: (transaction) => (transaction.next_producer_id === null ? [] : [text(`${transaction.next_producer_id} / ${transaction.next_producer_epoch ?? "-"}`, "mono")]) },
       { label: "Timeout", number: true, cell: (transaction) => [text(transaction.is_two_phase_commit ? "never" : duration(transaction.timeout_ms))] },
@@ -235,7 +242,7 @@ const SECTIONS = [
       { label: "Open transactions", cell: (partition) => lines(openTransactions(partition)), attributes: linesCell },
       { label: "Leader", cell: (partition) => (partition.leader === null ? [badge("none", "bad")] : [text(partition.leader)]) },
       { label: "Epoch", number: true, cell: (partition) => [text(partition.leader_epoch)] },
-      { label: "Replication", cell: (partition) => (partition.is_replication_held ? [badge("held", "warn")] : []) },
+      { label: "Replication", cell: replication },
     ],
     actions: (partition) =>
       partition.is_replication_held
