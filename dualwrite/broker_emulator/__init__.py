@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 try:
-    import crc32c  # noqa: F401  # only to see that they are there
-    import kio  # noqa: F401
+    import kio  # noqa: F401  # only to see that it is there
+
+    if find_spec("crc32c") is None:  # not imported here: that takes long, and a broker's own process can do without
+        raise ModuleNotFoundError("No module named 'crc32c'", name="crc32c")
 except ModuleNotFoundError as error:
     if error.name not in ("kio", "crc32c"):
         raise

@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -267,10 +268,11 @@ class Cluster:
 
     def _add_partitions(self, topic: Topic, assignments: Sequence[Sequence[int]], leader_epochs: Sequence[int]) -> None:
         living = [node.node_id for node in self.living_nodes]
+        log_configs = cache(self._log_config)  # the same for many partitions, and long to make
         for replicas, leader_epoch in zip(assignments, leader_epochs, strict=True):
             index = len(topic.partitions)
             leader_id = elect(replicas, living)
-            log = self._new_log(topic, index, leader_epoch, leader_id)
+            log = self._new_log(topic, index, leader_epoch, leader_id, log_configs(topic, leader_id))
             topic.partitions.append(Partition(topic, index, leader_id, log, replicas, leader_id))
         self.topics_version += 1
 
@@ -287,13 +289,15 @@ class Cluster:
             assigned.append([*every[first:], *every[:first]][:replication_factor])
         return assigned
 
-    def _new_log(self, topic: Topic, partition: int, leader_epoch: int, leader_id: int) -> PartitionLog:
+    def _new_log(
+        self, topic: Topic, partition: int, leader_epoch: int, leader_id: int, config: LogConfig
+    ) -> PartitionLog:
         return PartitionLog(
             topic.name,
             partition,
             leader_epoch=leader_epoch,
             producer_id_expiration_ms=self.config_of(leader_id).producer_id_expiration_ms,
-            config=self._log_config(topic, leader_id),
+            config=config,
             storage=self.storage.log(topic.name, partition),
             now_ms=self.clock.now_ms(),
             tells_epochs_apart=self.config.profile is not Profile.KAFKA_3_9,
@@ -353,9 +357,10 @@ class Cluster:
             follow()
 
     def _configure_logs(self, partitions: Iterable[Partition]) -> None:
+        log_configs = cache(self._log_config)  # the same for many partitions, and long to make
         for partition in partitions:
             partition.log.configure(
-                self._log_config(partition.topic, partition.leader_id),
+                log_configs(partition.topic, partition.leader_id),
                 producer_id_expiration_ms=self.config_of(partition.leader_id).producer_id_expiration_ms,
             )
 

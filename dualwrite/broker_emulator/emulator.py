@@ -18,14 +18,11 @@ from dualwrite.broker_emulator.cluster import Cluster, Topic
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configured_timers import ConfiguredTimers
 from dualwrite.broker_emulator.faults import Faults
-from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.listeners import Listeners, listeners_of
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.log.record_batch import Record
 from dualwrite.broker_emulator.log.visible_records import visible_records
 from dualwrite.broker_emulator.log_maintenance import LogMaintenance
-from dualwrite.broker_emulator.metrics.collect import collect
-from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.operations import Operations
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
@@ -39,6 +36,8 @@ from dualwrite.broker_emulator.transactions.results import TransactionDescriptio
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.control.server import ControlServer
+    from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
+    from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
 
 _START_TIMEOUT_S = 600.0  # of a large data directory that was not left in order
 _STOP_TIMEOUT_S = 120.0
@@ -482,6 +481,8 @@ class Emulator:
 
     def metrics(self) -> MetricsSnapshot:
         """What the brokers count and measure, as it is now (`metrics.prometheus` writes it as text)."""
+        from dualwrite.broker_emulator.metrics.collect import collect  # as with control: not before it is asked for
+
         return self._call(lambda: collect(self._cluster))
 
     def log(self, topic: str, partition: int = 0) -> LogSnapshot:

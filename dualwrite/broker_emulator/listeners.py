@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from dualwrite.broker_emulator.node import Node
-from dualwrite.broker_emulator.sasl_connection import SaslConnection
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Endpoint, Listener, SecurityProtocol, check_together
 from dualwrite.broker_emulator.security.settings import listeners_from
 from dualwrite.broker_emulator.server import Connection
-from dualwrite.broker_emulator.tls_transport import TlsTransport
 
 _ANYWHERE = "0.0.0.0"
 
@@ -94,14 +93,17 @@ class Listeners:
         ]
 
     def _protocol(self, node: Node, listener: Listener) -> Callable[[], asyncio.Protocol]:
-        """What makes the protocol of one connection."""
+        """What makes the protocol of one connection. What no listener asks for takes no time to load."""
         name, tls, sasl = listener.name, listener.tls, listener.sasl
+        connection: Callable[[], Connection] = partial(Connection, node, name)
+        if sasl is not None:
+            from dualwrite.broker_emulator.sasl_connection import SaslConnection
 
-        def connection() -> Connection:
-            return Connection(node, name) if sasl is None else SaslConnection(node, name, sasl)
-
+            connection = partial(SaslConnection, node, name, sasl)
         if tls is None:
             return connection
+        from dualwrite.broker_emulator.tls_transport import TlsTransport
+
         mapping = tls.principal_mapping if sasl is None else None
         return lambda: TlsTransport(self._tls_contexts[name], connection(), mapping)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, Cluster, Partition
 from dualwrite.broker_emulator.config_changes import alter_broker, alter_group, alter_topic
 from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_topic_configs
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
 from dualwrite.broker_emulator.configs.registry import topic_settings
-from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.quotas.entity import Entity
@@ -18,9 +18,12 @@ from dualwrite.broker_emulator.quotas.rules import why_not
 from dualwrite.broker_emulator.reassignment import assignment_of, cancel, reassign
 from dualwrite.broker_emulator.security.acl import Acl, Authorizer
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
-from dualwrite.broker_emulator.server import Connection
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
+    from dualwrite.broker_emulator.server import Connection
 
 
 @contextmanager

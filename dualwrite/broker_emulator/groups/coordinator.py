@@ -9,11 +9,11 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offset_records import CommittedOffset
-from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster import Cluster, Partition
+    from dualwrite.broker_emulator.groups.shard import GroupShard
 
 
 class GroupCoordinator:
@@ -22,6 +22,8 @@ class GroupCoordinator:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._shards: dict[int, GroupShard] = {}
+        self._unused: dict[int, Partition] = {}
+        """Partitions that are led and have never had a record: a shard is made when a group is asked for."""
         self._loading: set[int] = set()
 
     # leadership
@@ -33,17 +35,29 @@ class GroupCoordinator:
     def load_partition(self, partition: Partition) -> None:
         """Become leader of a partition: rebuild its groups and offsets from its records."""
         self._loading.discard(partition.index)
-        self._shards[partition.index] = GroupShard(self._cluster, partition)
+        if partition.log.log_end_offset == 0:
+            self._unused[partition.index] = partition
+        else:
+            self._open(partition)
+
+    def _open(self, partition: Partition) -> GroupShard:
+        # a cluster without groups, which many are, does not wait at its start until all of this is imported
+        from dualwrite.broker_emulator.groups.shard import GroupShard
+
+        shard = self._shards[partition.index] = GroupShard(self._cluster, partition)
+        return shard
 
     def unload_partition(self, index: int) -> None:
         """Lose leadership: forget the partition's groups, and send away who waits."""
         self._loading.discard(index)
+        self._unused.pop(index, None)
         shard = self._shards.pop(index, None)
         if shard is not None:
             shard.close()
 
     def halt(self) -> None:
         """Die: nothing falls due any more, and nobody is told."""
+        self._unused.clear()
         for shard in self._shards.values():
             shard.halt()
 
@@ -55,6 +69,9 @@ class GroupCoordinator:
         shard = self._shards.get(index)
         if shard is not None:
             return shard
+        unused = self._unused.pop(index, None)
+        if unused is not None:
+            return self._open(unused)
         return ErrorCode.coordinator_load_in_progress if index in self._loading else ErrorCode.not_coordinator
 
     @property
@@ -63,7 +80,7 @@ class GroupCoordinator:
         return bool(self._loading)
 
     def shards(self) -> Iterator[GroupShard]:
-        """Everything that is led here."""
+        """Everything that is led here and was ever used."""
         return iter(list(self._shards.values()))
 
     # what concerns many groups

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from dualwrite.broker_emulator.security.sasl.scram import HASHES, ScramCredential
 from dualwrite.broker_emulator.storage import Storage
+
+if TYPE_CHECKING:  # what it needs to hash takes time to load, and most clusters have no users
+    from dualwrite.broker_emulator.security.sasl.scram import ScramCredential
 
 _KIND: Final = "scram"
 
@@ -48,6 +50,8 @@ class ScramUsers:
 
     def set_password(self, name: str, password: str) -> None:
         """Add a user with this password for all mechanisms of SCRAM."""
+        from dualwrite.broker_emulator.security.sasl.scram import HASHES, ScramCredential
+
         self._keep(name, {mechanism: ScramCredential.of_password(mechanism, password) for mechanism in HASHES})
 
     def _keep(self, name: str, credentials: dict[str, ScramCredential]) -> None:
@@ -69,5 +73,7 @@ def _to_json(credential: ScramCredential) -> dict[str, Any]:
 
 
 def _from_json(kept: dict[str, Any]) -> ScramCredential:
+    from dualwrite.broker_emulator.security.sasl.scram import ScramCredential
+
     salt, stored_key, server_key = (base64.b64decode(kept[name]) for name in ("salt", "stored_key", "server_key"))
     return ScramCredential(salt, stored_key, server_key, kept["iterations"])
