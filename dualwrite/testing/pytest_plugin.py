@@ -11,6 +11,7 @@ It is there as soon as `dualwrite[pytest]` is installed, and loads nothing befor
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,6 +87,7 @@ def _brokers(request: pytest.FixtureRequest) -> Emulator:
 def _made(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
     try:
         from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
+        from dualwrite.broker_emulator.did_you_mean import did_you_mean
         from dualwrite.broker_emulator.emulator import Emulator
     except ImportError as error:
         raise pytest.UsageError(
@@ -95,10 +97,15 @@ def _made(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
     if "kafka_clock" in request.fixturenames:
         # from now on: clients stamp their records by the real clock, and producer ids follow the broker's
         settings.setdefault("clock", VirtualClock(SystemClock().now_ms()))
+    where = f"@pytest.mark.{MARKER} of {request.node.nodeid}"
+    known = inspect.signature(Emulator).parameters
+    for name in settings.keys() - known.keys():
+        hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+        raise pytest.UsageError(f"{where}: {name!r} is not known{hint}")
     try:
         return Emulator(**settings)
     except (TypeError, ValueError) as error:
-        raise pytest.UsageError(f"@pytest.mark.{MARKER} of {request.node.nodeid}: {error}") from error
+        raise pytest.UsageError(f"{where}: {error}") from error
 
 
 def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:

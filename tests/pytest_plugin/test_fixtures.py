@@ -182,7 +182,7 @@ def test_not_an_api(kafka_crashes):
 @pytest.mark.parametrize(
     ("marker", "sentence"),
     [
-        ("topic={}", "unexpected keyword argument 'topic'"),
+        ("topic={}", "'topic' is not known; did you mean 'topics'?"),
         ("nodes=0", "a cluster needs a node, not 0"),
         ("config={'num.partition': '1'}", "num.partition"),
         ("3", "takes its settings by name"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from dualwrite.broker_emulator.configs.broker_settings import NOT_IN_A_FILE, OF_
 from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE
 from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
 from dualwrite.broker_emulator.configs.setting import Between, ConfigType, InvalidValueError, Setting, Value, text_of
+from dualwrite.broker_emulator.did_you_mean import did_you_mean
 from dualwrite.broker_emulator.security.settings import EFFECTIVE
 
 KNOWN: Final[Mapping[str, Setting]] = {
@@ -75,9 +75,7 @@ def check_known(name: str, more: Collection[str] = ()) -> None:
         return
     if name in NOT_IN_A_FILE:
         raise ValueError(f"the broker setting {name} can only be altered while the broker runs")
-    near = get_close_matches(name, known, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise ValueError(f"unknown broker setting {name!r}{hint}")
+    raise ValueError(f"unknown broker setting {name!r}{did_you_mean(name, known)}")
 
 
 def field_values(given: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:

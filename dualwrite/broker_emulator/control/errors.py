@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from http import HTTPStatus
 
 
@@ -31,9 +30,3 @@ def not_found(message: str, known: Iterable[str] = ()) -> ControlError:
 def conflict(message: str, code: str = "conflict") -> ControlError:
     """It cannot be done in the state that the emulator is in."""
     return ControlError(HTTPStatus.CONFLICT, code, message)
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a name that is not known: the one that it is most like, if it is like any."""
-    near = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""

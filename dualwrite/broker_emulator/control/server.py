@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Content, Endpoint, Routes
 from dualwrite.broker_emulator.control.endpoints import ENDPOINTS
-from dualwrite.broker_emulator.control.errors import ControlError, bad_request, did_you_mean
+from dualwrite.broker_emulator.control.errors import ControlError, bad_request
 from dualwrite.broker_emulator.control.http_connection import (
     JSON,
     HttpAnswer,
@@ -27,6 +27,7 @@ from dualwrite.broker_emulator.control.http_connection import (
 )
 from dualwrite.broker_emulator.control.origin import why_not
 from dualwrite.broker_emulator.control.shapes import ShapeError, read, read_texts, write
+from dualwrite.broker_emulator.did_you_mean import did_you_mean
 from dualwrite.broker_emulator.log.segment import StorageError
 
 MAX_CONNECTIONS: Final = 128

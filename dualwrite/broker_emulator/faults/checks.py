@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
 
 from kio.schema.index import api_key_map, schema_name_map
 
+from dualwrite.broker_emulator.did_you_mean import did_you_mean
 from dualwrite.broker_emulator.faults.actions import (
     Action,
     CrashBefore,
@@ -63,13 +63,12 @@ def _wrong_api(api: Any) -> Iterator[str]:
         if api not in api_key_map:
             yield f"Kafka has no API of key {api}"
         return
-    known = {folded(name): name for name in schema_name_map}
+    known = {folded(name) for name in schema_name_map}
     if not isinstance(api, str):
         yield f"api is a key or a name of Kafka's, not {api!r}"
     elif folded(api) not in known and not (api.isdecimal() and int(api) in api_key_map):
-        near = get_close_matches(folded(api), known, n=1)
-        hint = f"; did you mean {known[near[0]]!r}?" if near else ""
-        yield f"Kafka has no API called {api!r}{hint}"
+        names = ("".join(word.capitalize() for word in name.split("_")) for name in schema_name_map)
+        yield f"Kafka has no API called {api!r}{did_you_mean(api, names)}"
 
 
 def _wrong_point(fault: Fault) -> Iterator[str]:

@@ -88,7 +88,7 @@ def test_what_a_setting_means(properties: dict[str, Any], field: str, value: obj
 @pytest.mark.parametrize(
     ("properties", "said"),
     [
-        ({"num.partitons": 1}, "unknown broker setting 'num.partitons'; did you mean num.partitions"),
+        ({"num.partitons": 1}, "unknown broker setting 'num.partitons'; did you mean 'num.partitions'"),
         ({"colour": "blue"}, "unknown broker setting 'colour'$"),
         ({"listener.name.inside.ssl.keystore.locaton": "x"}, "did you mean"),
         ({"num.partitions": "0"}, "Invalid value 0 for configuration num.partitions: Value must be at least 1"),

@@ -25,7 +25,7 @@ ANYTHING: Any = object()
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        (Fault(api="EndTnx"), "Kafka has no API called 'EndTnx'; did you mean 'end_txn'"),
+        (Fault(api="EndTnx"), "Kafka has no API called 'EndTnx'; did you mean 'EndTxn'"),
         (Fault(api="zzzzzz"), "Kafka has no API called 'zzzzzz'"),
         (Fault(api=999), "Kafka has no API of key 999"),
         (Fault(api=ANYTHING), "api is a key or a name"),

@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
-from dualwrite.broker_emulator.control.errors import did_you_mean, not_found
+from dualwrite.broker_emulator.control.errors import not_found
 from dualwrite.broker_emulator.control.limits import Limit, first
+from dualwrite.broker_emulator.did_you_mean import did_you_mean
 from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, ConsumerMember
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition

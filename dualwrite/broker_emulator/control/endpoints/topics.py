@@ -9,8 +9,9 @@ from typing import Annotated
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
-from dualwrite.broker_emulator.control.errors import bad_request, conflict, did_you_mean, not_found
+from dualwrite.broker_emulator.control.errors import bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
+from dualwrite.broker_emulator.did_you_mean import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
