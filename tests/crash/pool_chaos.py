@@ -2,8 +2,8 @@
 
     python -m tests.crash.pool_chaos --seconds 600
 
-Workers, every other of them on psycopg alone, do dual writes without a pause while a seeded director sends SIGKILL to
-them, to Postgres and to the emulator, and starts again what it has killed. Then comes calm, in which everything must
+Workers, every other of them on psycopg alone, do dual writes, without a pause unless the plan has one, while a seeded
+director sends SIGKILL to them, to Postgres and to the emulator, and starts again what it has killed. Then comes calm, in which everything must
 come right without anybody's help: table and topic are compared record by record, every caller must have been told the
 truth, no transaction may be open, no lease held, no slot stuck. Exit status 1 where that is not so.
 """
@@ -55,6 +55,8 @@ class Plan:
     """Between two kills."""
     away_s: tuple[float, float] = (0.0, 1.5)
     """For which a server stays dead."""
+    rest_s: float = 0.0
+    """The longest that a slot rests between two dual writes."""
 
 
 @dataclass
@@ -93,6 +95,7 @@ class Chaos:
             topic=TOPIC,
             writers=plan.writers,
             journals=journals,
+            rest_s=plan.rest_s,
         )
         self._engine = sa.create_engine(self._postgres.url, pool_pre_ping=True)
         events.metadata.drop_all(self._engine)

@@ -30,7 +30,7 @@ events = sa.Table("chaos_events", sa.MetaData(), sa.Column("body", sa.String(60)
 
 EXPECTED = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error)
 LEASE_MS = 2_000
-NICENESS = 5
+NICENESS = 10
 RECORDS_PER_WRITE = 2
 
 INSERT = "INSERT INTO chaos_events VALUES (%s)"
@@ -52,6 +52,8 @@ class Job:
     topic: str
     writers: int
     journals: Path
+    rest_s: float
+    """The longest that a thread or task rests between two dual writes."""
 
     def pool(self, engine: sa.Engine, writers: int) -> DualWriterPool:
         return DualWriterPool(engine, **self._settings(writers))
@@ -107,6 +109,8 @@ class Worker:
         while not self._stopped.is_set():
             number += 1
             self._write(f"{self._name}/{thread}/{number}", give_up=chance.random() < 0.1)
+            if self._job.rest_s:
+                self._stopped.wait(chance.uniform(0, self._job.rest_s))
 
     def _write(self, name: str, *, give_up: bool) -> None:
         tx: DualTransaction | PsycopgDualTransaction | None = None
@@ -155,6 +159,8 @@ class GroupedWorker:
         while not self._is_stopped:
             number += 1
             await self._write(group_commit, f"{self._name}/{task}/{number}", give_up=chance.random() < 0.1)
+            if self._job.rest_s:
+                await asyncio.sleep(chance.uniform(0, self._job.rest_s))
 
     async def _write(self, group_commit: AsyncPsycopgGroupCommit, name: str, *, give_up: bool) -> None:
         tx: GroupedDualWrite | None = None
@@ -204,7 +210,7 @@ def bodies_of(name: str) -> list[str]:
 
 
 def work(job: Job, name: str, kind: str, orders: Connection) -> None:
-    """What a worker process of one of `KINDS` does; others go first, as it never pauses."""
+    """What a worker process of one of `KINDS` does; others go first, as it hardly pauses."""
     os.nice(NICENESS)
     worker = GroupedWorker(job, name) if kind == "grouped" else Worker(job, name, on_psycopg=kind == "psycopg")
     worker.work(orders)

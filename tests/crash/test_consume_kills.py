@@ -24,7 +24,7 @@ from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
 
 PARTITIONS = 4
-RECORDS = 800
+RECORDS = 500
 KILLS = 5
 PAUSE_S = (0.1, 0.5)
 

@@ -1,5 +1,7 @@
 """Each pause point x each fault x each database x what a predecessor left x who goes on afterwards.
 
+What the broker or the caller's own code does is the same on every database, and is tried on one.
+
 After the fault and the recovery the table, the topic and what the caller was told must be one and the same, nothing
 may be open, and the next dual write must work.
 """
@@ -10,6 +12,7 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.testing.postgres import PostgresServer
 from tests.crash.matrix import (
     FaultKind,
     Survivor,
@@ -18,13 +21,15 @@ from tests.crash.matrix import (
     check_a_kill_at_a_point,
 )
 from tests.crash.scenario import Predecessor, Scenario
-from tests.support.databases import Database
+from tests.support.databases import Database, PostgresDatabase
+
+_OF_THE_DATABASE = (FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST)
 
 
 @pytest.mark.parametrize("survivor", Survivor)
-@pytest.mark.parametrize("fault", FaultKind)
+@pytest.mark.parametrize("fault", _OF_THE_DATABASE)
 @pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())
-def test_a_fault_at_a_point(
+def test_a_fault_of_the_database_at_a_point(
     database: Database,
     emulator: Emulator,
     point: PausePoint,
@@ -33,6 +38,22 @@ def test_a_fault_at_a_point(
     survivor: Survivor,
 ) -> None:
     check_a_fault_at_a_point(Scenario(database, emulator), point, predecessor, fault, survivor)
+
+
+@pytest.mark.parametrize("survivor", Survivor)
+@pytest.mark.parametrize("fault", [fault for fault in FaultKind if fault not in _OF_THE_DATABASE])
+@pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())
+def test_another_fault_at_a_point(
+    postgres_server: PostgresServer,
+    emulator: Emulator,
+    point: PausePoint,
+    predecessor: Predecessor,
+    fault: FaultKind,
+    survivor: Survivor,
+) -> None:
+    database = PostgresDatabase(postgres_server)
+    check_a_fault_at_a_point(Scenario(database, emulator), point, predecessor, fault, survivor)
+    database.close()
 
 
 @pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())

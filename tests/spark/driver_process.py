@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -47,6 +48,18 @@ class DriverProcess:
     def is_alive(self) -> bool:
         """Whether its own process and, once it was ready, its JVM are there."""
         return self._process.poll() is None and (self._jvm is None or _session(self._jvm) is not None)
+
+    def wait_until_the_jvm_dies(self, timeout_s: float) -> None:
+        """Asleep meanwhile; the JVM ends with the process that has started it, too."""
+        assert self._jvm is not None, "it is not ready"
+        try:
+            jvm = os.pidfd_open(self._jvm)
+        except ProcessLookupError:
+            return
+        try:
+            assert select.select([jvm], [], [], timeout_s)[0], f"the JVM lives on after {timeout_s} s"
+        finally:
+            os.close(jvm)
 
     def wait(self, timeout_s: float) -> int:
         """Its exit status."""

@@ -17,7 +17,6 @@ from spark_sink.pause_points import PausePoint as At
 from tests.spark.chaos_driver import Job
 from tests.spark.driver_process import DriverProcess
 from tests.spark.faults import Action, Fault, Process
-from tests.support.conditions import until
 from tests.support.topics import read_topic
 
 pytestmark = pytest.mark.timeout(420)
@@ -83,7 +82,7 @@ class Supervisor:
         driver.wait_until_ready()
         driver.go()
         self._standby = self._new_driver()
-        until(lambda: not driver.is_alive, _DEADLINE_S)
+        driver.wait_until_the_jvm_dies(_DEADLINE_S)
         driver.kill()
 
     def run_to_the_end(self) -> None:
