@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.cli.command_config import settings_of_file
+from dualwrite.config import AdminConfig
 from dualwrite.errors import ConfigError
 
 DATABASE_VARIABLE: Final = "DUALWRITE_DATABASE_URL"
@@ -98,7 +99,7 @@ def json_option(command: Command) -> Command:
 
 def kafka_access(bootstrap_server: str, command_config: str | None, timeout_ms: int | None) -> KafkaAccess:
     """Settings by underscored names. Raises ConfigError."""
-    settings = {} if command_config is None else settings_of_file(command_config)
+    settings = {} if command_config is None else _checked(command_config, settings_of_file(command_config))
     named: dict[str, Any] = {name.replace(".", "_"): value for name, value in settings.items()}
     named.pop("default_api_timeout_ms", None)  # which --timeout-ms says
     return KafkaAccess(
@@ -106,6 +107,15 @@ def kafka_access(bootstrap_server: str, command_config: str | None, timeout_ms: 
         timeout_ms=DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms,
         reach_ms=DEFAULT_REACH_MS if timeout_ms is None else timeout_ms,
     )
+
+
+def _checked(path: str, settings: dict[str, str]) -> dict[str, str]:
+    """What is wrong is told with the names that stand in the file. Raises ConfigError."""
+    try:
+        AdminConfig.parse(settings | {"bootstrap.servers": "given.by.an.option:1"}, {})
+    except ConfigError as error:
+        raise ConfigError(f"--command-config {path}: {error}") from None
+    return settings
 
 
 @contextmanager

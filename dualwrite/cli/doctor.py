@@ -35,7 +35,7 @@ _CONCLUSIONS: Final = {
 _NOT_KNOWN: Final = "whether dual writes work here is not known before both can be reached"
 
 
-@click.command("doctor")
+@click.command("doctor", short_help="Say what this cluster and this database can do.")
 @kafka_options
 @database_option(required=False)
 @click.option(

@@ -18,7 +18,7 @@ TABLES: Final = {kafka_transaction_state: create_state_table, kafka_transaction_
 """The state of each transactional id, which decides, and who of a pool uses which id."""
 
 
-@click.command("init-db")
+@click.command("init-db", short_help="Create the tables of dual writes.")
 @database_option(required=False)
 @click.option("--sql", is_flag=True, help="Print the DDL instead of running it; connects to nothing.")
 @click.option(

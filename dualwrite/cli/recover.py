@@ -51,7 +51,7 @@ _HEADERS: Final = (
 )
 
 
-@click.command("recover")
+@click.command("recover", short_help="Complete what crashed processes left open.")
 @kafka_options
 @database_option(required=True)
 @click.option("--prefix", help="Look at the ids that begin so.")

@@ -39,7 +39,7 @@ _LIVE: Final = ("Sink", "Query", "Batch", "Partition", "TransactionalId", "Statu
 _BATCHES: Final = ("Sink", "Query", "Batch", "Status", "Records", "Attempts", "Age")
 
 
-@click.group("spark")
+@click.group("spark", short_help="Look after the sinks of Spark applications.")
 def command() -> None:
     """Look after the sinks of Spark applications, without Spark: `format("dualwrite-kafka")`."""
 
@@ -75,7 +75,7 @@ def _completion(access: KafkaAccess) -> Completion:
 # ---- init-store ---------------------------------------------------------------------------------------------
 
 
-@command.command("init-store")
+@command.command("init-store", short_help="Create the tables of the commit store.")
 @database_option(required=False)
 @_schema_option
 @click.option("--sql", is_flag=True, help="Print the DDL instead of running it; connects to nothing.")
@@ -103,7 +103,7 @@ def _init_store(*, database_url: str | None, schema: str | None, sql: bool, dial
 # ---- recover ------------------------------------------------------------------------------------------------
 
 
-@command.command("recover")
+@command.command("recover", short_help="End what an application has left open.")
 @kafka_options
 @database_option(required=True)
 @_schema_option
@@ -256,7 +256,7 @@ def _found_document(found: Found) -> dict[str, Any]:
 # ---- status -------------------------------------------------------------------------------------------------
 
 
-@command.command("status")
+@command.command("status", short_help="Show sinks, batches in doubt or lost, and ages.")
 @kafka_options
 @database_option(required=True)
 @_schema_option
@@ -404,7 +404,7 @@ def _open_document(found: OpenTransaction) -> dict[str, Any]:
 # ---- gc -----------------------------------------------------------------------------------------------------
 
 
-@command.command("gc")
+@command.command("gc", short_help="Forget old batches in the commit store.")
 @database_option(required=True)
 @_schema_option
 @_sink_option
@@ -444,7 +444,7 @@ def _gc(
 # ---- acknowledge-lost ---------------------------------------------------------------------------------------
 
 
-@command.command("acknowledge-lost")
+@command.command("acknowledge-lost", short_help="Say that a lost batch was seen to.")
 @database_option(required=True)
 @_schema_option
 @click.option("--sink", "sink_id", required=True, metavar="ID", help="Which sink.")

@@ -48,7 +48,7 @@ class OpenTransaction:
     topic_partitions: tuple[str, ...]
 
 
-@click.command("top")
+@click.command("top", short_help="Show the transactions that are open, live.")
 @kafka_options
 @database_option(required=False)
 @click.option("--prefix", default="", help="Only ids that begin so.")

@@ -56,13 +56,13 @@ _HANGING: Final = (
 _MINUTE_MS: Final = 60_000
 
 
-@click.group("transactions")
+@click.group("transactions", short_help="List, describe and end transactions.")
 def command() -> None:
     """List, describe and end transactions, as kafka-transactions.sh does."""
 
 
-def _command(name: str) -> Callable[[Callable[..., None]], click.Command]:
-    """A command that reaches Kafka; its function gets a TransactionAdmin first."""
+def _command(name: str, summary: str) -> Callable[[Callable[..., None]], click.Command]:
+    """A command that reaches Kafka; its function gets a TransactionAdmin first. `summary`: its line in the group."""
 
     def decorate(function: Callable[..., None]) -> click.Command:
         def call(bootstrap_server: str, command_config: str | None, timeout_ms: int | None, **options: Any) -> None:
@@ -71,17 +71,17 @@ def _command(name: str) -> Callable[[Callable[..., None]], click.Command]:
 
         call.__doc__ = function.__doc__
         call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        return command.command(name)(kafka_options(json_option(call)))
+        return command.command(name, short_help=summary)(kafka_options(json_option(call)))
 
     return decorate
 
 
-@_command("list")
+@_command("list", "List the transactional ids that the cluster knows.")
 @click.option(
     "--state",
     "states",
     multiple=True,
-    type=click.Choice([str(s) for s in TransactionState]),
+    type=click.Choice([str(s) for s in TransactionState], case_sensitive=False),
     help="Only in this state; may be repeated.",
 )
 @click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only of this producer; may be repeated.")
@@ -114,7 +114,7 @@ def _listed(row: TransactionListing) -> tuple[object, ...]:
     return row.transactional_id, row.coordinator_id, row.producer_id, row.state
 
 
-@_command("describe")
+@_command("describe", "Describe the transaction of an id.")
 @click.option("--transactional-id", required=True, help="Which id.")
 def _describe(admin: TransactionAdmin, transactional_id: str, as_json: bool) -> None:
     """Describe the transaction of an id, as its coordinator knows it."""
@@ -155,10 +155,12 @@ def described_document(found: TransactionDescription, now_ms: int) -> dict[str, 
     }
 
 
-@_command("describe-producers")
+@_command("describe-producers", "Describe the producers of a partition.")
 @click.option("--topic", required=True, help="Topic.")
 @click.option("--partition", required=True, type=click.IntRange(min=0), help="Its partition.")
-@click.option("--broker-id", type=int, help="Ask this broker for the copy that it has, instead of the leader.")
+@click.option(
+    "--broker-id", type=click.IntRange(min=0), help="Ask this broker for the copy that it has, instead of the leader."
+)
 def _describe_producers(
     admin: TransactionAdmin, topic: str, partition: int, broker_id: int | None, as_json: bool
 ) -> None:
@@ -177,10 +179,10 @@ def _producer(row: ActiveProducer) -> tuple[object, ...]:
     return row.producer_id, row.producer_epoch, epoch, row.last_sequence, row.last_timestamp_ms, start
 
 
-@_command("find-hanging")
+@_command("find-hanging", "Find transactions that nobody will ever end.")
 @click.option("--topic", help="Search this topic.")
 @click.option("--partition", type=click.IntRange(min=0), help="Search this partition of it.")
-@click.option("--broker-id", type=int, help="Search the copies that this broker has.")
+@click.option("--broker-id", type=click.IntRange(min=0), help="Search the copies that this broker has.")
 @click.option(
     "--max-transaction-timeout",
     type=click.IntRange(min=0),
@@ -235,7 +237,7 @@ def _hanging_document(row: HangingTransaction) -> dict[str, Any]:
     return {"topic": row.topic_partition.topic, "partition": row.topic_partition.partition, **document}
 
 
-@_command("abort")
+@_command("abort", "Abort a hanging transaction on one partition.")
 @click.option("--topic", required=True, help="Topic.")
 @click.option("--partition", required=True, type=click.IntRange(min=0), help="Its partition.")
 @click.option("--start-offset", type=click.IntRange(min=0), help="Where the transaction starts (brokers since 3.0).")
@@ -274,7 +276,7 @@ def _abort(
         click.echo(f"aborted on {topic}-{partition}")
 
 
-@_command("force-terminate")
+@_command("force-terminate", "Abort what an id has open.")
 @click.option("--transactional-id", required=True, help="Which id.")
 def _force_terminate(admin: TransactionAdmin, transactional_id: str, as_json: bool) -> None:
     """Abort what an id has open, prepared or not, and fence its owner (KIP-939).

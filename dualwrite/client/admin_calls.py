@@ -212,12 +212,24 @@ class AdminCalls:
         }
         if search.topic in failures:
             raise failures[search.topic]
-        return [
+        partitions = [
             TopicPartition(name, index)
             for name, topic in metadata.topics.items()
             for index, replicas in sorted(topic.replicas.items())
             if search.broker_id is None or search.broker_id in replicas
-        ], failures
+        ]
+        if not partitions and search.broker_id is not None:
+            await self._check_broker(search.broker_id, deadline_s)
+        return partitions, failures
+
+    async def _check_broker(self, broker_id: int, deadline_s: float) -> None:
+        """Nothing would be found on one that does not exist, which would look as if nothing hung."""
+        living = [broker.broker_id for broker in (await self.describe_cluster(deadline_s)).brokers]
+        if broker_id not in living:
+            raise AdminError(
+                f"broker {broker_id} has no copy of what was to be searched, and is not one of the living ones "
+                f"({', '.join(map(str, living))}); nothing was searched"
+            )
 
     # ---- ending ---------------------------------------------------------------------------------------------
 

@@ -218,7 +218,8 @@ class Initialisation:
             f"Kafka says {described.state.value} at {described.pair or 'no producer id'}, {cause}. What the "
             "application decided with it and Kafka disagree. Nothing was changed by this producer, and each recovery "
             "with keep_prepared_txn=True says so again; "
-            "repair the data, then go on with init_transactions()",
+            "repair the data, then go on with init_transactions() or, for a dual write, with "
+            f"`dualwrite recover --acknowledge-lost {self._transactional_id} --apply`",
             transactional_id=self._transactional_id,
             prepared_state=str(stored),
             described_state=described.state.value,

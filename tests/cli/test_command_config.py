@@ -75,7 +75,7 @@ def test_wrong_files(call: Call, tmp_path: Path) -> None:
     options = ("transactions", "list", "--bootstrap-server", "127.0.0.1:1", "--command-config")
     assert_one_line(call(*options, tmp_path / "nowhere"), 2, "cannot be read")
     file = tmp_path / "client.properties"
-    file.write_text("acks=all\nsasl.password=sesame\n")
+    file.write_text("retry.backof.ms=7\nsasl.password=sesame\n")
     done = call(*options, file)
-    assert_one_line(done, 2, "acks")
+    assert_one_line(done, 2, f"{file}: unknown setting 'retry.backof.ms'; did you mean retry.backoff.ms?")
     assert "sesame" not in done.err

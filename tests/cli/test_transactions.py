@@ -57,6 +57,7 @@ def test_list(run: Call, broker: Emulator) -> None:
         {"transactional_id": "orders-1", "producer_id": known.producer_id, "state": "Ongoing", "coordinator_id": 0}
     ]
     assert run("list", "--state", "Empty", "--json").document == []
+    assert len(run("list", "--state", "ongoing", "--json").document) == 1
     assert run("list", "--producer-id", known.producer_id + 1, "--json").document == []
     assert run("list", "--transactional-id-pattern", "orders-.*", "--json").document != []
     assert run("list", "--duration-filter", 3_600_000, "--json").document == []
@@ -117,6 +118,11 @@ def test_find_hanging_and_abort(run: Call, broker: Emulator) -> None:
     assert_one_line(run("abort", "--topic", "orders", "--partition", 1, "--start-offset", 0), 1, "nothing was aborted")
 
 
+def test_a_broker_that_does_not_exist_is_not_one_without_findings(run: Call) -> None:
+    assert_one_line(run("find-hanging", "--broker-id", 7), 1, "broker 7 has no copy of what was to be searched")
+    assert run("find-hanging", "--broker-id", 0).code == 0
+
+
 def test_force_terminate(run: Call, owner: Producer) -> None:
     done = run("force-terminate", "--transactional-id", "orders-1", "--json")
     assert (done.code, done.document["found"]["state"]) == (0, "Ongoing")
@@ -128,7 +134,7 @@ def test_force_terminate(run: Call, owner: Producer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("list", "--state", "ongoing"), "--state"),
+        (("list", "--state", "open"), "--state"),
         (("list", "--transactional-id-pattern", "("), "("),
         (("describe",), "--transactional-id"),
         (("describe-producers", "--topic", "orders"), "--partition"),
