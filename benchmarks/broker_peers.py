@@ -11,11 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from compileall import compile_dir
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.librdkafka_mock import PARTITIONS, library_path
+from dualwrite import broker_emulator
 from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 
@@ -60,6 +62,8 @@ class RunningBroker:
 
 @contextmanager
 def emulator(*options: str) -> Iterator[RunningBroker]:
+    # what pip does with what it installs, and what may not be done by itself here (PYTHONDONTWRITEBYTECODE)
+    compile_dir(Path(broker_emulator.__file__).parent, quiet=2)
     topics = [option for topic in TOPICS for option in ("--topic", f"{topic}:{PARTITIONS}")]
     with _process([sys.executable, "-m", "dualwrite.broker_emulator", *topics, *options]) as broker:
         yield broker

@@ -150,6 +150,8 @@ class BrokerConfig:
 
     def altered(self, texts: Mapping[str, str]) -> Self:
         """With other values, by Kafka's names; names without a field are passed over. Raises ValueError."""
+        if not texts:
+            return self
         values = {name: getattr(self, name) for name in self.names()}
         changed = field_values(texts, values)
         return replace(self, **changed) if changed else self

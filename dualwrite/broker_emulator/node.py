@@ -207,7 +207,8 @@ class _TransactionStateLog:
         return error
 
     def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
-        for batch in self._cluster.topics[TRANSACTION_STATE_TOPIC].partitions[partition].log.batches():
+        log = self._cluster.topics[TRANSACTION_STATE_TOPIC].partitions[partition].log
+        for batch in log.batches() if log.log_end_offset else ():
             for record in iter_records(batch):
                 assert record.key is not None, "a record without a key in __transaction_state"
                 yield record.key, record.value
