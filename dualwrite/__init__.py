@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         current_dual_write as current_dual_write,
         dual_write_sessions as dual_write_sessions,
     )
+    from dualwrite.recipes.sqlalchemy import DualWriter as DualWriter
     from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter as AsyncDualWriter
     from dualwrite.recipes.recovery import RecoveryService as RecoveryService
     from dualwrite.recipes.rocksdb import RocksDbDualWriter as RocksDbDualWriter
@@ -106,6 +107,7 @@ _MODULES: Final = {
     "AsyncPsycopgGroupCommit": "dualwrite.recipes.group_commit",
     "current_dual_write": "dualwrite.recipes.sessions",
     "dual_write_sessions": "dualwrite.recipes.sessions",
+    "DualWriter": "dualwrite.recipes.sqlalchemy",
     "AsyncDualWriter": "dualwrite.recipes.sqlalchemy_async",
     "RecoveryService": "dualwrite.recipes.recovery",
     "AbortableError": "dualwrite.errors",

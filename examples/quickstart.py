@@ -7,8 +7,8 @@ import tempfile
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from dualwrite import DualWriter
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.sqlalchemy import DualWriter
 
 
 class Base(DeclarativeBase): ...

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from dualwrite import DualWriter
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.sqlalchemy import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 
 POLL_S = 0.2

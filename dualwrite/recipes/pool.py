@@ -21,7 +21,6 @@ from typing import Any, Self, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from dualwrite.errors import ConfigError
 from dualwrite.recipes import blocking
 from dualwrite.recipes.background_engine import FirstConnection, background_engine
 from dualwrite.recipes.dual_writes import DualWrite, Resolution, roll_back_database
@@ -35,7 +34,7 @@ from dualwrite.recipes.pool_settings import PoolSettings
 from dualwrite.recipes.pool_status import PoolStatus
 from dualwrite.recipes.pooled_writes import PooledWrites
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
-from dualwrite.recipes.settings import Confirm
+from dualwrite.recipes.settings import Confirm, check_engine
 from dualwrite.recipes.sqlalchemy import DualTransaction
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.transactional import OpenBlocks, Transactional
@@ -79,8 +78,7 @@ class DualWriterPool(BeginsAnewInChildren):
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
-        if not isinstance(engine, sa.Engine):
-            raise ConfigError(f"engine takes a sqlalchemy.Engine, made by create_engine(url), not {engine!r}")
+        check_engine(engine, sa.Engine, "create_engine")
         self._settings = PoolSettings(
             prefix,
             max_writers=max_writers,

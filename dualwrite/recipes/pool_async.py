@@ -20,7 +20,6 @@ from typing import Any, Self, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.util import await_only
 
-from dualwrite.errors import ConfigError
 from dualwrite.recipes.awaiting_kafka_side import AwaitingKafkaSide
 from dualwrite.recipes.background_engine import FirstConnection, background_engine
 from dualwrite.recipes.dual_writes import DualWrite, Resolution, roll_back_database
@@ -32,7 +31,7 @@ from dualwrite.recipes.pool_settings import PoolSettings
 from dualwrite.recipes.pool_status import PoolStatus
 from dualwrite.recipes.pooled_writes import PooledWrites
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
-from dualwrite.recipes.settings import Confirm
+from dualwrite.recipes.settings import Confirm, check_engine
 from dualwrite.recipes.sqlalchemy_async import AsyncBind, AsyncBlocks, AsyncDualTransaction, in_a_greenlet
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.transactional_async import AsyncTransactional
@@ -67,10 +66,7 @@ class AsyncDualWriterPool:
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
-        if not isinstance(engine, AsyncEngine):
-            raise ConfigError(
-                f"engine takes a sqlalchemy.ext.asyncio.AsyncEngine, made by create_async_engine(url), not {engine!r}"
-            )
+        check_engine(engine, AsyncEngine, "create_async_engine")
         settings = PoolSettings(
             prefix,
             max_writers=max_writers,

@@ -24,6 +24,14 @@ def follows_later(confirm: Any) -> bool:
     return bool(confirm == "database")
 
 
+def check_engine(engine: Any, kind: type, made_by: str) -> None:
+    """Raises ConfigError where `engine` is none. It is not shown: what is given instead may be an URL with a password."""
+    if not isinstance(engine, kind):
+        raise ConfigError(
+            f"engine takes SQLAlchemy's {kind.__name__}, made by {made_by}(url), not {type(engine).__name__}"
+        )
+
+
 class KafkaSettings:
     """What the producer is made with, and the serializers, which are asked before the records are kept.
 

@@ -18,14 +18,14 @@ from typing import Any, Self, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from dualwrite.errors import ConfigError, IllegalStateError
+from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes import blocking
 from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
 from dualwrite.recipes.pause_points import PauseHook
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
-from dualwrite.recipes.settings import Confirm, KafkaSettings, follows_later
+from dualwrite.recipes.settings import Confirm, KafkaSettings, check_engine, follows_later
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.transactional import OpenBlocks, Transactional
@@ -98,8 +98,7 @@ class DualWriter:
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
-        if not isinstance(engine, sa.Engine):
-            raise ConfigError(f"engine takes a sqlalchemy.Engine, made by create_engine(url), not {engine!r}")
+        check_engine(engine, sa.Engine, "create_engine")
         watch(engine)
         self._engine = engine
         settings = KafkaSettings(transactional_id, producer_settings)

@@ -28,14 +28,14 @@ from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from dualwrite.client.serializing import Serializers
-from dualwrite.errors import ConfigError, IllegalStateError
+from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.awaited_turns import AwaitedTurns
 from dualwrite.recipes.awaiting_kafka_side import AwaitingKafkaSide
 from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution
 from dualwrite.recipes.pause_points import PauseHook
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
-from dualwrite.recipes.settings import Confirm, KafkaSettings, follows_later
+from dualwrite.recipes.settings import Confirm, KafkaSettings, check_engine, follows_later
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.transactional_async import AsyncTransactional, TaskBlocks
@@ -194,10 +194,7 @@ class AsyncDualWriter:
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
-        if not isinstance(engine, AsyncEngine):
-            raise ConfigError(
-                f"engine takes a sqlalchemy.ext.asyncio.AsyncEngine, made by create_async_engine(url), not {engine!r}"
-            )
+        check_engine(engine, AsyncEngine, "create_async_engine")
         watch(engine.sync_engine)
         settings = KafkaSettings(transactional_id, producer_settings)
         self._engine = engine.sync_engine

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from dualwrite import AsyncDualWriter, AsyncDualWriterPool, DualWriterPool
 from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
@@ -97,9 +99,21 @@ def test_a_transactional_id_that_no_row_can_have(transactional_id: Any) -> None:
         DualWriter(sa.create_engine("sqlite://"), transactional_id=transactional_id, bootstrap_servers="127.0.0.1:1")
 
 
-def test_an_url_is_no_engine() -> None:
-    with pytest.raises(ConfigError, match="create_engine"):
-        DualWriter("sqlite://", transactional_id="t", bootstrap_servers="127.0.0.1:1")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("kind", "identity"),
+    [
+        (DualWriter, {"transactional_id": "t"}),
+        (AsyncDualWriter, {"transactional_id": "t"}),
+        (DualWriterPool, {"prefix": "t"}),
+        (AsyncDualWriterPool, {"prefix": "t"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_an_url_is_no_engine_and_its_password_is_not_told(kind: Callable[..., Any], identity: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="engine") as raised:
+        kind("postgresql+psycopg://me:sesame@db/shop", bootstrap_servers="127.0.0.1:1", **identity)
+    assert "not str" in str(raised.value)
+    assert "sesame" not in str(raised.value)
 
 
 def test_a_block_runs_on_a_session_or_a_connection(scenario: Scenario, writer: DualWriter) -> None:
