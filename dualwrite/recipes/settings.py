@@ -25,7 +25,7 @@ def follows_later(confirm: Any) -> bool:
 
 
 def check_engine(engine: Any, kind: type, made_by: str) -> None:
-    """Raises ConfigError where `engine` is none. It is not shown: what is given instead may be an URL with a password."""
+    """Raises ConfigError where `engine` is none. It is not shown: an URL that is given instead may have a password."""
     if not isinstance(engine, kind):
         raise ConfigError(
             f"engine takes SQLAlchemy's {kind.__name__}, made by {made_by}(url), not {type(engine).__name__}"
