@@ -34,6 +34,12 @@ _LOGIN_MODULES: Final = {
     SCRAM_SHA_512: "ScramLoginModule",
     OAUTHBEARER: "OAuthBearerLoginModule",
 }
+_CALLBACK_HANDLERS: Final = {
+    PLAIN: "PlainServerCallbackHandler",
+    SCRAM_SHA_256: "ScramServerCallbackHandler",
+    SCRAM_SHA_512: "ScramServerCallbackHandler",
+    OAUTHBEARER: "OAuthBearerUnsecuredValidatorCallbackHandler",
+}
 _USER: Final = "user_"
 _TOKENS: Final = "unsecuredValidator"
 
@@ -175,6 +181,8 @@ def _sasl(settings: _Settings) -> Sasl:
     if enabled is None:
         raise ValueError("sasl.enabled.mechanisms is missing; GSSAPI, which Kafka then takes, is not served")
     mechanisms = _words(enabled)
+    for mechanism in mechanisms:
+        _check_callback_handler(settings, mechanism)
     entries = {mechanism: _login_module(settings, mechanism) for mechanism in mechanisms}
     users = entries[PLAIN].options if PLAIN in entries else {}
     tokens = entries[OAUTHBEARER].options if OAUTHBEARER in entries else {}
@@ -188,6 +196,21 @@ def _sasl(settings: _Settings) -> Sasl:
             if (value := settings.of_mechanism(mechanism, "connections.max.reauth.ms")) is not None
         },
     )
+
+
+def _check_callback_handler(settings: _Settings, mechanism: str) -> None:
+    """Refuse what would judge logins otherwise than is done here; it may be meant to let nobody in without a signature.
+
+    As in Kafka, it counts for a listener and a mechanism only.
+    """
+    setting = f"{mechanism.lower()}.sasl.server.callback.handler.class"
+    handler = settings.own(setting)
+    own = _CALLBACK_HANDLERS.get(mechanism)
+    if handler is not None and handler.rpartition(".")[2] != own:
+        only = (
+            f": leave it out, for {own}, which takes tokens that nobody has signed" if mechanism == OAUTHBEARER else ""
+        )
+        raise ValueError(f"{setting} names {handler}, which is not served{only}")
 
 
 def _login_module(settings: _Settings, mechanism: str) -> JaasEntry:

@@ -182,7 +182,29 @@ WRONG = {
     "ssl.truststore.location": ("", ""),
     "listener.name.a.plain.sasl.jaas.config": ("PlainLoginModule required", "semicolon"),
     "listener.name.a.oauthbearer.sasl.jaas.config": ("PlainLoginModule required;", "OAUTHBEARER takes OAuth"),
+    "listener.name.a.plain.sasl.server.callback.handler.class": (
+        "com.example.Ldap",
+        r"names com\.example\.Ldap, which is not",
+    ),
+    "listener.name.a.oauthbearer.sasl.server.callback.handler.class": (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
+        "leave it out, for OAuthBearerUnsecuredValidatorCallbackHandler",
+    ),
 }
+
+_OWN_HANDLER = (
+    "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+)
+
+
+def test_the_handlers_that_kafka_has_by_default_may_be_named() -> None:
+    settings = {
+        "listeners": "A://127.0.0.1:0",
+        "listener.security.protocol.map": "A:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.a.oauthbearer.sasl.server.callback.handler.class": _OWN_HANDLER,
+    }
+    assert listeners_from(settings)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, why) in WRONG.items() if why])
