@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
-from dualwrite.broker_emulator.cluster import Cluster, Topic
+from dualwrite.broker_emulator.cluster import Cluster
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configured_timers import ConfiguredTimers
 from dualwrite.broker_emulator.faults import Faults
@@ -497,7 +497,7 @@ class Emulator:
         cramjam is needed and not installed.
         """
         if partition is None:
-            partitions = self._call(lambda: len(self._topic(topic).partitions))
+            partitions = self._call(lambda: len(self._operations.topic(topic).partitions))
             return [record for each in range(partitions) for record in self._records(topic, each, read_committed)]
         return list(self._records(topic, partition, read_committed))
 
@@ -505,12 +505,6 @@ class Emulator:
         log = self.log(topic, partition)
         end_offset = log.last_stable_offset if read_committed else log.high_watermark
         return visible_records(log.batches, end_offset=end_offset, read_committed=read_committed)
-
-    def _topic(self, name: str) -> Topic:
-        topic = self._cluster.topics.get(name)
-        if topic is None:
-            raise KeyError(name)
-        return topic
 
     def _snapshot(self, topic: str, index: int) -> LogSnapshot:
         partition = self._operations.partition(topic, index)

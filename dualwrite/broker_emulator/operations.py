@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, Cluster, Partition
+from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC, Cluster, Partition, Topic
 from dualwrite.broker_emulator.config_changes import alter_broker, alter_group, alter_topic
 from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_topic_configs
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
 from dualwrite.broker_emulator.configs.registry import topic_settings
+from dualwrite.broker_emulator.did_you_mean import did_you_mean
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.quotas.entity import Entity
@@ -24,6 +25,10 @@ from dualwrite.broker_emulator.transactions.results import TransactionDescriptio
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
     from dualwrite.broker_emulator.server import Connection
+
+
+_NAMED = 10
+"""So many topics are named where none is like the one that was meant."""
 
 
 @contextmanager
@@ -59,12 +64,21 @@ class Operations:
 
     # partitions and who leads them
 
+    def topic(self, name: str) -> Topic:
+        """Raises KeyError where there is no such topic."""
+        topics = self._cluster.topics
+        if name not in topics:
+            known = sorted(topic.name for topic in topics.values() if not topic.is_internal)
+            hint = did_you_mean(name, known) or f"; there are {', '.join(known[:_NAMED]) or 'none'}"
+            raise KeyError(f"there is no topic {name!r}{hint}")
+        return topics[name]
+
     def partition(self, topic: str, index: int) -> Partition:
         """Raises KeyError where there is no such partition."""
-        partition = self._cluster.partition(topic, index)
-        if partition is None:
-            raise KeyError(f"{topic}-{index}")
-        return partition
+        partitions = self.topic(topic).partitions
+        if not 0 <= index < len(partitions):
+            raise KeyError(f"{topic} has no partition {index}; it has {len(partitions)}, from 0 on")
+        return partitions[index]
 
     def move_leader(self, partition: Partition, node_id: int) -> None:
         """Let another node lead. Raises ValueError where it does not run or has no copy."""
@@ -87,7 +101,7 @@ class Operations:
 
     def create_partitions(self, topic: str, count: int) -> None:
         """Let a topic have `count` partitions. Raises KeyError without the topic, ValueError where that is not more."""
-        known = self._cluster.topics[topic]
+        known = self.topic(topic)
         additional = count - len(known.partitions)
         if known.is_internal or additional <= 0:
             raise ValueError(f"{topic} has {len(known.partitions)} partitions and cannot have {count}")
@@ -128,7 +142,7 @@ class Operations:
         ]
         with _as_value_error():
             if topic is not None:
-                alter_topic(self._cluster, self._cluster.topics[topic], operations)
+                alter_topic(self._cluster, self.topic(topic), operations)
             elif group is not None:
                 alter_group(self._cluster, group, operations)
             else:

@@ -68,8 +68,10 @@ def test_topics_and_logs() -> None:
         emulator.create_topic("u", 3)
         with pytest.raises(ValueError, match="u"):
             emulator.create_topic("u")
-        with pytest.raises(KeyError):
+        with pytest.raises(KeyError, match="t has no partition 2; it has 2, from 0 on"):
             emulator.log("t", 2)
+        with pytest.raises(KeyError, match="there is no topic 'order'; there are t, u"):
+            emulator.records("order")
         RawClient(emulator.bootstrap_servers).produce("u", plain_batch(b"1", b"2"), partition=2)
         snapshot = emulator.log("u", 2)
         assert (snapshot.log_start_offset, snapshot.log_end_offset, snapshot.last_stable_offset) == (0, 2, 2)
