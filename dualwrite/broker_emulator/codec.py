@@ -149,21 +149,20 @@ def write_tags(emit: Emit, tags: list[tuple[int, list[bytes]]]) -> None:
 def writer(entity_type: type[Any]) -> Writer:
     """A function that emits the bytes of an `entity_type`. Raises NotImplementedError for a field it cannot write."""
     source = _WriterSource(entity_type.__flexible__)
-    members = fields(entity_type)
-    for member in members:
-        if "tag" not in member.metadata:
-            source.add_value(_kind(member), f"entity.{member.name}")
-    if entity_type.__flexible__:
-        source.add_tags(sorted((m for m in members if "tag" in m.metadata), key=lambda m: int(m.metadata["tag"])))
+    source.add_members(entity_type, "entity")
     return source.compiled()
 
 
 class _WriterSource:
-    """The source of one writer as it grows. Fixed-width values wait in `_run` to be packed together."""
+    """The source of one writer as it grows. Fixed-width values wait in `_run` to be packed together.
+
+    What is nested is written in place: a row of a large answer costs no call of its own.
+    """
 
     def __init__(self, flexible: bool) -> None:
         self._flexible = flexible
         self._lines: list[str] = []
+        self._depth = 1
         self._run: list[tuple[str, str]] = []
         self._names: dict[str, Any] = {
             "NO_UUID": bytes(16),
@@ -173,6 +172,16 @@ class _WriterSource:
             "pack": struct.pack,
             "write_tags": write_tags,
         }
+
+    def add_members(self, entity_type: Any, entity: str) -> None:
+        """All fields of the entity that is called so in the source, and its tagged ones where it has some."""
+        members = fields(entity_type)
+        for member in members:
+            if "tag" not in member.metadata:
+                self.add_value(_kind(member), f"{entity}.{member.name}")
+        if entity_type.__flexible__:
+            tagged = (member for member in members if "tag" in member.metadata)
+            self._add_tags(entity, sorted(tagged, key=lambda member: int(member.metadata["tag"])))
 
     def add_value(self, kind: _Kind, value: str) -> None:
         if kind.is_array:
@@ -215,8 +224,9 @@ class _WriterSource:
         self._add_length("items", "i", is_nullable=True)  # kio writes null wherever it is given
         self._flush()
         if kind.entity_type is not None:
-            write = self._name(writer(kind.entity_type))
-            self._line(f"for item in items or (): {write}(emit, item)")
+            item = f"item_{self._depth}"
+            self._line(f"for {item} in items or ():")
+            self._add_block(kind.entity_type, item)
         elif kind.kafka_type in _FIXED and _FIXED[kind.kafka_type][1] == "{}":
             self._line(f"if items: emit(pack(f'>{{len(items)}}{_FIXED[kind.kafka_type][0]}', *items))")
         else:
@@ -224,16 +234,24 @@ class _WriterSource:
             self._line(f"for item in items or (): {write}(emit, item)")
 
     def _add_entity(self, kind: _Kind, value: str) -> None:
-        write = self._name(writer(kind.entity_type))
         if not kind.is_nullable:
-            self._flush()
-            self._line(f"{write}(emit, {value})")
+            self.add_members(kind.entity_type, value)
             return
         self._run.append(("b", f"-1 if {value} is None else 1"))  # KIP-893
         self._flush()
-        self._line(f"if {value} is not None: {write}(emit, {value})")
+        self._line(f"if {value} is not None:")
+        self._add_block(kind.entity_type, value)
 
-    def add_tags(self, members: list[Field[Any]]) -> None:
+    def _add_block(self, entity_type: Any, entity: str) -> None:
+        self._depth += 1
+        before = len(self._lines)
+        self.add_members(entity_type, entity)
+        self._flush()
+        if len(self._lines) == before:
+            self._line("pass")
+        self._depth -= 1
+
+    def _add_tags(self, entity: str, members: list[Field[Any]]) -> None:
         if not members:
             self._run.append(("x", ""))  # one zero byte: no tags
             return
@@ -243,7 +261,7 @@ class _WriterSource:
             if member.default is MISSING:
                 raise NotImplementedError(f"the tagged field {member.name} has no default")
             kind = _kind(member)._replace(is_nullable=False)  # absence is what says null
-            value, default = f"entity.{member.name}", self._name(member.default)
+            value, default = f"{entity}.{member.name}", self._name(member.default)
             write = self._name(_value_writer(kind, self._flexible))
             self._line(f"if {value} is not {default} and {value} != {default}:")
             self._line("    parts = []")
@@ -253,7 +271,7 @@ class _WriterSource:
 
     def compiled(self, parameter: str = "entity") -> Writer:
         self._flush()
-        body = "\n".join(f"    {line}" for line in self._lines or ["pass"])
+        body = "\n".join(self._lines or ["    pass"])
         made: Writer = _compiled(f"def write(emit, {parameter}):\n{body}\n", "write", self._names)
         return made
 
@@ -267,7 +285,7 @@ class _WriterSource:
         self._line(f"emit({pack}({values}))")
 
     def _line(self, line: str) -> None:
-        self._lines.append(line)
+        self._lines.append("    " * self._depth + line)
 
     def _name(self, thing: Any) -> str:
         name = f"given_{len(self._names)}"

@@ -21,22 +21,29 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS
-from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.features import NEWEST_LEVELS, finalized_level, supported_levels
 
 _LEGAL_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
+_ROWS: dict[tuple[Any, Profile, bool], tuple[Any, ...]] = {}
+
+
 def supported_versions(new: Any, config: BrokerConfig) -> tuple[Any, ...]:
-    """The rows of the answer, by key."""
-    return tuple(
-        new.ApiVersion(
-            api_key=api.key,
-            min_version=api.min_version if api.advertised_min_version is None else api.advertised_min_version,
-            max_version=api.max_version_for(config),
+    """The rows of the answer, by key, made once: every connection begins with this question."""
+    kind = (new.ApiVersion, config.profile, config.unstable_api_versions_enable)
+    rows = _ROWS.get(kind)
+    if rows is None:
+        rows = _ROWS[kind] = tuple(
+            new.ApiVersion(
+                api_key=api.key,
+                min_version=api.min_version if api.advertised_min_version is None else api.advertised_min_version,
+                max_version=api.max_version_for(config),
+            )
+            for api in sorted(APIS.values(), key=lambda api: api.key)
         )
-        for api in sorted(APIS.values(), key=lambda api: api.key)
-    )
+    return rows
 
 
 def unsupported_version_body(new: Any, config: BrokerConfig) -> Any:
