@@ -3,9 +3,10 @@
     python -m tests.crash.pool_chaos --seconds 600
 
 Workers, every other of them on psycopg alone, do dual writes, without a pause unless the plan has one, while a seeded
-director sends SIGKILL to them, to Postgres and to the emulator, and starts again what it has killed. Then comes calm, in which everything must
-come right without anybody's help: table and topic are compared record by record, every caller must have been told the
-truth, no transaction may be open, no lease held, no slot stuck. Exit status 1 where that is not so.
+director sends SIGKILL to them, to Postgres and to the emulator, and starts again what it has killed. Then comes calm,
+in which everything must come right without anybody's help: table and topic are compared record by record, every caller
+must have been told the truth, no transaction may be open, no lease held, no slot stuck. Exit status 1 where that is not
+so.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from dualwrite.recipes.leases import transactional_id_of
 from dualwrite.recipes.sqlalchemy import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.chaos_servers import DEADLINE_S, KillableEmulator, KillablePostgres
-from tests.crash.killed import processes
 from tests.crash.pool_worker import COMMITTED, KINDS, MISTAKE, ROLLED_BACK, Job, bodies_of, events, work
 from tests.support.conditions import until
+from tests.support.forked_processes import processes
 from tests.support.topics import read_topic
 
 TOPIC = "chaos"

@@ -72,6 +72,7 @@ def test_an_exception_at_a_point(
         go_on(scenario, survivor, writer)
 
 
+@pytest.mark.parametrize("store", ["rocksdb"], indirect=True)  # to the broker they are all the same
 @pytest.mark.parametrize("fault", ["cut", "answer lost"])
 @each_case
 def test_a_broker_that_is_lost_at_a_point(

@@ -135,14 +135,14 @@ def live_through(history: History, steps: list[Step]) -> None:
 
 
 @pytest.mark.timeout(0 if MANY else 120)
-@default_size(100)
+@default_size(50)
 @given(steps=histories)
 def test_a_history_on_sqlite_comes_right(broker: Emulator, sqlite_clients: list[Database], steps: list[Step]) -> None:
     live_through(History(sqlite_clients, broker), steps)
 
 
 @pytest.mark.timeout(0 if MANY else 120)
-@default_size(30)
+@default_size(20)
 @given(steps=histories)
 def test_a_history_on_postgres_comes_right(
     broker: Emulator, postgres_clients: list[Database], steps: list[Step]
@@ -151,7 +151,7 @@ def test_a_history_on_postgres_comes_right(
 
 
 @pytest.mark.timeout(0 if MANY else 120)
-@default_size(30)
+@default_size(20)
 @given(steps=histories)
 def test_a_history_of_both_kinds_of_writers_comes_right(
     broker: Emulator, postgres_clients: list[Database], steps: list[Step]
