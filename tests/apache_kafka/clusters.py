@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.testing.apache_kafka import ApacheKafka
 from tests.apache_kafka import worker
 from tests.interop.wire import Described, Wire, wait_for
+from tests.support.forked_processes import processes
 from tests.support.real_kafkas import OLDER, RELEASED, TWO_PHASE_COMMIT
 
 KILLED_WITHIN_S: Final = 60
@@ -65,11 +65,6 @@ class Cluster:
         return wait_for(lambda: self.describe(transactional_id), lambda described: described.state == state)
 
 
-# Forks of a process that has imported everything and has no threads: a new process takes milliseconds.
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["pytest", "tests.apache_kafka.worker"])
-
-
 def killed_after_prepare(face: str, settings: dict[str, Any], topic: str, value: bytes) -> PreparedTxnState:
     """What a process prepared that is gone."""
     told = killed(worker.prepare, face, settings, topic, value)
@@ -79,8 +74,9 @@ def killed_after_prepare(face: str, settings: dict[str, Any], topic: str, value:
 
 def killed(work: Callable[..., None], *arguments: Any) -> str | None:
     """Have a process do `work` until it kills itself; what it told."""
-    listen, tell = _processes.Pipe(duplex=False)
-    process = _processes.Process(target=work, args=(tell, *arguments), daemon=True)
+    context = processes()
+    listen, tell = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(tell, *arguments), daemon=True)
     process.start()
     tell.close()
     process.join(KILLED_WITHIN_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from typing import Final
@@ -11,12 +10,9 @@ import sqlalchemy as sa
 
 from dualwrite.recipes.pause_points import PausePoint
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Scenario, event_texts, make_writer, write_events
+from tests.support.forked_processes import processes
 
 _WITHIN_S: Final = 60
-
-# Forks of a process that has imported everything and has no threads: a new process takes milliseconds.
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["pytest", "tests.cli.dying"])
 
 
 def die(url: str, bootstrap_servers: str, transactional_id: str, topic: str, point: PausePoint, number: int) -> None:
@@ -31,7 +27,7 @@ def kill_at_each(scenarios: dict[PausePoint, Scenario]) -> None:
         url = scenario.database.url.render_as_string(hide_password=False)
         servers = scenario.emulator.bootstrap_servers
         arguments = (url, servers, scenario.transactional_id, scenario.topic, point, number)
-        process = _processes.Process(target=die, args=arguments, daemon=True)
+        process = processes().Process(target=die, args=arguments, daemon=True)
         process.start()
         process.join(_WITHIN_S)
         assert process.exitcode == -signal.SIGKILL, f"{point}: {process.exitcode}"

@@ -1,46 +1,19 @@
-"""Processes that kill themselves in the middle of a dual write, forked from one that has loaded everything.
-
-They are processes of their own all the same: forked before any connection, loop or thread of the tests existed, and
-ended by SIGKILL. Starting an interpreter for each took longer than all that they do.
-"""
+"""Processes that kill themselves in the middle of a dual write, forked from one that has loaded everything."""
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import signal
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 
 from dualwrite.recipes.pause_points import PausePoint
 from tests.crash import worker
 from tests.crash.scenario import Scenario
+from tests.support.forked_processes import processes
 
 DEADLINE_S = 60
-
-_PRELOADED = [
-    "tests.crash.worker",
-    "tests.crash.consuming_worker",
-    "tests.crash.pool_worker",
-    "aiokafka",
-    "aiosqlite",
-    "asyncpg",
-    "confluent_kafka",
-    "dualwrite.client.engine",
-    "kafka",
-    "psycopg",
-    "pymysql",
-    "uvloop",
-]
-
-
-def processes() -> ForkServerContext:
-    """Where the tests of this process start others; one server for all of them, as there can be no second."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
-    return context
 
 
 def run_until_killed(main: Callable[[list[str]], object], *arguments: str) -> None:

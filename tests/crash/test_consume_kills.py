@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.producer import Producer
 from tests.crash.consuming_worker import Task, carried, work
-from tests.crash.killed import processes
 from tests.crash.scenario import make_writer
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
+from tests.support.forked_processes import processes
 from tests.support.topics import read_topic
 
 PARTITIONS = 4

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +21,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.support.conditions import until
+from tests.support.forked_broker import end_broker, start_broker
 
 
 class KillableBroker:
@@ -29,17 +29,16 @@ class KillableBroker:
 
     def __init__(self, data_dir: Path, fsync: str) -> None:
         self.address = f"127.0.0.1:{_free_port()}"
-        self._command = [sys.executable, "-m", "dualwrite.broker_emulator", "--listen", self.address]
-        self._command += ["--data-dir", str(data_dir), "--config", f"fsync={fsync}", "--topic", "orders:2"]
-        self._command += ["--config", "log.segment.bytes=20000", "--config", "log.cleaner.backoff.ms=200"]
-        self._command += ["--config", "transaction.abort.timed.out.transaction.cleanup.interval.ms=100"]
+        self._arguments = ["--listen", self.address, "--topic", "orders:2"]
+        self._arguments += ["--data-dir", str(data_dir), "--config", f"fsync={fsync}"]
+        self._arguments += ["--config", "log.segment.bytes=20000", "--config", "log.cleaner.backoff.ms=200"]
+        self._arguments += ["--config", "transaction.abort.timed.out.transaction.cleanup.interval.ms=100"]
         self._log = data_dir.with_name("log")
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ForkServerProcess | None = None
 
     def start(self) -> Self:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=self._log.open("a"), text=True)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline().strip() == self.address
+        self._process, address = start_broker(self._arguments, self._log)
+        assert address == self.address
         return self
 
     def kill(self) -> None:
@@ -50,10 +49,7 @@ class KillableBroker:
 
     def _end(self, number: signal.Signals) -> int:
         assert self._process is not None
-        self._process.send_signal(number)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return self._process.wait(30)
+        return end_broker(self._process, number)
 
     @property
     def log(self) -> str:
@@ -62,7 +58,7 @@ class KillableBroker:
 
     @property
     def runs(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.is_alive()
 
 
 def _free_port() -> int:
