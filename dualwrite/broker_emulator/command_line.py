@@ -49,15 +49,35 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
     """Serve until told to stop. `prog`: what the command is called."""
     parser = _parser(prog)
     options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    take_all_descriptors()
+    emulator = _emulator(options, parser)
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        _start(emulator, parser, f"argument --listen: {options.listen[0]}" if options.listen else "listeners")
+        try:
+            _say_where(emulator, options)
+            notify(READY)
+            stopped.wait()
+        finally:
+            notify(STOPPING)
+            emulator.stop()
+    except StorageError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _emulator(options: argparse.Namespace, parser: _Parser) -> Emulator:
     host, port = options.listen or (_HOST, 0)
     if options.clock == "virtual" and options.control is None:
         parser.error("argument --clock: nothing could move a virtual clock without --control")
     if port and port + options.nodes - 1 > _MAX_PORT:
         parser.error(f"argument --listen: {options.nodes} nodes from port {port} on need ports beyond {_MAX_PORT}")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    take_all_descriptors()
     try:
-        emulator = Emulator(
+        return Emulator(
             nodes=options.nodes,
             listen=f"{host}:{port}" if options.listen else None,
             config=BrokerConfig.from_properties(_properties(options)),
@@ -69,27 +89,17 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
         )
     except ValueError as error:
         parser.error(str(error))
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-    try:
-        _start(emulator, parser, f"argument --listen: {host}" if options.listen else "listeners")
-        try:
-            _warn_of_unroutable(host, emulator.bootstrap_servers)
-            print(emulator.bootstrap_servers, flush=True)
-            if emulator.control_url:
-                print(emulator.control_url, flush=True)
-            for name in emulator.listeners[1:]:
-                print(f"{name}://{emulator.bootstrap(name)}", flush=True)
-            notify(READY)
-            stopped.wait()
-        finally:
-            notify(STOPPING)
-            emulator.stop()
-    except StorageError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+
+def _say_where(emulator: Emulator, options: argparse.Namespace) -> None:
+    """On standard output: the first listener, then control, then the other listeners."""
+    host, _ = options.listen or (_HOST, 0)
+    _warn_of_unroutable(host, emulator.bootstrap_servers)
+    print(emulator.bootstrap_servers, flush=True)
+    if emulator.control_url:
+        print(emulator.control_url, flush=True)
+    for name in emulator.listeners[1:]:
+        print(f"{name}://{emulator.bootstrap(name)}", flush=True)
 
 
 def _warn_of_unroutable(host: str, told: str) -> None:

@@ -9,8 +9,6 @@ from http import HTTPStatus
 from typing import Any, get_type_hints
 from urllib.parse import unquote
 
-INPUTS = ("path", "query", "body")
-
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -44,7 +42,7 @@ class Endpoint:
         return get_type_hints(self.handle, include_extras=True)
 
     def takes(self, name: str) -> type | None:
-        """The dataclass of one of `INPUTS`; None where there is none."""
+        """The dataclass of `path`, `query` or `body`; None where it takes none."""
         shape: type | None = self.hints.get(name)
         return shape
 

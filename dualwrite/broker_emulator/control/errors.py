@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 
 
@@ -25,6 +26,15 @@ def bad_request(message: str, known: Iterable[str] = (), code: str = "bad-reques
 def not_found(message: str, known: Iterable[str] = ()) -> ControlError:
     """What was named is not there."""
     return ControlError(HTTPStatus.NOT_FOUND, "not-found", message, known)
+
+
+@contextmanager
+def as_conflict() -> Iterator[None]:
+    """Let what raises ValueError be answered as a conflict, with its sentence."""
+    try:
+        yield
+    except ValueError as error:
+        raise conflict(str(error)) from None
 
 
 def conflict(message: str, code: str = "conflict") -> ControlError:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
-from dualwrite.broker_emulator.control.errors import conflict, not_found
+from dualwrite.broker_emulator.control.errors import as_conflict, not_found
 from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
 
 
@@ -63,10 +63,8 @@ async def list_all(controlled: Controlled) -> FeatureList:
 async def finalize(controlled: Controlled, path: FeaturePath, body: NewLevel) -> FeatureView:
     if path.feature != TRANSACTION_VERSION:
         raise not_found(f"there is no feature {path.feature!r}", [TRANSACTION_VERSION])
-    try:
+    with as_conflict():
         controlled.cluster.finalize_features(body.level)
-    except ValueError as error:
-        raise conflict(str(error)) from None
     return _view(controlled)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
-from dualwrite.broker_emulator.control.errors import conflict, not_found
+from dualwrite.broker_emulator.control.errors import as_conflict, not_found
 from dualwrite.broker_emulator.node import Node
 
 
@@ -64,41 +64,36 @@ async def list_all(controlled: Controlled) -> NodeList:
 
 
 async def show(controlled: Controlled, path: NodePath) -> NodeView:
-    _find(controlled, path)
+    find(controlled, path.node)
     return next(view for view in views(controlled) if view.node == path.node)
 
 
-def _find(controlled: Controlled, path: NodePath) -> Node:
+def find(controlled: Controlled, node_id: int) -> Node:
+    """A node, alive or not. Raises ControlError where there is none."""
     nodes = controlled.cluster.nodes
-    if path.node not in nodes:
-        raise not_found(f"there is no node {path.node}", map(str, sorted(nodes)))
-    return nodes[path.node]
+    if node_id not in nodes:
+        raise not_found(f"there is no node {node_id}", map(str, sorted(nodes)))
+    return nodes[node_id]
 
 
 async def crash(controlled: Controlled, path: NodePath) -> NodeView:
-    _find(controlled, path)
-    try:
+    find(controlled, path.node)
+    with as_conflict():
         controlled.operations.living_node(path.node).crash()
-    except ValueError as error:
-        raise conflict(str(error)) from None
     return await show(controlled, path)
 
 
 async def stop(controlled: Controlled, path: NodePath) -> NodeView:
-    _find(controlled, path)
-    try:
+    find(controlled, path.node)
+    with as_conflict():
         await controlled.operations.living_node(path.node).stop()
-    except ValueError as error:
-        raise conflict(str(error)) from None
     return await show(controlled, path)
 
 
 async def start(controlled: Controlled, path: NodePath) -> NodeView:
-    _find(controlled, path)
-    try:
+    find(controlled, path.node)
+    with as_conflict():
         await controlled.start_node(path.node)
-    except ValueError as error:
-        raise conflict(str(error)) from None
     return await show(controlled, path)
 
 

@@ -10,8 +10,9 @@ from typing import Annotated
 from dualwrite.broker_emulator.cluster import NO_LEADER, Partition
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
+from dualwrite.broker_emulator.control.endpoints.nodes import find as find_node
 from dualwrite.broker_emulator.control.endpoints.topics import find as find_topic
-from dualwrite.broker_emulator.control.errors import ControlError, bad_request, conflict, not_found
+from dualwrite.broker_emulator.control.errors import ControlError, as_conflict, bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.limits import Limit, first
 from dualwrite.broker_emulator.control.shapes import AtLeast
 from dualwrite.broker_emulator.log.partition_log import ProducerDescription
@@ -204,20 +205,15 @@ async def move_leader(controlled: Controlled, path: PartitionPath, body: NewLead
 
 def move(controlled: Controlled, partition: Partition, node: int) -> None:
     """Let a node lead a partition. Raises ControlError where it cannot."""
-    if node not in controlled.cluster.nodes:
-        raise not_found(f"there is no node {node}", map(str, sorted(controlled.cluster.nodes)))
-    try:
+    find_node(controlled, node)
+    with as_conflict():
         controlled.operations.move_leader(partition, node)
-    except ValueError as error:
-        raise conflict(str(error)) from None
 
 
 async def hold_replication(controlled: Controlled, path: PartitionPath) -> PartitionView:
     partition = find(controlled, path)
-    try:
+    with as_conflict():
         controlled.operations.hold_replication(path.topic, path.partition)
-    except ValueError as error:
-        raise conflict(str(error)) from None
     return view(controlled, partition)
 
 

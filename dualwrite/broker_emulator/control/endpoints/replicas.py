@@ -8,8 +8,9 @@ from typing import Annotated
 
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
+from dualwrite.broker_emulator.control.endpoints.nodes import find as find_node
 from dualwrite.broker_emulator.control.endpoints.partitions import PartitionPath, PartitionView, find, view
-from dualwrite.broker_emulator.control.errors import bad_request, conflict, not_found
+from dualwrite.broker_emulator.control.errors import as_conflict, bad_request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +38,8 @@ class MovedList:
 
 async def reassign(controlled: Controlled, path: PartitionPath, body: NewReplicas) -> PartitionView:
     partition = find(controlled, path)
-    nodes = controlled.cluster.nodes
     for node in body.replicas:
-        if node not in nodes:
-            raise not_found(f"there is no node {node}", map(str, sorted(nodes)))
+        find_node(controlled, node)
     try:
         controlled.operations.reassign(partition, body.replicas)
     except ValueError as error:
@@ -50,10 +49,8 @@ async def reassign(controlled: Controlled, path: PartitionPath, body: NewReplica
 
 async def cancel(controlled: Controlled, path: PartitionPath) -> PartitionView:
     partition = find(controlled, path)
-    try:
+    with as_conflict():
         controlled.operations.reassign(partition, None)
-    except ValueError as error:
-        raise conflict(str(error)) from None
     return view(controlled, partition)
 
 

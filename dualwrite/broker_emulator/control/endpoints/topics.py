@@ -9,7 +9,7 @@ from typing import Annotated
 from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
-from dualwrite.broker_emulator.control.errors import bad_request, conflict, not_found
+from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
 from dualwrite.broker_emulator.did_you_mean import did_you_mean
 
@@ -100,10 +100,8 @@ async def create(controlled: Controlled, body: NewTopic) -> TopicView:
 
 async def create_partitions(controlled: Controlled, path: TopicPath, body: NewCount) -> TopicView:
     topic = find(controlled, path.topic)
-    try:
+    with as_conflict():
         controlled.operations.create_partitions(topic.name, body.count)
-    except ValueError as error:
-        raise conflict(str(error)) from None
     return _view(topic)
 
 

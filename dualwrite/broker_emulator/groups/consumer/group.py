@@ -255,10 +255,6 @@ class ConsumerGroup:
         votes = Counter(name for name in asked_for if name is not None)
         return votes.most_common(1)[0][0] if votes else default
 
-    @property
-    def all_are_classic(self) -> bool:
-        return all(member.is_classic for member in self.members.values())
-
     def classic_protocols(self) -> frozenset[str]:
         """What every member of the classic protocol speaks; the question is idle where there is none."""
         spoken = [
