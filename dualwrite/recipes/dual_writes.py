@@ -535,7 +535,8 @@ class DualWrites:
                 await self._kafka.abort()
         except FencedError as error:
             _log.warning(
-                "transactional id %s was taken over by another process, which completes %s as %s: %s",
+                "transactional id %s was taken over by another process; with this database it completes %s as %s, by "
+                "the row, and with another database it would not (docs/guarantees.md: one id, one database): %s",
                 self.transactional_id,
                 state if outcome is Outcome.COMMITTED else "the open transaction",
                 outcome,
