@@ -53,11 +53,10 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def _print_blocks(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     width = max(map(len, headers)) + _GAP
-    for number, row in enumerate(rows):
-        if number:
-            click.echo()
+    for row in rows:
         for header, cell in zip(headers, row, strict=True):
             click.echo(f"{header:{width}}{cell}".rstrip())
+        click.echo()
 
 
 def columns_that_fit(

@@ -42,6 +42,7 @@ def test_what_is_too_wide_for_that_becomes_blocks(
         "TransactionalId  orders-eu-12",
         "Pair             7:1",
         f"Error            {ROWS[1][2].strip()}",
+        "",
     ]
 
 
