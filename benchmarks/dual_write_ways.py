@@ -94,7 +94,7 @@ def in_sequence(work: Work, worker: str) -> Iterator[Transact]:
             key = key_of_next()
             with Session(work.engine) as session, session.begin():
                 session.execute(INSERT, {"key": key, "body": work.body})
-            work.committed(key)
+                work.asks_to_commit(key)
             producer.begin_transaction()
             producer.send(work.job.topic, work.body, key)
             producer.commit_transaction()
@@ -112,7 +112,7 @@ def naive(work: Work, worker: str) -> Iterator[Transact]:
             key = key_of_next()
             with Session(work.engine) as session, session.begin():
                 session.execute(INSERT, {"key": key, "body": work.body})
-            work.committed(key)
+                work.asks_to_commit(key)
             producer.send(work.job.topic, work.body, key).result()
 
         yield transact
@@ -128,7 +128,7 @@ def with_outbox(work: Work, worker: str) -> Iterator[Transact]:
         with Session(work.engine) as session, session.begin():
             session.execute(INSERT, {"key": key, "body": work.body})
             session.execute(INSERT_OUTBOX, {"key": key, "body": work.body})
-        work.committed(key)
+            work.asks_to_commit(key)
 
     yield transact
 
@@ -138,13 +138,14 @@ def dual_write(work: Work, worker: str) -> Iterator[Transact]:
     """A DualWriter for each worker."""
     key_of_next = work.keys(worker)
     servers = work.job.bootstrap_servers
-    with DualWriter(work.engine, bootstrap_servers=servers, transactional_id=worker, pause=work.pause) as writer:
+    with DualWriter(work.engine, bootstrap_servers=servers, transactional_id=worker) as writer:
 
         def transact() -> None:
             key = key_of_next()
             with writer.transaction() as tx:
                 tx.session.execute(INSERT, {"key": key, "body": work.body})
                 tx.send(work.job.topic, work.body, key)
+                work.asks_to_commit(key)
 
         yield transact
 
@@ -162,6 +163,7 @@ def pooled(confirm: str) -> Way:
             with pool.transaction() as tx:
                 tx.session.execute(INSERT, {"key": key, "body": work.body})
                 tx.send(work.job.topic, work.body, key)
+                work.asks_to_commit(key)
 
         yield transact
 
@@ -196,15 +198,15 @@ WAYS = [*BY_THREADS, *BY_TASKS]
 
 @dataclass(frozen=True)
 class Written:
-    """What the workers did, and at which `time.perf_counter()` the database had committed each key."""
+    """What the workers did, and at which `time.perf_counter()` the commit of each key was asked for."""
 
     done: Done
-    committed_s: dict[str, float]
+    asked_s: dict[str, float]
 
     @classmethod
     def of_json(cls, text: str) -> Written:
         fields = json.loads(text)
-        return cls(Done(**fields["done"]), fields["committed_s"])
+        return cls(Done(**fields["done"]), fields["asked_s"])
 
 
 def write(way: str, job: Job, database_url: str) -> Written:
@@ -216,7 +218,7 @@ def write(way: str, job: Job, database_url: str) -> Written:
         done = measure_threads(lambda _, worker: BY_THREADS[way](work, worker), job)
         if work.pool is not None:
             work.pool.close()
-    return Written(done, work.committed_s)
+    return Written(done, work.asked_s)
 
 
 async def _in_a_loop(way: AsyncWay, work: Work) -> Done:

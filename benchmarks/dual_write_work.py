@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import Callable
-from contextvars import ContextVar
 from itertools import count
 from typing import Any, TypeVar
 
@@ -14,7 +12,6 @@ import sqlalchemy as sa
 
 from benchmarks.clients import Job
 from dualwrite import AsyncPsycopgDualWriterPool, AsyncPsycopgGroupCommit
-from dualwrite.recipes.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.state_table import create_state_table
 
 PoolT = TypeVar("PoolT")
@@ -39,8 +36,6 @@ INSERT_OUTBOX = sa.insert(outbox).inline()
 PSYCOPG_INSERT = "INSERT INTO bench_rows (key, body) VALUES (%s, %s)"
 PSYCOPG_INSERT_OUTBOX = "INSERT INTO bench_outbox (key, body) VALUES (%s, %s)"
 
-_key: ContextVar[str] = ContextVar("key")
-
 
 def create_tables(engine: sa.Engine) -> None:
     """Empty ones, for a run."""
@@ -50,54 +45,34 @@ def create_tables(engine: sa.Engine) -> None:
 
 
 class Work:
-    """What the workers share, and when the database committed the write of each key."""
+    """What the workers share, and when the commit of each key was asked for: at the end of its block."""
 
     def __init__(self, job: Job, database_url: str) -> None:
         self.job = job
         self.engine = sa.create_engine(database_url, pool_size=job.producers)
         self.conninfo = sa.make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
         self.body = b"x" * job.record_bytes
-        self.committed_s: dict[str, float] = {}
+        self.asked_s: dict[str, float] = {}
         self.pool: Any = None
         self.group_commit: AsyncPsycopgGroupCommit | None = None
-        self._group_committed_s: dict[str, float] = {}
 
     def keys(self, worker: str) -> Callable[[], str]:
-        """Names the next write of `worker`, which runs in this thread or task."""
+        """Names the next write of `worker`."""
         numbers = count()
+        return lambda: f"{worker}/{next(numbers)}"
 
-        def next_key() -> str:
-            key = f"{worker}/{next(numbers)}"
-            _key.set(key)
-            return key
-
-        return next_key
-
-    def committed(self, key: str) -> None:
-        self.committed_s[key] = time.perf_counter()
-
-    def pause(self, point: PausePoint) -> None:
-        """The hook of dual writes."""
-        if point is PausePoint.AFTER_DATABASE_COMMIT:
-            self.committed(_key.get())
-
-    def pause_of_groups(self, point: PausePoint) -> None:
-        """The hook of dual writes of several workers at a time."""
-        task = asyncio.current_task() if point is PausePoint.AFTER_DATABASE_COMMIT else None
-        if task is not None:
-            self._group_committed_s[task.get_name()] = time.perf_counter()
-
-    def committed_in(self, group: int, key: str) -> None:
-        self.committed_s[key] = self._group_committed_s[f"dualwrite-group-{group}"]
+    def asks_to_commit(self, key: str) -> None:
+        """The last line of a block."""
+        self.asked_s[key] = time.perf_counter()
 
     def the_group_commit(self, confirm: str) -> AsyncPsycopgGroupCommit:
         """One for all workers."""
         if self.group_commit is None:
-            pool = self.the_pool(AsyncPsycopgDualWriterPool, self.conninfo, confirm, self.pause_of_groups)
+            pool = self.the_pool(AsyncPsycopgDualWriterPool, self.conninfo, confirm)
             self.group_commit = AsyncPsycopgGroupCommit(pool)
         return self.group_commit
 
-    def the_pool(self, make: Callable[..., PoolT], source: Any, confirm: str, pause: PauseHook | None = None) -> PoolT:
+    def the_pool(self, make: Callable[..., PoolT], source: Any, confirm: str) -> PoolT:
         """One for all workers. An id that Kafka has not confirmed yet is not free, so then there are two for each."""
         if self.pool is None:
             self.pool = make(
@@ -106,7 +81,6 @@ class Work:
                 max_writers=self.job.producers * (2 if confirm == "database" else 1),
                 bootstrap_servers=self.job.bootstrap_servers,
                 confirm=confirm,
-                pause=pause or self.pause,
             )
         pool: PoolT = self.pool
         return pool

@@ -41,7 +41,7 @@ def with_outbox(work: Work, worker: str) -> Iterator[Transact]:
             with connection.transaction():
                 connection.execute(PSYCOPG_INSERT, (key, work.body))
                 connection.execute(PSYCOPG_INSERT_OUTBOX, (key, work.body))
-            work.committed(key)
+                work.asks_to_commit(key)
 
         yield transact
 
@@ -57,6 +57,7 @@ def dual_write(confirm: str) -> Way:
             with pool.transaction() as tx:
                 tx.connection.execute(PSYCOPG_INSERT, (key, work.body))
                 tx.send(work.job.topic, work.body, key)
+                work.asks_to_commit(key)
 
         yield transact
 
@@ -102,7 +103,7 @@ async def awaited_outbox(work: Work, worker: str) -> AsyncIterator[TransactAsync
             async with connection.transaction():
                 await connection.execute(PSYCOPG_INSERT, (key, work.body))
                 await connection.execute(PSYCOPG_INSERT_OUTBOX, (key, work.body))
-            work.committed(key)
+                work.asks_to_commit(key)
 
         yield transact
 
@@ -118,7 +119,7 @@ def awaited_group_commit(confirm: str) -> AsyncWay:
             async with group_commit.transaction() as tx:
                 await tx.connection.execute(PSYCOPG_INSERT, (key, work.body))
                 tx.send(work.job.topic, work.body, key)
-            work.committed_in(tx.group, key)
+                work.asks_to_commit(key)
 
         yield transact
 
@@ -136,6 +137,7 @@ def awaited_dual_write(confirm: str) -> AsyncWay:
             async with pool.transaction() as tx:
                 await tx.connection.execute(PSYCOPG_INSERT, (key, work.body))
                 tx.send(work.job.topic, work.body, key)
+                work.asks_to_commit(key)
 
         yield transact
 

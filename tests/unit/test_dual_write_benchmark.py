@@ -52,7 +52,7 @@ def test_one_round_of_the_outbox_and_of_dual_writes(capsys: pytest.CaptureFixtur
     output = capsys.readouterr().out
     assert f"1 of 2: 8 workers, {OUTBOX}: " in output
     assert "8 workers: dual writes per second at least 0.8 x the outbox's" in output
-    assert "8 workers: from commit until readable, below the outbox's" in output
+    assert "8 workers: from the end of the block until readable, below the outbox's" in output
 
 
 def test_a_dual_write_is_compared_with_the_outbox_of_its_own_style_and_with_sqlalchemys() -> None:
