@@ -45,6 +45,9 @@ from dualwrite.recipes.uninterrupted import Uninterrupted, as_called
 
 _log = logging.getLogger(__name__)
 
+_NOTHING: Final = PreparedTxnState()
+"""Nothing is prepared."""
+
 _RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -70,9 +73,9 @@ class DualWrite:
         self._records = records
         self._uninterrupted = uninterrupted
         self._transactional_id: str | None = None
-        self._locked_row = PreparedTxnState()
-        self._written_row = PreparedTxnState()
-        self._prepared_state = PreparedTxnState()
+        self._locked_row = _NOTHING
+        self._written_row = _NOTHING
+        self._prepared_state = _NOTHING
         self._outcome: Outcome | None = None
 
     @property
@@ -236,10 +239,10 @@ class DualWrites:
         self._telemetry = telemetry_of(transactional_id)
         self._slot = Slot(transactional_id, self._telemetry.moved)
         self._row_exists = False
-        self._row = PreparedTxnState()
+        self._row = _NOTHING
         """What the row holds, as far as is known here; whoever relies on it lets the database compare."""
         self._unresolved: DualWrite | None = None
-        self._in_doubt = PreparedTxnState()
+        self._in_doubt = _NOTHING
         self._in_use = threading.Lock()
         self._user: int | None = None
 
@@ -367,7 +370,7 @@ class DualWrites:
         if write._written_row != write._locked_row:
             await self._write_state(write, write._locked_row)  # the row keeps what its next owner may have to know
         write._transactional_id = None
-        write._locked_row = PreparedTxnState()
+        write._locked_row = _NOTHING
         return True
 
     async def _prepare(self, write: DualWrite) -> None:
@@ -442,7 +445,7 @@ class DualWrites:
             self._telemetry.recovered(outcome)
         self._slot.move(SlotState.READY)
         self._row = row
-        self._in_doubt = PreparedTxnState()
+        self._in_doubt = _NOTHING
         return row, Resolution(self.transactional_id, ongoing, outcome)
 
     async def _decide(self, write: DualWrite) -> None:
@@ -565,7 +568,7 @@ class DualWrites:
         else:
             self._telemetry.confirmed(outcome)
             self._slot.move(SlotState.READY)
-            self._in_doubt = PreparedTxnState()
+            self._in_doubt = _NOTHING
             if outcome is Outcome.COMMITTED:
                 self._row = state
 

@@ -37,7 +37,7 @@ def _answers(connection: AnyConnection) -> PQGen[PGresult]:
 class SentAhead:
     """The statement, until somebody has taken its answer."""
 
-    __slots__ = ("_connection", "_failure", "is_pending")
+    __slots__ = ("_connection", "_failure", "_genuine", "_of_connection", "is_pending")
 
     def __init__(self, connection: psycopg.AsyncConnection[Any], sql: str) -> None:
         """Raises psycopg.OperationalError where the connection is known to be lost; then nothing was sent."""
@@ -47,23 +47,28 @@ class SentAhead:
         self._failure: psycopg.Error | None = None
         self.is_pending = True
         """Whether nobody has taken the answer yet."""
+        self._of_connection = vars(connection).get(_WAIT)
+        self._genuine = connection.wait
         vars(connection)[_WAIT] = self._wait
 
     def forget(self) -> None:
         """The connection is again as it was, whatever became of the statement; harmless when repeated."""
         self.is_pending = False
-        if vars(self._connection).get(_WAIT) == self._wait:
+        if vars(self._connection).get(_WAIT) != self._wait:
+            return
+        if self._of_connection is None:
             del vars(self._connection)[_WAIT]
+        else:
+            vars(self._connection)[_WAIT] = self._of_connection
 
     async def _wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
         """`connection.wait`, once the statement has succeeded. Raises what it failed with, as often as it is tried."""
         if self._failure is not None:
             raise self._failure
-        genuine = type(self._connection).wait
         self.is_pending = False
         try:
             self._connection.pgconn.consume_input()  # where the answer is there already, there is nothing to wait for
-            await genuine(self._connection, _answers(self._connection))
+            await self._genuine(_answers(self._connection))
         except psycopg.Error as error:
             self._failure = error
             raise
@@ -71,7 +76,7 @@ class SentAhead:
             self._failure = psycopg.OperationalError(_INTERRUPTED)
             raise
         self.forget()
-        return await genuine(self._connection, generator, *arguments, **keywords)
+        return await self._genuine(generator, *arguments, **keywords)
 
 
 _INTERRUPTED: Final = (

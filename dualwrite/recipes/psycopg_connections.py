@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from psycopg import IsolationLevel
 
 from dualwrite.errors import ConfigError
+from dualwrite.recipes.psycopg_reader import closed, read_by_its_loop
 from dualwrite.recipes.psycopg_watch import AnyConnection, is_idle
 
 _KEPT_BESIDE: Final = 2
@@ -62,12 +63,15 @@ class KeptConnections:
         kept = self._take()
         if kept is not None and is_idle(kept):
             return kept
+        if kept is not None:
+            closed(kept)
         connection: AnyConnection = await settled(self._connect())
         return connection
 
     async def release(self, connection: AnyConnection) -> None:
         if not is_idle(connection) or not self.keep(connection):
             await settled(connection.close())
+            closed(connection)
 
     def keep(self, connection: AnyConnection) -> bool:
         is_wanted = len(self._kept) < self._most
@@ -78,6 +82,7 @@ class KeptConnections:
     async def close(self) -> None:
         while (kept := self._take()) is not None:
             await settled(kept.close())
+            closed(kept)
 
     def _take(self) -> AnyConnection | None:
         if os.getpid() != self._process_id:  # forked: the sockets are the parent's, and psycopg will not end them
@@ -140,7 +145,10 @@ def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int
     """From a conninfo, a pool or a function. Raises ConfigError for anything else."""
     if isinstance(source, str):
         # In autocommit mode a transaction begins where we say so, in one round trip with what marks it.
-        return KeptConnections(lambda: connect(source, autocommit=True), most=most_kept)
+        async def make() -> Any:
+            return read_by_its_loop(await settled(connect(source, autocommit=True)))
+
+        return KeptConnections(make, most=most_kept)
     if _is_pool(source):
         return PooledConnections(source)
     if callable(source):

@@ -22,6 +22,7 @@ from dualwrite.recipes.isolation import sees_now
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SELECT_LOCKED, STILL_HELD, lock_row
 from dualwrite.recipes.psycopg_ahead import answered
 from dualwrite.recipes.psycopg_connections import Connections, settled
+from dualwrite.recipes.psycopg_reader import closed
 from dualwrite.recipes.psycopg_watch import AnyConnection, Watch, assert_can_begin, is_busy, is_idle
 from dualwrite.recipes.record_buffer import RecordBuffer
 from dualwrite.recipes.state_row import not_as_locked, owner_of, state_in, stayed_locked
@@ -272,6 +273,7 @@ class PsycopgTransaction:
     def _drop(self) -> None:
         """The database rolls back what it finds nobody at. Not `connection.close()`, which may give it to a pool."""
         self.connection.pgconn.finish()
+        closed(self.connection)
 
     @property
     def _belongs_to_the_parent(self) -> bool:
