@@ -30,17 +30,6 @@ IN_ONE_JVM: Final = (
 )
 """Those that call `start_session`. The last of them stops the session."""
 
-LONGEST: Final = (
-    *IN_ONE_JVM,
-    "tests/crash/test_matrix.py",
-    "tests/crash/test_pool_chaos.py",
-    "tests/spark/test_chaos.py",
-    "tests/spark/test_driver_kills.py",
-    "tests/spark/test_connect.py",
-)
-"""What takes half a minute or more; one after another."""
-
-
 ON_REAL_KAFKAS: Final = (
     "tests/apache_kafka/test_tiers.py",
     "tests/apache_kafka/test_dual_write.py",
@@ -54,6 +43,27 @@ ON_REAL_KAFKAS: Final = (
     "tests/interop/raw_wire/test_configs.py",
 )
 """Those that ask `tests.support.real_kafkas` for a broker, which ends with the last test of them."""
+
+LONGEST: Final = (
+    *IN_ONE_JVM,
+    "tests/spark/test_driver_kills.py",
+    *ON_REAL_KAFKAS,
+    "tests/conformance/test_databases.py",
+    "tests/crash/test_matrix.py",
+    "tests/crash/test_pool_chaos.py",
+    "tests/spark/test_chaos.py",
+    "tests/crash/test_psycopg_matrix.py",
+    "tests/crash/test_pool_leases.py",
+    "tests/spark/test_protocol_crashes.py",
+    "tests/crash/test_random_histories.py",
+    "tests/crash/test_consume_kills.py",
+    "tests/cli/test_recover.py",
+    "tests/spark/test_connect.py",
+    "tests/spark/test_java.py",
+    "tests/spark/test_protocol_stateful.py",
+    "tests/examples/test_demo.py",
+)
+"""What takes half a minute or more; one after another."""
 
 _ONE_JVM, _REAL_KAFKAS = "one JVM", "real Kafkas"
 
@@ -96,9 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @cache
 def _place(file: str) -> int:
-    if file in LONGEST:
-        return LONGEST.index(file)
-    return len(LONGEST) + (file not in ON_REAL_KAFKAS)
+    return LONGEST.index(file) if file in LONGEST else len(LONGEST)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.parallel_runs import LONGEST, ON_REAL_KAFKAS
+from tests.support.parallel_runs import LONGEST
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("file", [*LONGEST, *ON_REAL_KAFKAS])
+@pytest.mark.parametrize("file", LONGEST)
 def test_a_file_that_is_named_is_there(file: str) -> None:
     assert (ROOT / file).is_file()
