@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,13 +52,20 @@ class KafkaAccess:
             pass
 
 
-def kafka_options(command: Command) -> Command:
-    """`--bootstrap-server`, `--command-config`, `--timeout-ms`; the command gets them by `kafka_access(**options)`."""
+def kafka_options(command: Callable[..., None]) -> Callable[..., None]:
+    """`--bootstrap-server`, `--command-config` and `--timeout-ms`, which the command gets as `access`."""
+
+    @functools.wraps(command)
+    def with_access(
+        *arguments: Any, bootstrap_server: str, command_config: str | None, timeout_ms: int | None, **options: Any
+    ) -> None:
+        command(*arguments, access=kafka_access(bootstrap_server, command_config, timeout_ms), **options)
+
     for option in (
         click.option(
             "--timeout-ms",
             type=click.IntRange(min=1),
-            show_default=f"{DEFAULT_TIMEOUT_MS}; {DEFAULT_REACH_MS} for the first one",
+            show_default=f"{DEFAULT_TIMEOUT_MS}, {DEFAULT_REACH_MS} for the first one",
             help="How long one request to Kafka may take, repetitions included.",
         ),
         click.option(
@@ -74,8 +82,8 @@ def kafka_options(command: Command) -> Command:
             help="Brokers to ask first.",
         ),
     ):
-        command = option(command)
-    return command
+        with_access = option(with_access)
+    return with_access
 
 
 def database_option(*, required: bool) -> Callable[[Command], Command]:

@@ -15,7 +15,6 @@ from dualwrite.cli.connection import (
     database,
     database_option,
     json_option,
-    kafka_access,
     kafka_options,
 )
 from dualwrite.cli.doctor_checks import Check, Verdict, failure
@@ -49,9 +48,7 @@ _NOT_KNOWN: Final = "whether dual writes work here is not known before both can 
 def command(
     ctx: click.Context,
     *,
-    bootstrap_server: str,
-    command_config: str | None,
-    timeout_ms: int | None,
+    access: KafkaAccess,
     database_url: str | None,
     transactional_id: str,
     as_json: bool,
@@ -60,7 +57,6 @@ def command(
 
     Exit code: 0 dual writes work here, maybe with warnings; 1 they do not; 2 Kafka or the database cannot be reached.
     """
-    access = kafka_access(bootstrap_server, command_config, timeout_ms)
     guarantees: list[Guarantee] = []
     checks, reached = _reached("kafka", lambda: _kafka(access, transactional_id, guarantees))
     if database_url is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import click
@@ -31,18 +31,34 @@ def command(*, database_url: str | None, sql: bool, dialect: str | None) -> None
 
     For Alembic there is an operation: see docs/cli.md.
     """
+
+    def create(engine: sa.Engine) -> None:
+        for create_table in TABLES.values():
+            create_table(engine)
+
+    make_tables(list(TABLES), create, database_url, sql=sql, dialect=dialect)
+
+
+def make_tables(
+    tables: Sequence[sa.Table],
+    create: Callable[[sa.Engine], object],
+    database_url: str | None,
+    *,
+    sql: bool,
+    dialect: str | None,
+) -> None:
+    """Have `create` make what is missing of the tables, which all have one schema, and say so; or print the DDL."""
     if sql:
-        click.echo(ddl(TABLES, dialect_of(database_url, dialect)), nl=False)
+        click.echo(ddl(tables, dialect_of(database_url, dialect)), nl=False)
         return
     if dialect is not None:
         raise click.UsageError("--dialect is for --sql; a database tells its own")
     if database_url is None:
         raise click.UsageError("give --database, or --sql with --dialect")
     with database(database_url, may_be_made=True) as engine:
-        before = set(sa.inspect(engine).get_table_names())
-        for create in TABLES.values():
-            create(engine)
-    for table in TABLES:
+        before = set(sa.inspect(engine).get_table_names(schema=tables[0].schema))
+        create(engine)
+    for table in tables:
         click.echo(f"{table.name}: {'was there' if table.name in before else 'created'}")
 
 

@@ -12,10 +12,10 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from dualwrite.cli.connection import database, database_option, json_option, kafka_access, kafka_options
+from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.output import duration, print_json, print_table
-from dualwrite.cli.rounds import in_rounds
+from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from dualwrite.recipes.recovery import Action, Found, RecoveryReport, RecoveryService
 from dualwrite.recipes.recovery_plan import NEEDS_SOMEBODY
 
@@ -57,18 +57,9 @@ _HEADERS: Final = (
 @click.option("--prefix", help="Look at the ids that begin so.")
 @click.option("--transactional-id", "transactional_ids", multiple=True, help="Look at this id; may be repeated.")
 @click.option("--all", "everything", is_flag=True, help="Look at all ids of the table and of the cluster.")
-@click.option(
-    "--apply/--dry-run",
-    default=False,
-    help="Resolve what is found, or only say what would be done, which is the default and changes nothing.",
-)
-@click.option(
-    "--min-age",
-    type=click.FloatRange(min=0),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Leave a transaction to its owner until it has been open for so long.",
+@round_options(
+    apply="Resolve what is found, or only say what would be done, which is the default and changes nothing.",
+    min_age="Leave a transaction to its owner until it has been open for so long.",
 )
 @click.option(
     "--lock-timeout-ms",
@@ -89,21 +80,12 @@ _HEADERS: Final = (
     metavar="ID",
     help="Abort what this id has open though no row of this database decides it. May be repeated.",
 )
-@click.option("--once", is_flag=True, help="One round, then end; the default.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Go on until SIGTERM or SIGINT, with so much time between two rounds.",
-)
 @json_option
 @click.pass_context
 def command(
     ctx: click.Context,
     *,
-    bootstrap_server: str,
-    command_config: str | None,
-    timeout_ms: int | None,
+    access: KafkaAccess,
     database_url: str,
     prefix: str | None,
     transactional_ids: tuple[str, ...],
@@ -132,7 +114,6 @@ def command(
     _check_usage(prefix, everything=everything, once=once, interval=interval, named=named)
     if not (prefix is not None or everything or transactional_ids or named):
         raise click.UsageError("which ids? give --prefix, --transactional-id, or --all")
-    access = kafka_access(bootstrap_server, command_config, timeout_ms)
     if interval is None:
         access.reach()
     with (
@@ -161,8 +142,7 @@ def _check_usage(
         raise click.UsageError("--prefix is empty, which would be all ids: give --all for those")
     if everything and prefix is not None:
         raise click.UsageError("--all and --prefix exclude each other")
-    if once and interval is not None:
-        raise click.UsageError("--once and --interval exclude each other")
+    check_rounds(once=once, interval=interval)
     if named and interval is not None:
         raise click.UsageError(
             "--acknowledge-lost and --force-terminate are for what you have looked at: give them without --interval"

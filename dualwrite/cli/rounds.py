@@ -26,7 +26,42 @@ class Report(Protocol):
     def is_clean(self) -> bool: ...
 
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 ReportT = TypeVar("ReportT", bound=Report)
+
+
+def round_options(*, apply: str, min_age: str) -> Callable[[Command], Command]:
+    """`--apply`, `--min-age`, `--once` and `--interval`, with what the first two mean for the command."""
+
+    def decorate(command: Command) -> Command:
+        for option in (
+            click.option(
+                "--interval",
+                type=click.FloatRange(min=0, min_open=True),
+                metavar="SECONDS",
+                help="Go on until SIGTERM or SIGINT, with so much time between two rounds.",
+            ),
+            click.option("--once", is_flag=True, help="One round, then end; the default."),
+            click.option(
+                "--min-age",
+                type=click.FloatRange(min=0),
+                default=60.0,
+                show_default=True,
+                metavar="SECONDS",
+                help=min_age,
+            ),
+            click.option("--apply/--dry-run", default=False, help=apply),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def check_rounds(*, once: bool, interval: float | None) -> None:
+    """Raises UsageError where both are given."""
+    if once and interval is not None:
+        raise click.UsageError("--once and --interval exclude each other")
 
 
 def in_rounds(

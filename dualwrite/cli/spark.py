@@ -13,14 +13,13 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import click
-import sqlalchemy as sa
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_access, kafka_options
+from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options
 from dualwrite.cli.failures import LEFT
-from dualwrite.cli.init_db import ddl, dialect_of
+from dualwrite.cli.init_db import make_tables
 from dualwrite.cli.output import duration, print_json, print_table
-from dualwrite.cli.rounds import in_rounds
+from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from spark_sink.commit_store import CommitStore
 from spark_sink.completion import Completion
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
@@ -86,18 +85,7 @@ def _init_store(*, database_url: str | None, schema: str | None, sql: bool, dial
     The sink does it by itself unless it was told commitStore.createTables=false.
     """
     tables = StoreTables(schema)
-    if sql:
-        click.echo(ddl(tables.metadata.sorted_tables, dialect_of(database_url, dialect)), nl=False)
-        return
-    if dialect is not None:
-        raise click.UsageError("--dialect is for --sql; a database tells its own")
-    if database_url is None:
-        raise click.UsageError("give --database, or --sql with --dialect")
-    with database(database_url, may_be_made=True) as engine:
-        before = set(sa.inspect(engine).get_table_names(schema=schema))
-        tables.create(engine)
-    for table in tables.metadata.sorted_tables:
-        click.echo(f"{table.name}: {'was there' if table.name in before else 'created'}")
+    make_tables(tables.metadata.sorted_tables, tables.create, database_url, sql=sql, dialect=dialect)
 
 
 # ---- recover ------------------------------------------------------------------------------------------------
@@ -109,39 +97,21 @@ def _init_store(*, database_url: str | None, schema: str | None, sql: bool, dial
 @_schema_option
 @_sink_option
 @click.option(
-    "--apply/--dry-run",
-    default=False,
-    help="End what is found, or only say what would be done, which is the default and changes nothing.",
-)
-@click.option(
-    "--min-age",
-    type=click.FloatRange(min=0),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Leave to the application whatever has changed within this time.",
-)
-@click.option(
     "--condemn",
     multiple=True,
     metavar="ID",
     help="The application of this sink is gone: abort what it has left undecided. May be repeated.",
 )
-@click.option("--once", is_flag=True, help="One round, then end; the default.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Go on until SIGTERM or SIGINT, with so much time between two rounds.",
+@round_options(
+    apply="End what is found, or only say what would be done, which is the default and changes nothing.",
+    min_age="Leave to the application whatever has changed within this time.",
 )
 @json_option
 @click.pass_context
 def _recover(
     ctx: click.Context,
     *,
-    bootstrap_server: str,
-    command_config: str | None,
-    timeout_ms: int | None,
+    access: KafkaAccess,
     database_url: str,
     schema: str | None,
     sink_ids: tuple[str, ...],
@@ -161,11 +131,9 @@ def _recover(
     Exit code: 0 nothing is left; 1 something is left undecided, lost, without a row, or failed (without --apply: or
     would be ended); 2 wrong usage, or Kafka or the database cannot be reached.
     """
-    if once and interval is not None:
-        raise click.UsageError("--once and --interval exclude each other")
+    check_rounds(once=once, interval=interval)
     if condemn and interval is not None:
         raise click.UsageError("--condemn is for a sink that you have looked at: give it without --interval")
-    access = kafka_access(bootstrap_server, command_config, timeout_ms)
     with _store(database_url, schema) as store, access.admin(reached=interval is None) as admin:
         recovery = SinkRecovery(
             store, _completion(access), admin, sink_ids=sink_ids, condemn=condemn, min_age_ms=int(min_age * 1000)
@@ -266,9 +234,7 @@ def _found_document(found: Found) -> dict[str, Any]:
 def _status(
     ctx: click.Context,
     *,
-    bootstrap_server: str,
-    command_config: str | None,
-    timeout_ms: int | None,
+    access: KafkaAccess,
     database_url: str,
     schema: str | None,
     sink_ids: tuple[str, ...],
@@ -281,7 +247,6 @@ def _status(
     Exit code: 0 all is well; 1 a batch is lost, a transaction is open without a row, or a broker could not be asked; 2
     wrong usage, or Kafka or the database cannot be reached.
     """
-    access = kafka_access(bootstrap_server, command_config, timeout_ms)
     unseen: list[str] = []
     with _store(database_url, schema) as store, access.admin() as admin:
         views = _views(store, admin, sink_ids, unseen)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from rich.live import Live
 
 from dualwrite.admin import TransactionAdmin, TransactionDescription
-from dualwrite.cli.connection import database, database_option, json_option, kafka_access, kafka_options
+from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options
 from dualwrite.cli.failures import sentence
 from dualwrite.cli.output import columns_that_fit, console, duration, only, print_json, print_table, table
 from dualwrite.errors import DualWriteError
@@ -64,9 +64,7 @@ class OpenTransaction:
 @json_option
 def command(
     *,
-    bootstrap_server: str,
-    command_config: str | None,
-    timeout_ms: int | None,
+    access: KafkaAccess,
     database_url: str | None,
     prefix: str,
     interval: float,
@@ -78,7 +76,6 @@ def command(
     With a database, each shows what its row says: "committed" is in doubt, Kafka still has to confirm it; "undecided"
     is running, or to be aborted; "no row" is of no concern to this database. Changes nothing and takes no locks.
     """
-    access = kafka_access(bootstrap_server, command_config, timeout_ms)
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
         if once or as_json or not console().is_terminal:
             _show_once(look(admin, engine, prefix), as_json=as_json)

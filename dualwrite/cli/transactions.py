@@ -20,7 +20,7 @@ from dualwrite.admin import (
     TransactionListing,
     TransactionState,
 )
-from dualwrite.cli.connection import json_option, kafka_access, kafka_options
+from dualwrite.cli.connection import KafkaAccess, json_option, kafka_options
 from dualwrite.cli.output import print_json, print_table, shown
 
 _LISTED: Final = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
@@ -65,8 +65,8 @@ def _command(name: str, summary: str) -> Callable[[Callable[..., None]], click.C
     """A command that reaches Kafka; its function gets a TransactionAdmin first. `summary`: its line in the group."""
 
     def decorate(function: Callable[..., None]) -> click.Command:
-        def call(bootstrap_server: str, command_config: str | None, timeout_ms: int | None, **options: Any) -> None:
-            with kafka_access(bootstrap_server, command_config, timeout_ms).admin() as admin:
+        def call(access: KafkaAccess, **options: Any) -> None:
+            with access.admin() as admin:
                 function(admin, **options)
 
         call.__doc__ = function.__doc__

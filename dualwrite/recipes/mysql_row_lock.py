@@ -14,9 +14,6 @@ LOCK_NOWAIT: Final = 3572
 LOCK_TIMEOUTS: Final = frozenset({LOCK_WAIT_TIMEOUT, LOCK_NOWAIT})
 """Errors of a lock that was not free in time; MariaDB says the first for NOWAIT too."""
 
-DEADLOCK: Final = 1213
-"""The whole transaction was rolled back, and the next statement begins another one."""
-
 INSERT_TIMEOUT_MS: Final = 2_000
 
 _NO_SUCH_SAVEPOINT: Final = 1305
