@@ -13,6 +13,8 @@ def main() -> None:
         if error.name not in ("click", "rich", "javaproperties", "sqlalchemy"):
             raise
         print("dualwrite: the command needs the packages of its extra: pip install 'dualwrite[cli]'", file=sys.stderr)
+        if sys.argv[1:2] == ["broker"]:
+            print("dualwrite: the broker alone is python -m dualwrite.broker_emulator", file=sys.stderr)
         raise SystemExit(2) from None
     cli.main()
 
