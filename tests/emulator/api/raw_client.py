@@ -75,7 +75,7 @@ KEYS = {
     "describe_topic_partitions": 75,
 }
 ALL_VERSIONS = [(api, version) for api in KEYS for version in schema_name_map[api]]
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 
 
 def milliseconds(value: int) -> Any:
