@@ -311,10 +311,11 @@ class PsycopgTransaction:
         connection: Any = self.connection
         if isinstance(connection, psycopg.AsyncConnection):
             async with connection.lock:
-                return await connection.wait(answered(connection, sql))
-        with connection.lock:
-            answer: PGresult = connection.wait(answered(connection, sql))
-            return answer
+                answer: PGresult = await settled(connection.wait(answered(connection, sql)))
+        else:
+            with connection.lock:
+                answer = await settled(connection.wait(answered(connection, sql)))
+        return answer
 
     @property
     def is_busy(self) -> bool:
