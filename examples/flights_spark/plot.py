@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Final
 
 from examples.flights_spark.methods import Method
 from examples.flights_spark.sampler import Sample, last
 from examples.flights_spark.tally import Tally
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _END: Final = "#9aa0a6"
 _STABLE: Final = "#1a73e8"
@@ -25,6 +25,8 @@ _TITLES: Final = {
 
 def save_plot(path: Path, samples: Mapping[Method, Sequence[Sample]], tally: Tally, *, rows: int) -> None:
     """A panel for each method, one above the other on the same axis of time."""
+    from matplotlib.figure import Figure  # takes as long to load as everything else here
+
     figure = Figure(figsize=(11, 8), layout="constrained")
     panels = figure.subplots(len(samples), 1, sharex=True, sharey=True)
     for panel, (method, looks) in zip(panels, samples.items(), strict=True):

@@ -16,11 +16,11 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.testing.postgres import PostgresServer
-from examples.fastapi_service import TOPIC, create_app
 from tests.support.conditions import until
 from tests.support.databases import unique
 from tests.support.topics import read_topic
 
+TOPIC = "orders"
 Use = Callable[[httpx.AsyncClient], Awaitable[None]]
 
 
@@ -42,6 +42,8 @@ def table(database_url: str) -> list[tuple[str, str]]:
 
 
 def in_process(database_url: str, kafka: Emulator, use: Use) -> None:
+    from examples.fastapi_service import create_app  # loads FastAPI, which no other file needs
+
     async def run() -> None:
         app = create_app(database_url, kafka.bootstrap_servers)
         async with app.router.lifespan_context(app):
