@@ -91,6 +91,7 @@ def main() -> None:
         with engine.connect() as connection:
             for order_id, amount in connection.execute(sa.select(Invoice.order_id, Invoice.amount)):
                 print(f"{order_id} is billed with {amount}")
+        print("the order that nobody can read, as the log tells, is in the topic orders-refused")
         engine.dispose()
 
 

@@ -23,6 +23,11 @@ from dualwrite.errors import Api, KafkaError, UnsupportedByBrokerError
 
 _NEVER: Final = float("inf")
 
+_UNKNOWN_TOPIC: Final = 3
+_EXPLAINED: Final = {
+    _UNKNOWN_TOPIC: ": it does not exist, and the cluster does not create it by itself (auto.create.topics.enable)"
+}
+
 _log = logging.getLogger(__name__)
 
 
@@ -193,7 +198,7 @@ class MetadataRefresher:
             return False
         if topic.error_code:
             sentence = f"Metadata for {topic.name!r} was answered with {error_name(topic.error_code)}"
-            self._problems.note(self._clock_ms(), sentence)
+            self._problems.note(self._clock_ms(), sentence + _EXPLAINED.get(topic.error_code, ""))
             return True
         leaderless = [str(partition) for partition, leader in enumerate(topic.leaders) if leader < 0]
         if leaderless:

@@ -538,11 +538,9 @@ class DualWrites:
                 await self._kafka.abort()
         except FencedError as error:
             _log.warning(
-                "transactional id %s was taken over by another process; with this database it completes %s as %s, by "
-                "the row, and with another database it would not (docs/guarantees.md: one id, one database): %s",
+                "transactional id %s was taken over by another process, which %s: %s",
                 self.transactional_id,
-                state if outcome is Outcome.COMMITTED else "the open transaction",
-                outcome,
+                _what_it_does(state, outcome),
                 error,
             )
             self._slot.move(SlotState.FENCED)
@@ -717,3 +715,13 @@ async def _end(database: DatabaseTransaction) -> None:
 def _first_line(error: Exception) -> str:
     cause = getattr(error, "orig", None) or error  # SQLAlchemy's wraps what the driver said
     return str(cause).strip().partition("\n")[0]
+
+
+def _what_it_does(state: PreparedTxnState, outcome: Outcome) -> str:
+    """Of who has taken over an id in the middle of an end that was decided here."""
+    if outcome is Outcome.ROLLED_BACK:
+        return "aborts what is open"
+    return (
+        f"commits {state} if it uses this database, and aborts it if it uses another one (docs/guarantees.md: one id, "
+        "one database)"
+    )

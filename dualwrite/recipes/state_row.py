@@ -20,14 +20,21 @@ def owner_of(transactional_id: str | None) -> str:
 
 
 def state_in(transactional_id: str, text: str | None) -> PreparedTxnState:
-    """What a locked row says. Raises StateRowError for None, which stands for no row."""
+    """What a locked row says. Raises StateRowError for None, which stands for no row, and for what is no state."""
     if text is None:
         raise StateRowError(
             f"kafka_transaction_state has no row for transactional id {transactional_id!r}; nothing was written: "
             "it was deleted after this writer had created it, and must not be while the id is in use; or this "
             "transaction reads a snapshot from before it was created: then begin a new one"
         )
-    return PreparedTxnState(text)
+    try:
+        return PreparedTxnState(text)
+    except ValueError as error:
+        raise StateRowError(
+            f"kafka_transaction_state cannot be read for transactional id {transactional_id!r}: {error}; nothing was "
+            "written: something else writes to this table. Put back what stood there, or, where `dualwrite top` shows "
+            "nothing open under this id, an empty text"
+        ) from error
 
 
 def not_exact(transactional_id: str, found: str) -> StateRowError:

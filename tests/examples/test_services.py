@@ -31,7 +31,11 @@ def engine(postgres_server: PostgresServer) -> Iterator[sa.Engine]:
     ("module", "said"),
     [
         ("worker", "squares: 0 1 4 9 16 25 36 49 64 81\n"),
-        ("pipeline", "order-0 is billed with 20\norder-1 is billed with 45\n"),
+        (
+            "pipeline",
+            "order-0 is billed with 20\norder-1 is billed with 45\n"
+            "the order that nobody can read, as the log tells, is in the topic orders-refused\n",
+        ),
         ("leaving_outbox", "1 record of the outbox was left to publish; the table can be dropped\n"),
     ],
 )

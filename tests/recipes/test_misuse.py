@@ -13,11 +13,13 @@ from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
     InvalidRecordError,
+    StateRowError,
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.state_table import kafka_transaction_state
 from tests.crash.scenario import Scenario
 from tests.recipes.steps import put
 
@@ -133,3 +135,16 @@ def test_a_connection_that_commits_each_statement_by_itself(scenario: Scenario, 
     ):
         put(tx, scenario, 1)
     scenario.assert_both_sides_agree()
+
+
+def test_a_row_that_somebody_else_has_written(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+    writer.close()
+    with scenario.database.engine.begin() as connection:
+        connection.execute(kafka_transaction_state.update().values(prepared_transaction_state="what?"))
+    with scenario.writer() as successor:
+        with pytest.raises(StateRowError, match=f"{scenario.transactional_id}.*'what[?]' is not a prepared") as raised:
+            with successor.transaction() as tx:
+                put(tx, scenario, 2)
+    assert "nothing was written" in str(raised.value)
