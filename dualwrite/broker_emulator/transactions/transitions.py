@@ -7,7 +7,7 @@ Every step is taken twice: it is pending while its record is appended, and appli
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dualwrite.broker_emulator.config import MAX_EPOCH, TWO_PHASE_COMMIT_TIMEOUT_MS
 from dualwrite.broker_emulator.topic_partition import TopicPartition
@@ -35,10 +35,39 @@ _COMPLETION_OF = {
     TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
 }
 
+_NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 _ENDING_STATES = PREPARE_STATES | COMPLETE_STATES
 
 _with_pending_state = copier("pending_state")
 _with_topic_partitions = copier("topic_partitions")
+
+_STEP = ("state", "last_update_timestamp_ms", "pending_state")
+"""What every step changes, with the state that follows by itself as the pending one."""
+
+# the steps of every transaction, for which `_replace` takes too long (see `copier`)
+_after_adding = copier(
+    *_STEP, "previous_producer_id", "topic_partitions", "start_timestamp_ms", "client_transaction_version"
+)
+_after_decision = copier(*_STEP, "previous_producer_id", "client_transaction_version")
+_after_decision_with_bump = copier(
+    *_STEP,
+    "producer_epoch",
+    "last_producer_epoch",
+    "previous_producer_id",
+    "next_producer_id",
+    "next_producer_epoch",
+    "start_timestamp_ms",
+    "client_transaction_version",
+)
+_after_completion = copier(
+    *_STEP,
+    "producer_id",
+    "producer_epoch",
+    "previous_producer_id",
+    "next_producer_id",
+    "next_producer_epoch",
+    "topic_partitions",
+)
 
 
 class Transition(NamedTuple):
@@ -50,21 +79,15 @@ class Transition(NamedTuple):
 
 
 def _transition(
-    before: TransactionMetadata,
-    state: TransactionState,
-    now_ms: int,
-    *,
-    pending_state: TransactionState | None = None,
-    on_failure: TransactionMetadata | None = None,
-    **changes: Any,
+    before: TransactionMetadata, after: TransactionMetadata, on_failure: TransactionMetadata | None = None
 ) -> Transition:
+    """The step from `before` to `after`. Raises RuntimeError where that state may not follow."""
+    state = after.state
     if before.state not in VALID_PREVIOUS_STATES[state]:
         raise RuntimeError(f"{before.transactional_id!r} cannot go from {before.state.label} to {state.label}")
-    copy = copier("state", "last_update_timestamp_ms", "pending_state", *changes)
-    after = copy(before, state, now_ms, _COMPLETION_OF.get(state), *changes.values())
     if state in _ENDING_STATES and after.start_timestamp_ms == NO_TIMESTAMP_MS:
         raise RuntimeError(f"{before.transactional_id!r} would be {state.label} without ever having been started")
-    return Transition(_with_pending_state(before, pending_state or state), after, on_failure or before)
+    return Transition(_with_pending_state(before, state), after, on_failure or before)
 
 
 def new_transactional_id(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
@@ -93,10 +116,10 @@ def initialised(
     now_ms: int,
 ) -> Transition:
     """InitProducerId with nothing open: the id is Empty under `pair`."""
-    transition = _transition(
-        before,
-        TransactionState.EMPTY,
-        now_ms,
+    after = before._replace(
+        state=TransactionState.EMPTY,
+        last_update_timestamp_ms=now_ms,
+        pending_state=None,
         producer_id=pair.producer_id,
         producer_epoch=pair.producer_epoch,
         last_producer_epoch=last_producer_epoch,
@@ -105,6 +128,7 @@ def initialised(
         topic_partitions=frozenset(),
         start_timestamp_ms=NO_TIMESTAMP_MS,
     )
+    transition = _transition(before, after)
     return transition._replace(on_failure=None) if before.producer_epoch == NO_PRODUCER_EPOCH else transition
 
 
@@ -118,36 +142,46 @@ def kept(before: TransactionMetadata, *, timeout_ms: int, new_producer_id: int, 
     client = before.client_pair
     limit_reached = client.producer_epoch == MAX_EPOCH if before.has_dual_identity else client.is_exhausted
     next_pair = ProducerPair(new_producer_id, 0) if limit_reached else _bumped(client)
-    return _transition(
-        before,
-        TransactionState.ONGOING,
-        now_ms,
+    after = before._replace(
+        state=ONGOING,
+        last_update_timestamp_ms=now_ms,
+        pending_state=None,
         next_producer_id=next_pair.producer_id,
         next_producer_epoch=next_pair.producer_epoch,
         timeout_ms=TWO_PHASE_COMMIT_TIMEOUT_MS if before.is_two_phase_commit else timeout_ms,
     )
+    return _transition(before, after)
 
 
 def added(
     before: TransactionMetadata, partitions: Collection[TopicPartition], *, transaction_version: int, now_ms: int
 ) -> Transition:
     """Partitions join the transaction, which opens with the first of them."""
-    is_open = before.state is ONGOING
-    return _transition(
+    after = _after_adding(
         before,
-        ONGOING,
-        now_ms,
+        state=ONGOING,
+        last_update_timestamp_ms=now_ms,
+        pending_state=None,
         previous_producer_id=NO_PRODUCER_ID,
         topic_partitions=before.topic_partitions.union(partitions),
-        start_timestamp_ms=before.start_timestamp_ms if is_open else now_ms,
+        start_timestamp_ms=before.start_timestamp_ms if before.state is ONGOING else now_ms,
         client_transaction_version=transaction_version,
     )
+    return _transition(before, after)
 
 
 def ended(before: TransactionMetadata, *, commit: bool, now_ms: int) -> Transition:
     """EndTxn below version 5: the decision, under the same pair."""
     state = PREPARE_COMMIT if commit else PREPARE_ABORT
-    return _transition(before, state, now_ms, previous_producer_id=NO_PRODUCER_ID, client_transaction_version=0)
+    after = _after_decision(
+        before,
+        state=state,
+        last_update_timestamp_ms=now_ms,
+        pending_state=_COMPLETION_OF[state],
+        previous_producer_id=NO_PRODUCER_ID,
+        client_transaction_version=0,
+    )
+    return _transition(before, after)
 
 
 def ended_with_bump(
@@ -162,19 +196,21 @@ def ended_with_bump(
     next_pair = _bumped(client) if before.has_dual_identity else NO_PAIR
     if client.is_exhausted and rotates:
         next_pair = ProducerPair(new_producer_id, 0)
-    is_open = before.state is ONGOING
-    return _transition(
+    state = PREPARE_COMMIT if commit else PREPARE_ABORT
+    after = _after_decision_with_bump(
         before,
-        PREPARE_COMMIT if commit else PREPARE_ABORT,
-        now_ms,
+        state=state,
+        last_update_timestamp_ms=now_ms,
+        pending_state=_COMPLETION_OF[state],
         producer_epoch=before.producer_epoch + 1,
         last_producer_epoch=client.producer_epoch,
         previous_producer_id=NO_PRODUCER_ID if client.producer_id == before.producer_id else client.producer_id,
         next_producer_id=next_pair.producer_id,
         next_producer_epoch=next_pair.producer_epoch,
-        start_timestamp_ms=before.start_timestamp_ms if is_open else now_ms,
+        start_timestamp_ms=before.start_timestamp_ms if before.state is ONGOING else now_ms,
         client_transaction_version=2,
     )
+    return _transition(before, after)
 
 
 def fenced_and_aborted(before: TransactionMetadata, now_ms: int) -> Transition:
@@ -190,13 +226,14 @@ def fenced_and_aborted(before: TransactionMetadata, now_ms: int) -> Transition:
         previous_producer_id=NO_PRODUCER_ID,
         has_failed_epoch_fence=True,
     )
-    transition = _transition(
-        fenced._replace(has_failed_epoch_fence=False),
-        TransactionState.PREPARE_ABORT,
-        now_ms,
+    after = fenced._replace(
+        state=PREPARE_ABORT,
+        last_update_timestamp_ms=now_ms,
+        pending_state=_COMPLETION_OF[PREPARE_ABORT],
+        has_failed_epoch_fence=False,
         client_transaction_version=0,
-        on_failure=fenced,
     )
+    transition = _transition(fenced, after, on_failure=fenced)
     return transition._replace(during=before._replace(pending_state=TransactionState.PREPARE_EPOCH_FENCE))
 
 
@@ -208,17 +245,19 @@ def completed(before: TransactionMetadata, now_ms: int) -> Transition:
     producer_id, producer_epoch = before.producer_id, before.producer_epoch
     if before.next_producer_id != NO_PRODUCER_ID:  # Kafka 4 writes a rotation without the epoch, which is then 0
         producer_id, producer_epoch = before.next_producer_id, max(before.next_producer_epoch, 0)
-    return _transition(
+    after = _after_completion(
         before,
-        _COMPLETION_OF[before.state],
-        now_ms,
+        state=_COMPLETION_OF[before.state],
+        last_update_timestamp_ms=now_ms,
+        pending_state=None,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         previous_producer_id=client_producer_id,
         next_producer_id=NO_PRODUCER_ID,
         next_producer_epoch=NO_PRODUCER_EPOCH,
-        topic_partitions=frozenset(),
+        topic_partitions=_NO_PARTITIONS,
     )
+    return _transition(before, after)
 
 
 def acknowledged(metadata: TransactionMetadata, topic_partitions: Collection[TopicPartition]) -> TransactionMetadata:
