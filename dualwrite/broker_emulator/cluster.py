@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from dualwrite.broker_emulator.security.acl import Authorizer
 from dualwrite.broker_emulator.security.authorizer import authorizer_for
 from dualwrite.broker_emulator.security.scram_users import ScramUsers
 from dualwrite.broker_emulator.storage import FinalizedFeatures, MemoryOnly, Storage, StoredTopic
+from dualwrite.broker_emulator.topic_names import is_legal_topic_name
 from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
@@ -38,14 +38,6 @@ if TYPE_CHECKING:
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 OFFSETS_TOPIC = "__consumer_offsets"
-
-_LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-
-
-def is_legal_topic_name(name: str) -> bool:
-    """Kafka's rule: at most 249 of ASCII letters, digits, dot, underscore and minus, and neither "." nor ".."."""
-    return _LEGAL_TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
-
 
 NO_LEADER = -1
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
-from dualwrite.broker_emulator.cluster import is_legal_topic_name
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segment import StorageError
@@ -25,6 +24,7 @@ from dualwrite.broker_emulator.own_process import take_all_descriptors
 from dualwrite.broker_emulator.properties_file import read_properties
 from dualwrite.broker_emulator.security.listener import UNROUTABLE
 from dualwrite.broker_emulator.service_notification import READY, STOPPING, notify
+from dualwrite.broker_emulator.topic_names import why_not_a_topic_name
 
 logger = logging.getLogger(__name__)
 
@@ -207,8 +207,9 @@ def _at_least(least: int) -> Callable[[str], int]:
 def _topic(text: str) -> tuple[str, int]:
     name, colon, partitions = text.rpartition(":")
     name, count = (name, _at_least(1)(partitions)) if colon else (text, 1)
-    if not is_legal_topic_name(name):
-        raise argparse.ArgumentTypeError(f"{name!r} is not a legal topic name")
+    problem = why_not_a_topic_name(name)
+    if problem is not None:
+        raise argparse.ArgumentTypeError(problem)
     return name, count
 
 

@@ -23,6 +23,7 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
         "where a test holds them back"
     ),
     "partitions of internal topics, asked for by CreatePartitions": "42; Kafka adds them, and breaks",
+    "an internal topic, to be deleted": "42; Kafka deletes it, with all that its coordinators know",
     "a reassignment that another one replaces": (
         "only what the new target lacks is removed; Kafka 4.4 keeps what the first one was to remove"
     ),

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import config_changes, loggers
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
+from dualwrite.broker_emulator.cluster import Topic
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_changes
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, ConfigResource
@@ -19,6 +19,7 @@ from dualwrite.broker_emulator.configs.values import broker_value, static_proper
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, AclOperation, ResourceType
+from dualwrite.broker_emulator.topic_names import why_not_a_topic_name
 
 _PROTECTED: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = {
     ConfigResource.TOPIC: (ResourceType.TOPIC, ErrorCode.topic_authorization_failed),
@@ -41,8 +42,9 @@ def check_access(call: Call, operation: AclOperation, resource_type: int, name: 
 
 def known_topic(call: Call, name: str) -> Topic:
     """The topic of this name. Raises AlterationError: 17 for a name that none can have, 3 where there is none."""
-    if not is_legal_topic_name(name):
-        raise AlterationError(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {name!r}")
+    problem = why_not_a_topic_name(name)
+    if problem is not None:
+        raise AlterationError(ErrorCode.invalid_topic_exception, problem)
     topic = call.cluster.topics.get(name)
     if topic is None:
         raise AlterationError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -26,13 +27,14 @@ from dualwrite.broker_emulator.api.assignments import why_not_assignable
 from dualwrite.broker_emulator.api.configs import layers_of
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
-from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
+from dualwrite.broker_emulator.cluster import Topic
 from dualwrite.broker_emulator.configs.alteration import AlterationError, check_topic_configs
 from dualwrite.broker_emulator.configs.description import topic_entries
 from dualwrite.broker_emulator.configs.registry import topic_settings
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.topic_names import why_not_a_topic_name
 
 _CONFIGS_VERSION = 5
 
@@ -40,15 +42,20 @@ _CONFIGS_VERSION = 5
 async def handle(call: Call) -> Any:
     asked_for = sum(max(_partition_count(call, topic), 0) for topic in call.request.topics)
     if asked_for > MAX_PARTITIONS_PER_REQUEST:
-        return refuse(call, ErrorCode.policy_violation)
+        return refuse(call, ErrorCode.policy_violation, "Excessively large number of partitions per request.")
     given = Counter(topic.name for topic in call.request.topics)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=6)
-    rows = [_create(call, topic, mutations, given[topic.name] > 1) for topic in call.request.topics]
+    rows = [_create(call, topic, mutations, given[topic.name] > 1) for topic in _named_once(call)]
     return call.new.response(throttle_time=mutations.throttle_time, topics=tuple(rows))
 
 
+def _named_once(call: Call) -> list[Any]:
+    """Each name's first row."""
+    return list({topic.name: topic for topic in reversed(call.request.topics)}.values())[::-1]
+
+
 def _create(call: Call, requested: Any, mutations: Mutations, is_repeated: bool) -> Any:
-    error, message = (ErrorCode.invalid_request, "named twice") if is_repeated else _check(call, requested)
+    error, message = (ErrorCode.invalid_request, "Duplicate topic name.") if is_repeated else _check(call, requested)
     if error is not ErrorCode.none:
         return _row(call, requested, error, message)
     partitions, replicas = _partition_count(call, requested), _replication_factor(call, requested)
@@ -73,23 +80,40 @@ def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
     name, partitions, replicas = requested.name, requested.num_partitions, requested.replication_factor
     if not _may_create(call, name):
         return ErrorCode.topic_authorization_failed, "Authorization failed."
-    if not is_legal_topic_name(name):
-        return ErrorCode.invalid_topic_exception, f"{name!r} is not a legal topic name"
+    problem = why_not_a_topic_name(name)
+    if problem is not None:
+        return ErrorCode.invalid_topic_exception, problem
     if name in call.cluster.topics:
         return ErrorCode.topic_already_exists, f"Topic '{name}' already exists."
-    if requested.assignments and (partitions != -1 or replicas != -1):
-        return ErrorCode.invalid_request, "an assignment goes with -1 partitions and -1 replicas"
+    for what, count in (("numPartitions", partitions), ("replication factor", replicas)):
+        if requested.assignments and count != -1:
+            problem = f"A manual partition assignment was specified, but {what} was not set to -1."
+            return ErrorCode.invalid_request, problem
     if partitions == 0 or partitions < -1:
-        return ErrorCode.invalid_partitions, f"{partitions} partitions"
-    if replicas == -1 and not requested.assignments:
-        replicas = call.cluster.default_replication_factor
-    if replicas == 0 or replicas < -1 or replicas > len(call.cluster.nodes):
-        return ErrorCode.invalid_replication_factor, f"{replicas} replicas on {len(call.cluster.nodes)} nodes"
+        return ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
+    problem = _why_not_so_many_copies(call, requested)
+    if problem is not None:
+        return ErrorCode.invalid_replication_factor, problem
     try:
         check_topic_configs(_configs(requested), topic_settings(call.cluster.config.profile))
     except AlterationError as refused:
         return refused.error, refused.message
     return _check_assignments(call, requested)
+
+
+def _why_not_so_many_copies(call: Call, requested: Any) -> str | None:
+    replicas, nodes = requested.replication_factor, len(call.cluster.nodes)
+    if replicas == 0 or replicas < -1:
+        return "Replication factor must be larger than 0, or -1 to use the default value."
+    if replicas == -1 and not requested.assignments:
+        replicas = call.cluster.default_replication_factor
+    if replicas <= nodes:
+        return None
+    return (
+        f"Unable to replicate the partition {replicas} time(s): The target replication factor of {replicas} cannot be "
+        f"reached because only {nodes} broker(s) are registered or some brokers have all their log directories "
+        "cordoned."
+    )
 
 
 def _may_create(call: Call, name: str) -> bool:
@@ -103,14 +127,18 @@ def _configs(requested: Any) -> dict[str, str | None]:
 
 
 def _check_assignments(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
+    invalid = ErrorCode.invalid_replica_assignment
     indexes = sorted(assignment.partition_index for assignment in requested.assignments)
+    twice = next((index for index, following in pairwise(indexes) if index == following), None)
+    if twice is not None:
+        return invalid, f"Found multiple manual partition assignments for partition {twice}"
     if indexes != list(range(len(indexes))):
-        return ErrorCode.invalid_replica_assignment, f"partitions {indexes}"
+        return invalid, "partitions should be a consecutive 0-based integer sequence"
     assignments = _assignments(requested)
     for replicas in assignments:
         problem = why_not_assignable(call, replicas, len(assignments[0]))
         if problem is not None:
-            return ErrorCode.invalid_replica_assignment, problem
+            return invalid, problem
     return ErrorCode.none, None
 
 
@@ -181,6 +209,6 @@ def _config_rows(call: Call, requested: Any) -> tuple[Any, ...]:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
-    rows = tuple(_row(call, topic, error, None) for topic in call.request.topics)
+def refuse(call: Call, error: ErrorCode, message: str | None = None) -> Any:
+    rows = tuple(_row(call, topic, error, message) for topic in _named_once(call))
     return call.new.response(throttle_time=NO_THROTTLE, topics=rows)

@@ -1,6 +1,7 @@
 """DeleteTopics (key 20), versions 1-6.
 
 * v4 flexible; v5 error messages; v6 by name or by id (KIP-516; unknown id 100, both or neither given 42).
+* A topic that is named twice, in whichever way, is not deleted: 42, in one row.
 * Access: DELETE on the topics, or on the cluster (29). Who may not DESCRIBE a topic either is not told the name of an
   id, nor whether there is a topic of that name.
 * v5 refuses what a quota of mutations is used up for with 89; before, it is deleted and throttled (KIP-599).
@@ -10,8 +11,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -21,27 +24,48 @@ from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
+_NAMED_IN_BOTH_WAYS: Final = "The provided topic name maps to an ID that was already supplied."
+_MESSAGES: Final = {
+    ErrorCode.unknown_topic_or_partition: "This server does not host this topic-partition.",
+    ErrorCode.unknown_topic_id: "This server does not host this topic ID.",
+}
+
 
 async def handle(call: Call) -> Any:
     if not call.cluster.config.delete_topic_enable:
         return refuse(call, ErrorCode.topic_deletion_disabled if call.version >= 3 else ErrorCode.invalid_request)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=5)
-    rows = [_delete(call, name, topic_id, mutations) for name, topic_id in _requested(call)]
-    return _response(call, rows, mutations.throttle_time)
+    requested = Counter(_requested(call))
+    rows = (_delete(call, named, requested, mutations) for named in requested)
+    return _response(call, [row for row in rows if row is not None], mutations.throttle_time)
 
 
-def _requested(call: Call) -> list[tuple[str | None, Any]]:
+class _Named(NamedTuple):
+    """What a request says of a topic."""
+
+    name: str | None
+    topic_id: Any
+
+
+def _requested(call: Call) -> list[_Named]:
     if call.version >= 6:
-        return [(topic.name, topic.topic_id) for topic in call.request.topics]
-    return [(name, None) for name in call.request.topic_names]
+        return [_Named(topic.name, topic.topic_id) for topic in call.request.topics]
+    return [_Named(name, None) for name in call.request.topic_names]
 
 
-def _delete(call: Call, name: str | None, topic_id: Any, mutations: Mutations) -> Any:
-    if (name is None) == (topic_id is None):
-        return _row(call, name, topic_id, ErrorCode.invalid_request)
+def _delete(call: Call, named: _Named, requested: Mapping[_Named, int], mutations: Mutations) -> Any:
+    """The row of a topic; None where its name has another."""
+    name, topic_id = named
+    problem = _why_unclear(named, requested[named])
+    if problem is not None:
+        return _row(call, name, topic_id, ErrorCode.invalid_request, problem)
     topic, refusal = _by_id(call, topic_id) if name is None else _by_name(call, name)
     if topic is None:
         return refusal
+    if _Named(topic.name, None) in requested and _Named(None, topic.topic_id) in requested:
+        if name is None:
+            return None
+        return _row(call, topic.name, topic.topic_id, ErrorCode.invalid_request, _NAMED_IN_BOTH_WAYS)
     if topic.is_internal:
         return _row(call, name, topic_id, ErrorCode.invalid_request)
     if not mutations.are_allowed(len(topic.partitions)):
@@ -51,6 +75,17 @@ def _delete(call: Call, name: str | None, topic_id: Any, mutations: Mutations) -
     except StorageError as problem:
         return _row(call, topic.name, topic.topic_id, ErrorCode.kafka_storage_error, str(problem))
     return _row(call, topic.name, topic.topic_id, ErrorCode.none)
+
+
+def _why_unclear(named: _Named, times: int) -> str | None:
+    """What is wrong with the way in which a topic is named."""
+    if named.name is None and named.topic_id is None:
+        return "Neither topic name nor id were specified."
+    if named.name is not None and named.topic_id is not None:
+        return "You may not specify both topic name and topic id."
+    if times > 1:
+        return "Duplicate topic id." if named.name is None else "Duplicate topic name."
+    return None
 
 
 def _by_name(call: Call, name: str) -> tuple[Topic | None, Any]:
@@ -82,6 +117,7 @@ def _may(call: Call, operation: AclOperation, name: str) -> bool:
 
 
 def _row(call: Call, name: str | None, topic_id: Any, error: ErrorCode, message: str | None = None) -> Any:
+    message = message or _MESSAGES.get(error)
     return call.new.DeletableTopicResult(name=name, topic_id=topic_id, error_code=error, error_message=message)
 
 
@@ -90,4 +126,4 @@ def _response(call: Call, rows: list[Any], throttle_time: timedelta = NO_THROTTL
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:
-    return _response(call, [_row(call, name, topic_id, error) for name, topic_id in _requested(call)])
+    return _response(call, [_row(call, name, topic_id, error) for name, topic_id in dict.fromkeys(_requested(call))])

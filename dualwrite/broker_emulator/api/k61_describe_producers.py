@@ -13,9 +13,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster import is_legal_topic_name
 from dualwrite.broker_emulator.log.partition_log import ProducerDescription
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.topic_names import is_legal_topic_name
 
 
 async def handle(call: Call) -> Any:

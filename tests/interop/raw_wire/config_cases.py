@@ -397,7 +397,6 @@ EMULATED_DIFFERENTLY: Final[Mapping[str, Otherwise]] = {
         42, "Cannot update these configs dynamically: [process.roles]", "Kafka fails for a list without a default"
     ),
     "a small segment": Otherwise(0, None, "tests of retention and compaction want small segments, as Kafka 3.9 had"),
-    "no topic's name": Otherwise(17, "Topic name is invalid: 'not a name'", "said with fewer words"),
     "a broker's listeners": Otherwise(
         42, "The emulator changes these only when it starts: [listeners]", "the emulator's listeners do not change"
     ),

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
-from dualwrite.broker_emulator.cluster import Topic, is_legal_topic_name
+from dualwrite.broker_emulator.cluster import Topic
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
 from dualwrite.broker_emulator.did_you_mean import did_you_mean
+from dualwrite.broker_emulator.topic_names import why_not_a_topic_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +86,9 @@ async def show(controlled: Controlled, path: TopicPath) -> TopicView:
 
 
 async def create(controlled: Controlled, body: NewTopic) -> TopicView:
-    if not is_legal_topic_name(body.name):
-        raise bad_request(f"{body.name!r} is not a legal topic name")
+    problem = why_not_a_topic_name(body.name)
+    if problem is not None:
+        raise bad_request(problem)
     if body.name in controlled.cluster.topics:
         raise conflict(f"there is a topic {body.name!r} already")
     try:
