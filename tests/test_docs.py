@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 import threading
@@ -299,3 +300,21 @@ def test_every_error_of_the_producer_says_what_to_do() -> None:
         if isinstance(value, type) and issubclass(value, errors.DualWriteError) and not issubclass(value, OTHER_ERRORS)
     }
     assert set(listed) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in dualwrite.__all__ if re.search("DualWriter(Pool)?$", name)])
+def test_every_setting_of_a_writer_is_in_the_table_with_its_default(name: str) -> None:
+    positional, *settings, producer_settings = inspect.signature(getattr(dualwrite, name)).parameters.values()
+    assert positional.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert producer_settings.kind is inspect.Parameter.VAR_KEYWORD
+    table = {setting: default for names, default, _ in rows("dual-write.md", "Settings") for setting in ids_in(names)}
+    of_key_values = (DOCS / "databases.md").read_text()
+    for setting in settings:
+        if setting.name not in table:
+            assert f"`{setting.name}" in of_key_values
+        elif setting.default is not setting.empty and setting.name != "session_factory":
+            assert table[setting.name].strip("`").strip('"') == str(setting.default)
+
+
+def ids_in(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)`", cell)
