@@ -159,12 +159,32 @@ _MODULES: Final = {
 __all__ = sorted(_MODULES)
 
 
+_EXTRAS: Final = {
+    "aiokafka": "fast",
+    "kazoo": "zookeeper",
+    "psycopg": "psycopg",
+    "rocksdict": "rocksdb",
+    "sqlalchemy": "postgres",
+}
+"""Which extra brings a package; for other databases than PostgreSQL there are others of SQLAlchemy."""
+
+
 def __getattr__(name: str) -> Any:
     """A public name, from the module that has it (PEP 562)."""
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(module), name)
+    try:
+        value = globals()[name] = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise ModuleNotFoundError(
+            f"{__name__}.{name} needs the package {error.name}, which is not installed: "
+            f"pip install '{__name__}[{extra}]' (README.md has all extras)",
+            name=error.name,
+        ) from error
     return value
 
 

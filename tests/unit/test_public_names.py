@@ -56,3 +56,14 @@ def test_every_error_is_a_public_name() -> None:
 def test_what_is_not_there() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Consumer'"):
         dualwrite.Consumer  # noqa: B018
+
+
+def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [each for each in sys.modules if each == "kazoo" or each.startswith("kazoo.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "kazoo", None)  # as where it is not installed
+    monkeypatch.delitem(sys.modules, "dualwrite.recipes.zookeeper", raising=False)
+    monkeypatch.delitem(vars(dualwrite), "ZooKeeperDualWriter", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dualwrite\[zookeeper\]'") as raised:
+        dualwrite.ZooKeeperDualWriter  # noqa: B018
+    assert str(raised.value).startswith("dualwrite.ZooKeeperDualWriter needs the package kazoo")
