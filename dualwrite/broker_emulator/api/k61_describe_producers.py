@@ -8,6 +8,7 @@ The producers that a node with a copy of a partition knows, with or without an o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -15,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.log.partition_log import ProducerDescription
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.topic_names import is_legal_topic_name
+from dualwrite.broker_emulator.topic_names import why_not_a_topic_name
 
 
 async def handle(call: Call) -> Any:
@@ -23,8 +24,9 @@ async def handle(call: Call) -> Any:
 
 
 def _describe(call: Call, name: str, index: int) -> Any:
-    if not is_legal_topic_name(name):
-        return _partition(call, index, ErrorCode.invalid_topic_exception)
+    problem = why_not_a_topic_name(name)
+    if problem is not None:
+        return _partition(call, index, ErrorCode.invalid_topic_exception, message=problem)
     if not call.is_allowed(AclOperation.READ, ResourceType.TOPIC, name):
         return _partition(call, index, ErrorCode.topic_authorization_failed)
     topic = call.cluster.topics.get(name)
@@ -38,11 +40,18 @@ def _describe(call: Call, name: str, index: int) -> Any:
     return _partition(call, index, ErrorCode.none, partition.log.producers())
 
 
-def _partition(call: Call, index: int, error: ErrorCode, producers: list[ProducerDescription] | None = None) -> Any:
+def _partition(
+    call: Call,
+    index: int,
+    error: ErrorCode,
+    producers: Sequence[ProducerDescription] = (),
+    message: str | None = None,
+) -> Any:
     return call.new.PartitionResponse(
         partition_index=index,
         error_code=error,
-        active_producers=tuple(call.new.ProducerState(**producer._asdict()) for producer in producers or ()),
+        error_message=message,
+        active_producers=tuple(call.new.ProducerState(**producer._asdict()) for producer in producers),
     )
 
 

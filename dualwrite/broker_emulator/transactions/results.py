@@ -42,10 +42,10 @@ class TransactionDescription(NamedTuple):
     error: ErrorCode
     transactional_id: str
     state: str = ""
-    timeout_ms: int = -1
-    start_time_ms: int = -1
-    producer_id: int = -1
-    producer_epoch: int = -1
+    timeout_ms: int = 0
+    start_time_ms: int = 0
+    producer_id: int = 0
+    producer_epoch: int = 0
     topic_partitions: tuple[TopicPartition, ...] = ()
 
 

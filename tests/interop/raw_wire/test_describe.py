@@ -17,7 +17,9 @@ TRANSACTION_APIS = {0: 12, 22: 6, 24: 5, 25: 4, 26: 5, 28: 5, 61: 0, 65: 0, 66: 
 
 
 def test_describe_transactions(wire: Wire, transactional_id: str, topic: str) -> None:
-    assert wire.describe(transactional_id).error == Code.TRANSACTIONAL_ID_NOT_FOUND
+    absent = wire.describe(transactional_id)
+    assert (absent.error, absent.state, absent.timeout_ms) == (Code.TRANSACTIONAL_ID_NOT_FOUND, "", 0)
+    assert absent.identity == Identity(0, 0)
     assert wire.describe("").error == Code.INVALID_REQUEST
     identity = wire.init_ok(transactional_id, timeout_ms=12_345)
     described = wire.describe(transactional_id)
