@@ -304,13 +304,16 @@ def test_everything_is_there_at_one_moment(client: Client, transaction: Transact
 # features, settings, metrics
 
 
-def test_the_transaction_version_is_finalized(client: Client) -> None:
-    feature = "/v1/features/transaction.version"
-    before = client.get("/v1/features")["features"][0]
-    assert client.put(feature, {"level": 1})["finalized_level"] == 1
-    assert client.put(feature, {"level": 2})["epoch"] == before["epoch"] + 2
-    client.refused(409, "PUT", feature, {"level": 3})
-    assert client.refused(404, "PUT", "/v1/features/kraft.version", {"level": 1})["known"] == ["transaction.version"]
+@pytest.mark.parametrize(("feature", "newest"), [("transaction.version", 2), ("group.version", 1)])
+def test_levels_of_features_are_finalized(client: Client, feature: str, newest: int) -> None:
+    (before,) = (each for each in client.get("/v1/features")["features"] if each["feature"] == feature)
+    assert (before["finalized_level"], before["supported_max_level"]) == (newest, newest)
+    path = f"/v1/features/{feature}"
+    assert client.put(path, {"level": newest - 1})["finalized_level"] == newest - 1
+    assert client.put(path, {"level": newest}) == {**before, "epoch": before["epoch"] + 2}
+    client.refused(409, "PUT", path, {"level": newest + 1})
+    known = client.refused(404, "PUT", "/v1/features/kraft.version", {"level": 1})["known"]
+    assert known == ["group.version", "transaction.version"]
 
 
 def test_settings_are_shown_by_kafkas_names(client: Client) -> None:

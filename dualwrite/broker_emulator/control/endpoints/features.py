@@ -9,7 +9,8 @@ from typing import Annotated
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, not_found
-from dualwrite.broker_emulator.features import TRANSACTION_VERSION, supported_levels
+from dualwrite.broker_emulator.did_you_mean import did_you_mean
+from dualwrite.broker_emulator.features import GROUP_VERSION, NEWEST_LEVELS, finalized_level, supported_levels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,12 @@ class NewLevel:
     level: int
 
 
-def _view(controlled: Controlled) -> FeatureView:
+def _view(controlled: Controlled, feature: str) -> FeatureView:
     cluster = controlled.cluster
-    levels = supported_levels(TRANSACTION_VERSION, cluster.config)
+    levels = supported_levels(feature, cluster.config)
     return FeatureView(
-        feature=TRANSACTION_VERSION,
-        finalized_level=cluster.config.transaction_version,
+        feature=feature,
+        finalized_level=finalized_level(feature, cluster.config),
         supported_min_level=None if levels is None else levels[0],
         supported_max_level=None if levels is None else levels[-1],
         epoch=cluster.finalized_features_epoch,
@@ -57,15 +58,20 @@ def _view(controlled: Controlled) -> FeatureView:
 
 
 async def list_all(controlled: Controlled) -> FeatureList:
-    return FeatureList(features=(_view(controlled),))
+    return FeatureList(features=tuple(_view(controlled, feature) for feature in NEWEST_LEVELS))
 
 
 async def finalize(controlled: Controlled, path: FeaturePath, body: NewLevel) -> FeatureView:
-    if path.feature != TRANSACTION_VERSION:
-        raise not_found(f"there is no feature {path.feature!r}", [TRANSACTION_VERSION])
+    if path.feature not in NEWEST_LEVELS:
+        raise not_found(
+            f"there is no feature {path.feature!r}{did_you_mean(path.feature, NEWEST_LEVELS)}", NEWEST_LEVELS
+        )
     with as_conflict():
-        controlled.cluster.finalize_features(body.level)
-    return _view(controlled)
+        if path.feature == GROUP_VERSION:
+            controlled.cluster.finalize_features(group_version=body.level)
+        else:
+            controlled.cluster.finalize_features(body.level)
+    return _view(controlled, path.feature)
 
 
 ENDPOINTS = (
