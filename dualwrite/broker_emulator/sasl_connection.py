@@ -32,10 +32,10 @@ class SaslConnection(Connection):
         self._verdict = Verdict.SERVE
         self._login = self.login = Login(settings, cluster.scram_users.find, cluster.clock.now_ms)
 
-    def _serve(self, frame: bytes) -> None:
+    def _serve(self, frame: bytes | memoryview) -> None:
         login = self._login
         if login.state is State.EXPECTS_TOKENS:
-            self._run(self._answer_token(frame[_SIZE.size :]), APIS[SASL_AUTHENTICATE])
+            self._run(self._answer_token(bytes(frame[_SIZE.size :])), APIS[SASL_AUTHENTICATE])
             return
         asked = _asked(frame)
         before = login.state
@@ -101,7 +101,7 @@ class SaslConnection(Connection):
         raise CloseConnectionError(login.why_failed)
 
 
-def _asked(frame: bytes) -> Asked:
+def _asked(frame: bytes | memoryview) -> Asked:
     if len(frame) < _SIZE.size + _KEY.size:
         return Asked.OTHER
     (key,) = _KEY.unpack_from(frame, _SIZE.size)

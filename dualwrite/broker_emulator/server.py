@@ -212,7 +212,10 @@ class Connection(asyncio.Protocol):
     # frames in
 
     def _serve_buffered(self) -> None:
-        del self._buffer[: self._serve_frames(self._buffer)]
+        buffer, self._buffer = self._buffer, bytearray()
+        served = self._serve_frames(buffer)
+        if served < len(buffer) and not self._silent:
+            self._buffer = buffer[served:] if served else buffer
 
     def _serve_frames(self, buffer: bytes | bytearray) -> int:
         """Serve whole frames until there is none, or one has to wait; how many bytes they were."""
@@ -225,9 +228,10 @@ class Connection(asyncio.Protocol):
                 end = start + _SIZE_BYTES + size
                 if end > length:
                     break
-                frame = buffer[start:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[start:end])
+                frame = buffer if end - start == length else bytes(memoryview(buffer)[start:end])
                 start = end
-                self._serve(frame)
+                # mostly a frame is all that there is, and to copy one of a megabyte takes longer than to serve it
+                self._serve(frame if isinstance(frame, bytes) else memoryview(frame).toreadonly())
                 if start == length or not self._may_serve_another:
                     break
         except Exception as error:
@@ -238,7 +242,7 @@ class Connection(asyncio.Protocol):
     def _may_serve_another(self) -> bool:
         return self._work is None and not self._silent and not self._is_paused and self._is_open
 
-    def _serve(self, frame: bytes) -> None:
+    def _serve(self, frame: bytes | memoryview) -> None:
         """Serve one frame, which begins with its size."""
         if len(frame) < _HEADER_BYTES:
             raise MalformedFrameError(f"{len(frame) - _SIZE_BYTES} bytes are too few for a request header")
@@ -450,7 +454,7 @@ class _Reply:
         self._connection.node.cluster.faults.run(answering)
 
 
-def _rest_of_header(frame: bytes, client_id_length: int, flexible: bool) -> tuple[str | None, int]:
+def _rest_of_header(frame: bytes | memoryview, client_id_length: int, flexible: bool) -> tuple[str | None, int]:
     """The client id, and where the request begins. Raises ValueError or IndexError on a header that does not decode."""
     offset = _HEADER_BYTES
     client_id = None
@@ -458,12 +462,12 @@ def _rest_of_header(frame: bytes, client_id_length: int, flexible: bool) -> tupl
         end = offset + client_id_length
         if end > len(frame):
             raise IndexError(f"client id of {client_id_length} bytes")
-        client_id = frame[offset:end].decode()
+        client_id = str(frame[offset:end], "utf-8")
         offset = end
     return client_id, _skip_tagged_fields(frame, offset) if flexible else offset
 
 
-def _skip_tagged_fields(frame: bytes, offset: int) -> int:
+def _skip_tagged_fields(frame: bytes | memoryview, offset: int) -> int:
     if frame[offset] == 0:
         return offset + 1
     count, offset = read_unsigned_varint(frame, offset)

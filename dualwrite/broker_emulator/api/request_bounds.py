@@ -30,13 +30,13 @@ _FIXED_SIZES = {
     "error_code": 2,
 }
 
-Check = Callable[[bytes, int, int], None]
+Check = Callable[[bytes | memoryview, int, int], None]
 """Called with the frame, the position of the request in it, and how many elements its arrays may have together.
 
 Raises ValueError or IndexError on a request that cannot be what it claims.
 """
 
-_Walk = Callable[[bytes, int, int], tuple[int, int]]
+_Walk = Callable[[bytes | memoryview, int, int], tuple[int, int]]
 """Takes a position and the number of elements that may still come, and gives both as they are behind a value."""
 
 
@@ -48,7 +48,7 @@ def bounds_check(request_type: Any) -> Check | None:
     source.add_entity(request_type)
     walk = source.compiled()
 
-    def check(frame: bytes, position: int, max_elements: int) -> None:
+    def check(frame: bytes | memoryview, position: int, max_elements: int) -> None:
         try:
             end, _ = walk(frame, position, max_elements)
         except struct.error as error:
@@ -195,7 +195,7 @@ def _walk_of_field(member: Field[Any]) -> _Walk:
 
 
 def _walk_of_tags(known: dict[int, _Walk]) -> _Walk:
-    def walk(frame: bytes, position: int, left: int) -> tuple[int, int]:
+    def walk(frame: bytes | memoryview, position: int, left: int) -> tuple[int, int]:
         count, position = read_unsigned_varint(frame, position)
         for _ in range(count):
             tag, position = read_unsigned_varint(frame, position)
@@ -231,7 +231,7 @@ def _too_many(count: int, left: int, left_bytes: int) -> ValueError:
     return ValueError(f"an array claims {count} elements, {left_bytes} bytes are left")
 
 
-def read_unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
+def read_unsigned_varint(frame: bytes | memoryview, position: int) -> tuple[int, int]:
     """The number at `position`, and the position behind it. Raises ValueError, or IndexError at the frame's end."""
     value = shift = 0
     while True:
