@@ -11,11 +11,15 @@ from sqlalchemy.engine import Dialect, make_url
 from sqlalchemy.schema import CreateTable
 
 from dualwrite.cli.connection import database, database_option
+from dualwrite.recipes.consumed_offsets import create_offset_table, kafka_consumed_offset
 from dualwrite.recipes.lease_table import create_lease_table, kafka_transaction_lease
 from dualwrite.recipes.state_table import create_state_table, kafka_transaction_state
 
 TABLES: Final = {kafka_transaction_state: create_state_table, kafka_transaction_lease: create_lease_table}
 """The state of each transactional id, which decides, and who of a pool uses which id."""
+
+OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
+"""How far each group has come, for `OffsetsInDatabase`."""
 
 
 @click.command("init-db", short_help="Create the tables of dual writes.")
@@ -26,17 +30,24 @@ TABLES: Final = {kafka_transaction_state: create_state_table, kafka_transaction_
     metavar="NAME",
     help="For --sql without --database: postgresql, mysql, mariadb, sqlite, mssql, oracle...",
 )
-def command(*, database_url: str | None, sql: bool, dialect: str | None) -> None:
+@click.option(
+    "--consumed-offsets",
+    is_flag=True,
+    help="Also the table of OffsetsInDatabase, which says how far consumers have come.",
+)
+def command(*, database_url: str | None, sql: bool, dialect: str | None, consumed_offsets: bool) -> None:
     """Create the tables of dual writes where they are missing; harmless when they exist.
 
     For Alembic there is an operation: see docs/cli.md.
     """
 
+    tables = TABLES | OF_CONSUMERS if consumed_offsets else TABLES
+
     def create(engine: sa.Engine) -> None:
-        for create_table in TABLES.values():
+        for create_table in tables.values():
             create_table(engine)
 
-    make_tables(list(TABLES), create, database_url, sql=sql, dialect=dialect)
+    make_tables(list(tables), create, database_url, sql=sql, dialect=dialect)
 
 
 def make_tables(

@@ -72,6 +72,16 @@ def test_the_ddl_does_the_same(call: Call, database: Database) -> None:
     DualWriter(database.engine, create_table=False, bootstrap_servers="127.0.0.1:1", transactional_id="a").close()
 
 
+def test_the_table_of_consumers_on_demand(call: Call, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'db'}"
+    assert "kafka_consumed_offset" not in call("init-db", "--database", url).out
+    assert (
+        call("init-db", "--database", url, "--consumed-offsets").out.splitlines()[-1]
+        == "kafka_consumed_offset: created"
+    )
+    assert call("init-db", "--sql", "--dialect", "mysql", "--consumed-offsets").out.count("CREATE TABLE ") == 3
+
+
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql", "mariadb", "sqlite", "mssql", "oracle"])
 def test_the_ddl_of_every_dialect(call: Call, dialect: str) -> None:
     done = call("init-db", "--sql", "--dialect", dialect)
@@ -117,6 +127,15 @@ def test_a_migration_up_and_down(migrations: Config, database: Database) -> None
     assert set(sa.inspect(database.engine).get_table_names()) >= NAMES
     alembic.command.downgrade(migrations, "base")
     assert not NAMES & set(sa.inspect(database.engine).get_table_names())
+
+
+def test_a_migration_with_the_table_of_consumers(migrations: Config, database: Database) -> None:
+    revision = Path(str(migrations.get_main_option("script_location"))) / "versions" / "one.py"
+    revision.write_text(REVISION.replace("_tables()", "_tables(consumed_offsets=True)"))
+    alembic.command.upgrade(migrations, "head")
+    assert sa.inspect(database.engine).has_table("kafka_consumed_offset")
+    alembic.command.downgrade(migrations, "base")
+    assert not sa.inspect(database.engine).has_table("kafka_consumed_offset")
 
 
 def test_a_migration_as_sql(migrations: Config, database: Database) -> None:
