@@ -19,6 +19,7 @@ from dualwrite.errors import AbortableError, PartitionTakenOverError
 from dualwrite.recipes.consumer_side import ConsumerSide
 from dualwrite.recipes.dual_writes import DualWrite
 from dualwrite.recipes.sqlalchemy_transaction import Carry, here
+from dualwrite.recipes.state_row import missing_table
 from dualwrite.recipes.state_table import exact_text
 
 if TYPE_CHECKING:
@@ -130,8 +131,15 @@ class OffsetsInDatabase:
         if self._create_table:
             create_offset_table(self._engine)
             self._create_table = False
-        with self._engine.connect() as connection:
-            rows = connection.execute(_SELECT, {"group": group}).all()
+        try:
+            with self._engine.connect() as connection:
+                rows = connection.execute(_SELECT, {"group": group}).all()
+        except (OperationalError, ProgrammingError) as error:
+            if sa.inspect(self._engine).has_table(_T.name):
+                raise
+            raise missing_table(
+                _T.name, option=" --consumed-offsets", otherwise="create_offset_table(engine)"
+            ) from error
         return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
 
     def is_behind(self, partition: TopicPartition, offset: int) -> bool:

@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
-from dualwrite.errors import ConfigError, StateRowError
+from dualwrite.errors import ConfigError
 from dualwrite.recipes import blocking
 from dualwrite.recipes.database_conflicts import is_conflict
 from dualwrite.recipes.isolation import locks_whole_database
 from dualwrite.recipes.sqlalchemy_transaction import Carry, here
-from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH
+from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
 from dualwrite.recipes.state_table import exact_text
 from dualwrite.recipes.table_leases import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 
@@ -116,7 +116,4 @@ class SqlAlchemyLeases(TableLeases):
         except (OperationalError, ProgrammingError) as error:
             if sa.inspect(self._engine).has_table(LEASE_TABLE):
                 raise
-            raise StateRowError(
-                "the table kafka_transaction_lease does not exist in this database; nothing was written: "
-                "create it with dualwrite.recipes.lease_table.create_lease_table(engine)"
-            ) from error
+            raise missing_table(LEASE_TABLE, otherwise="create_lease_table(engine)") from error

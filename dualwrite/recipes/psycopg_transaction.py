@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
-from dualwrite.errors import IllegalStateError, StateRowError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.isolation import sees_now
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SELECT_LOCKED, STILL_HELD, lock_row
@@ -25,7 +25,7 @@ from dualwrite.recipes.psycopg_connections import Connections, settled
 from dualwrite.recipes.psycopg_reader import closed
 from dualwrite.recipes.psycopg_watch import AnyConnection, Watch, assert_can_begin, is_busy, is_idle
 from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.state_row import not_as_locked, owner_of, state_in, stayed_locked
+from dualwrite.recipes.state_row import missing_table, not_as_locked, owner_of, state_in, stayed_locked
 from dualwrite.recipes.uninterrupted import Uninterrupted
 
 _log = logging.getLogger(__name__)
@@ -351,10 +351,7 @@ class PsycopgTransaction:
         if await self.has_table(table.name):
             return
         if not table.create:
-            raise StateRowError(
-                f"the table {table.name} does not exist in this database; nothing was written: create it with "
-                f"dualwrite/recipes/{table.file}"
-            )
+            raise missing_table(table.name, otherwise=f"dualwrite/recipes/{table.file}")
         await self._command(_schema(table.file))
 
     async def make_row(self, transactional_id: str) -> None:

@@ -46,6 +46,14 @@ def not_exact(transactional_id: str, found: str) -> StateRowError:
     )
 
 
+def missing_table(table: str, *, otherwise: str, option: str = "") -> StateRowError:
+    """`otherwise`: what makes it where the command `dualwrite` is not at hand; `option` of the command."""
+    return StateRowError(
+        f"the table {table} does not exist in this database; nothing was written: create it with "
+        f"`dualwrite init-db{option}` or {otherwise}"
+    )
+
+
 def stayed_locked(transactional_id: str, timeout_ms: int | None) -> RowLockTimeoutError:
     """The lock was not free in time."""
     return RowLockTimeoutError(

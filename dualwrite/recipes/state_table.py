@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.errors import IllegalStateError, StateRowError
+from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.mysql_row_lock import (
     INSERT_TIMEOUT_MS,
@@ -23,7 +23,14 @@ from dualwrite.recipes.mysql_row_lock import (
 )
 from dualwrite.recipes.mysql_row_lock import lock_row as lock_mysql_row
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, STILL_HELD, lock_row
-from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH, not_as_locked, not_exact, state_in, stayed_locked
+from dualwrite.recipes.state_row import (
+    MAX_TRANSACTIONAL_ID_LENGTH,
+    missing_table,
+    not_as_locked,
+    not_exact,
+    state_in,
+    stayed_locked,
+)
 
 metadata = sa.MetaData()
 
@@ -220,10 +227,7 @@ class SqlAlchemyStateStore:
                 raise stayed_locked(transactional_id, INSERT_TIMEOUT_MS) from error
             if sa.inspect(self._engine).has_table(kafka_transaction_state.name):
                 raise
-            raise StateRowError(
-                "the table kafka_transaction_state does not exist in this database; nothing was written: "
-                "create it with dualwrite.recipes.state_table.create_state_table(engine)"
-            ) from error
+            raise missing_table(kafka_transaction_state.name, otherwise="create_state_table(engine)") from error
 
     def lock(self, transaction: sa.Connection, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import alembic.command
 import pytest
@@ -13,6 +16,8 @@ import sqlalchemy as sa
 from alembic.config import Config
 
 from dualwrite.cli.init_db import TABLES
+from dualwrite.errors import StateRowError
+from dualwrite.recipes.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.sqlalchemy import DualWriter
 from tests.cli.conftest import Call, assert_one_line
 from tests.support.databases import Database
@@ -75,10 +80,15 @@ def test_the_ddl_does_the_same(call: Call, database: Database) -> None:
 def test_the_table_of_consumers_on_demand(call: Call, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'db'}"
     assert "kafka_consumed_offset" not in call("init-db", "--database", url).out
+    offsets = OffsetsInDatabase(sa.create_engine(url), create_table=False)
+    group: Any = SimpleNamespace(group_id="g")
+    with pytest.raises(StateRowError, match="`dualwrite init-db --consumed-offsets`"):
+        asyncio.run(offsets.start(group, []))
     assert (
         call("init-db", "--database", url, "--consumed-offsets").out.splitlines()[-1]
         == "kafka_consumed_offset: created"
     )
+    assert asyncio.run(offsets.start(group, [])) == {}
     assert call("init-db", "--sql", "--dialect", "mysql", "--consumed-offsets").out.count("CREATE TABLE ") == 3
 
 
