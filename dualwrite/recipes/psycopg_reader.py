@@ -1,6 +1,6 @@
 """How an AsyncConnection that is ours waits for the database: registered with its loop once, and not for each wait.
 
-psycopg registers the socket for each wait and takes it back after it, which with uvloop is a dozen system calls: half
+psycopg registers the socket for each wait and takes it back after it, which with uvloop is ten system calls: a third
 of what a short statement costs. Here the loop watches a duplicate of the socket for as long as the connection is kept.
 A duplicate, because psycopg closes its own whenever it likes, and a number that the loop still watches must not become
 that of somebody else's socket.
@@ -114,7 +114,7 @@ class SocketReader:
 
 def read_by_its_loop(connection: Any) -> Any:
     """The connection, if it is one of coroutines, waits as this module says; until `closed`, in the loop that runs."""
-    if isinstance(connection, psycopg.AsyncConnection):
+    if isinstance(connection, psycopg.AsyncConnection) and os.name == "posix":  # elsewhere a socket is no file
         SocketReader(connection)
     return connection
 
