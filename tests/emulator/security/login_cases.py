@@ -1,6 +1,6 @@
 """Logins, right and wrong, with what Apache Kafka answers: mechanism x credential x what is asked when.
 
-`tests/interop/raw_wire/test_logins.py` asks that broker itself, so that this table cannot say anything else than it does.
+`tests/interop/raw_wire/test_logins.py` asks that broker itself, so that this table says what it does.
 """
 
 from __future__ import annotations
