@@ -58,7 +58,11 @@ from dualwrite.prepared_state import PreparedTxnState
 # Calls that decide nothing, so that abort_transaction() may take the place of one that timed out.
 _REPLACED_BY_ABORT: Final = frozenset({Call.PREPARE_TRANSACTION.value, Call.SEND_OFFSETS.value})
 
-# tuples, because hashing a member of an Enum costs more than comparing it with a few
+# Asked several times per transaction: Python 3.11 takes longer to read a member from its Enum than to call a function.
+_READY: Final = ProducerState.READY
+_IN_TRANSACTION: Final = ProducerState.IN_TRANSACTION
+_PREPARE: Final = Call.PREPARE_TRANSACTION.value
+
 _PRODUCING: Final = (ProducerState.IN_TRANSACTION, ProducerState.COMMITTING_TRANSACTION)
 _ENDING: Final = (ProducerState.COMMITTING_TRANSACTION, ProducerState.ABORTING_TRANSACTION)
 _BEFORE_PREPARED: Final = (ProducerState.READY, ProducerState.IN_TRANSACTION)
@@ -452,8 +456,8 @@ class TransactionManager(StateMachine):
 
         EndTxn for a transaction without partitions would be refused (KAFKA-18401).
         """
-        if self.state is ProducerState.IN_TRANSACTION:
-            if self._pending.is_waiting_for(Call.PREPARE_TRANSACTION.value):
+        if self.state is _IN_TRANSACTION:
+            if self._pending.is_waiting_for(_PREPARE):
                 self._prepared()
         elif self._ends and not self._sent_to_kafka and not self._bumps_by_abort:
             self._ended()
@@ -502,7 +506,7 @@ class TransactionManager(StateMachine):
                 self._end_txn(committed=self.state is ProducerState.COMMITTING_TRANSACTION)
             )
         coordinator = self._coordinators.of_transaction
-        if self.state is ProducerState.READY and now_ms >= self._features_due_ms and coordinator is not None:
+        if self.state is _READY and now_ms >= self._features_due_ms and coordinator is not None:
             return Outgoing(m.ApiVersions(), coordinator)
         return None
 
