@@ -48,6 +48,13 @@ _log = logging.getLogger(__name__)
 _NOTHING: Final = PreparedTxnState()
 """Nothing is prepared."""
 
+_USED_ELSEWHERE: Final = (
+    "transactional id %s: Kafka has given out its producer epoch %d, but nothing was ever committed under it here. "
+    "After starts that ended before their first commit this is harmless. If another database or application uses the "
+    "id too, each aborts what the other has committed, and writes are lost: give each an id of its own"
+)
+"""An epoch is all that Kafka tells of an id's other users: two databases look like one that has aborted (KIP-939)."""
+
 _RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -443,6 +450,8 @@ class DualWrites:
         if outcome is not Outcome.NOTHING:
             _log.info("transactional id %s: prepared transaction %s %s", self.transactional_id, ongoing, outcome)
             self._telemetry.recovered(outcome)
+        if row.is_empty and (epoch := self._kafka.next_state.producer_epoch) > 0:
+            _log.warning(_USED_ELSEWHERE, self.transactional_id, epoch)
         self._slot.move(SlotState.READY)
         self._row = row
         self._in_doubt = _NOTHING
