@@ -137,10 +137,13 @@ class Group:
         return None
 
     def supports(self, protocol_type: str, names: frozenset[str]) -> bool:
-        """Whether a member with these protocols could be part of the group: one must be common to all members."""
+        """Whether a member with these protocols could be part of the group: one must be common to all members.
+
+        A rebalance may have lost all of them while it waits for who has only an id yet (KIP-394).
+        """
         if self.state is GroupState.EMPTY:
             return protocol_type != "" and bool(names)
-        return self.protocol_type == protocol_type and bool(names & self.common_protocols())
+        return self.protocol_type == protocol_type and bool(names & self.common_protocols() if self.members else names)
 
     def common_protocols(self) -> frozenset[str]:
         """What every member speaks."""

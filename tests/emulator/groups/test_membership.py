@@ -95,6 +95,25 @@ def test_a_rebalance_waits_for_those_who_have_an_id() -> None:
     assert simulated.joined[member].generation == 2
 
 
+def test_who_has_an_id_may_join_after_all_others_have_been_given_up() -> None:
+    """Such as by who was killed after it had asked for an id: the rebalance waits for that id."""
+    simulated = SimulatedGroup()
+    _, last = simulated.stable(2)
+    simulated.advance(SESSION_MS // 4)
+    assert simulated.heartbeat(last) == ErrorCode.none
+    simulated.advance(SESSION_MS // 2)
+    pending = simulated.join(must_know_its_id=True)
+    assert pending is not None
+    simulated.advance(SESSION_MS // 2)
+    assert (simulated.group.state, simulated.group.members) == (PREPARING, {})
+    refused = simulated.join(pending.member_id, protocols=())
+    assert refused is not None
+    assert refused.error == ErrorCode.inconsistent_group_protocol
+    answer = simulated.join(pending.member_id, protocols=(Protocol("sticky", b""),))
+    assert answer is not None
+    assert (answer.error, answer.leader) == (0, pending.member_id)
+
+
 @pytest.mark.parametrize(
     ("values", "error"),
     [
