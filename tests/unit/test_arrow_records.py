@@ -59,7 +59,7 @@ def from_builder(rows: list[Row]) -> bytes:
 @given(rows_strategy)
 @example([(None, None, [], None)])
 @example([(b"", b"", [("", None)], 2**63 - 1), (b"", b"", [("", b"")], 0)])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_same_bytes_as_from_the_builder(rows: list[Row]) -> None:
     (ours,) = from_columns(table(rows), Limits(10_000_000, 10_000_000))
     assert ours == from_builder(rows)
