@@ -364,11 +364,11 @@ class _Group:
 
     def unit_ended(self, *, undo: bool = False) -> None:
         """By whoever has the connection."""
+        if self._left_units.done():
+            return
         if not undo and self._takes_one_more and self._begun.begin_at_once() and self._waiting.popleft().grant(self):
             return  # straight from one to the next: the group's task, in between, would be a turn of the loop
-        assert self._handed_back is not None, "units run while the group's task waits for them"
-        if not self._handed_back.done():
-            self._handed_back.set_result(undo)
+        self._left_units.set_result(undo)
 
     @property
     def _takes_one_more(self) -> bool:
@@ -380,7 +380,14 @@ class _Group:
         self.unit_ended(undo=True)
 
     def assert_intact(self) -> None:
-        self._begun.assert_intact()
+        if not self._left_units.done():  # else `committed` raises why
+            self._begun.assert_intact()
+
+    @property
+    def _left_units(self) -> asyncio.Future[bool]:
+        """Done while a unit runs: the group's task was cancelled, its transaction is over, the connection another's."""
+        assert self._handed_back is not None, "units run while the group's task waits for them"
+        return self._handed_back
 
     @property
     def _begun(self) -> UnitsOfWork:

@@ -336,6 +336,27 @@ def test_a_cancellation_while_the_group_commits_does_not_stop_it(scenario: Await
     assert written(scenario) == {"0", "1"}
 
 
+def test_a_unit_that_outlives_its_group_leaves_the_connection_alone(scenario: AwaitedPsycopgScenario) -> None:
+    async def use(groups: AsyncPsycopgGroupCommit) -> None:
+        writer = Writer(scenario, groups)
+        later: list[asyncio.Task[GroupedDualWrite]] = []
+
+        async def end_the_group(tx: GroupedDualWrite) -> None:
+            later.append(asyncio.create_task(writer.write(1)))
+            await until(lambda: len(groups._waiting) == 1)
+            (group,) = groups._groups
+            group.cancel()
+            await asyncio.wait([group])
+            tx._group._begun.begin_at_once = lambda: pytest.fail("began a unit on it")  # type: ignore[method-assign]
+
+        with pytest.raises(asyncio.CancelledError):
+            await writer.write(0, end_the_group)
+        await later[0]
+
+    with_groups(scenario, use)
+    assert written(scenario) == {"1"}
+
+
 def test_who_gets_no_turn_in_time_hears_why(scenario: AwaitedPsycopgScenario) -> None:
     async def use(groups: AsyncPsycopgGroupCommit) -> None:
         writer = Writer(scenario, groups)
