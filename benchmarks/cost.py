@@ -1,0 +1,207 @@
+"""`python -m benchmarks.cost`: what a ready dual write of each style costs, counted and not timed.
+
+Counts Python calls, in the thread of the caller (or of the loop) and in all others of the process, and requests to
+the database and to the broker. The counts do not depend on how busy the machine is, so commits can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from types import FrameType
+from typing import Any
+
+import sqlalchemy as sa
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.clients import Job
+from benchmarks.dual_write_ways import BY_TASKS, BY_THREADS, DUAL, GROUPED, POOL
+from benchmarks.dual_write_work import Work, create_tables
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.testing.network_proxy import NetworkProxy
+from dualwrite.testing.postgres import PostgresServer
+
+STYLES = [DUAL, POOL, f"psycopg: {POOL}", f"asyncio: {POOL}", f"asyncio: {GROUPED}"]
+_WARM_UP = 20
+_COUNTED = 200
+
+
+class CallCounter:
+    """Counts calls of Python functions by thread, while it is on."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[int] = Counter()
+        self._is_on = False
+
+    def install(self) -> None:
+        """In this thread, and in each that is started from now on."""
+        threading.setprofile(self._profile)
+        sys.setprofile(self._profile)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Count."""
+        self._is_on = True
+        try:
+            yield
+        finally:
+            self._is_on = False
+
+    def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        if self._is_on and event == "call":
+            self.calls[threading.get_ident()] += 1
+
+
+def count_here(way: str, job: Job, database_url: str) -> None:
+    """Go `way` in this process: warm up, tell the parent, count, tell it again with the calls per dual write."""
+    counter = CallCounter()
+    counter.install()
+    work = Work(job, database_url)
+    if way in BY_TASKS:
+        uvloop.run(_count_awaited(way, work, counter))
+        return
+    with BY_THREADS[way](work, "cost") as transact:
+        for _ in range(_WARM_UP):
+            transact()
+        _tell_parent("ready")
+        with counter.on():
+            for _ in range(_COUNTED):
+                transact()
+        _tell_parent(_result(counter))
+        if work.pool is not None:
+            work.pool.close()
+
+
+async def _count_awaited(way: str, work: Work, counter: CallCounter) -> None:
+    async with BY_TASKS[way](work, "cost") as transact:
+        for _ in range(_WARM_UP):
+            await transact()
+        _tell_parent("ready")
+        with counter.on():
+            for _ in range(_COUNTED):
+                await transact()
+        _tell_parent(_result(counter))
+        if work.group_commit is not None:
+            await work.group_commit.close()
+        if work.pool is not None:
+            await work.pool.close()
+
+
+def _tell_parent(line: str) -> None:
+    """And wait until it has counted what it counts."""
+    print(line, flush=True)
+    sys.stdin.readline()
+
+
+def _result(counter: CallCounter) -> str:
+    mine = counter.calls.pop(threading.get_ident(), 0)
+    return json.dumps({"caller": mine / _COUNTED, "others": counter.calls.total() / _COUNTED})
+
+
+class Served:
+    """A database and a broker that count what they are asked."""
+
+    def __init__(self, server: PostgresServer, broker: Emulator) -> None:
+        self._proxy = NetworkProxy.for_database(server.url)
+        self._broker = broker
+        self._numbers = count()
+        self._asked = 0
+        self._proxy.cut_at(self._hear)  # which never cuts
+        self.database_url = self._proxy.through(server.url).render_as_string(hide_password=False)
+
+    def _hear(self, request: bytes) -> bool:
+        self._asked += 1
+        return False
+
+    def requests(self) -> Counter[str]:
+        """So far."""
+        asked = Counter({"database": self._asked})
+        for api in self._broker.metrics().apis:
+            asked[api.api] += api.requests
+        return asked
+
+    def cost_of(self, way: str) -> dict[str, Any]:
+        """What one dual write costs, on average."""
+        topic = f"cost-{next(self._numbers)}"
+        self._broker.create_topic(topic)
+        arguments = [sys.executable, "-m", "benchmarks.cost", "--child", way, "--topic", topic]
+        arguments += ["--bootstrap-servers", self._broker.bootstrap_servers, "--database-url", self.database_url]
+        with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            _expect(child.stdout.readline)
+            before = self.requests()
+            child.stdin.write("\n")
+            child.stdin.flush()
+            calls = json.loads(_expect(child.stdout.readline))
+            asked = self.requests() - before
+            child.stdin.write("\n")
+            child.stdin.flush()
+        return calls | {"requests": {what: number / _COUNTED for what, number in asked.items() if number >= _COUNTED}}
+
+
+def _expect(readline: Callable[[], str]) -> str:
+    line = readline()
+    if not line:
+        raise SystemExit("the process that was to be counted has ended")
+    return line
+
+
+def main() -> None:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("ways", nargs="*", default=STYLES, help=f"of {', '.join([*BY_THREADS, *BY_TASKS])}")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    for hidden in ("--child", "--topic", "--bootstrap-servers", "--database-url"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        job = Job(arguments.bootstrap_servers, arguments.topic)
+        count_here(arguments.child, job, arguments.database_url)
+        return
+    costs = count_all(arguments.ways)
+    if arguments.json:
+        print(json.dumps(costs, indent=1))
+    else:
+        Console(width=150).print(_table(costs))
+
+
+def count_all(ways: list[str]) -> dict[str, dict[str, Any]]:
+    """On servers of their own."""
+    server = PostgresServer.start()
+    try:
+        with Emulator() as broker:
+            create_tables_for(server)
+            served = Served(server, broker)
+            return {way: served.cost_of(way) for way in ways}
+    finally:
+        server.stop()
+
+
+def create_tables_for(server: PostgresServer) -> None:
+    """Empty ones."""
+    engine = sa.create_engine(server.url)
+    create_tables(engine)
+    engine.dispose()
+
+
+def _table(costs: dict[str, dict[str, Any]]) -> Table:
+    table = Table("style", "Python calls: caller", "other threads", "sum", "requests", title="A ready dual write")
+    for way, cost in costs.items():
+        requests = ", ".join(f"{what} {number:.1f}" for what, number in sorted(cost["requests"].items()))
+        total = cost["caller"] + cost["others"]
+        table.add_row(way, f"{cost['caller']:.0f}", f"{cost['others']:.0f}", f"{total:.0f}", requests)
+    return table
+
+
+if __name__ == "__main__":
+    main()
