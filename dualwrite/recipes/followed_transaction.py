@@ -138,6 +138,8 @@ class FollowedTransaction(UnitOfWork):
         if self._has_ended or self._belongs_to_the_parent:
             return
         self._has_ended = True
+        if _arrived.get() is self:
+            _arrived.set(None)  # a later listener refused the COMMIT: the next one of this thread is another's
         self._follower.drop()
         self.close()
 

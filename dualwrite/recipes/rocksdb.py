@@ -36,12 +36,16 @@ class _Open:
     """What the writers of this process share about one open database."""
 
     locks: dict[str, threading.Lock] = field(default_factory=dict)
-    is_suspect: bool = False
-    """A write failed. It may be in the log all the same and come back when that is read, until another one succeeds."""
+    failed_writes: int = 0
+    """A failed write may be in the log all the same and come back when that is read, until another one succeeds."""
+    forgotten_failures: int = 0
+    """How many of the failed writes a later, successful write has left behind."""
 
 
 _open: dict[str, _Open] = {}
 _guard: Final = threading.Lock()
+_counting: Final = threading.Lock()
+"""Held while failures are counted; inside `_guard`, never around it."""
 
 
 class _RocksDbTransaction(BatchTransaction):
@@ -126,15 +130,18 @@ class _RocksDbStore:
 
         RocksDB refuses every write until it has put the log behind it in which the failed one may stand.
         """
-        if self._shared.is_suspect:
+        failed = self._shared.failed_writes  # one that fails from here on is not left behind by this write
+        if failed > self._shared.forgotten_failures:
             self._rewrite(transactional_id, self.state_of(transactional_id) or "")
-            self._shared.is_suspect = False
+            with _counting:
+                self._shared.forgotten_failures = max(failed, self._shared.forgotten_failures)
 
     def carry_out(self, batch: WriteBatch) -> None:
         try:
             self._db.write(batch, self._durably)
         except BaseException:
-            self._shared.is_suspect = True
+            with _counting:
+                self._shared.failed_writes += 1
             raise
 
     def _rewrite(self, transactional_id: str, text: str) -> None:

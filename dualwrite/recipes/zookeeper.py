@@ -128,9 +128,14 @@ def _lost(transactional_id: str) -> StateRowError:
 
 
 def _refusal(results: list[Any]) -> KazooException | None:
-    """Why nothing was carried out: the others only say that they were not, either."""
+    """Return why nothing was carried out, or None where everything was.
+
+    Usually one operation names the cause and the others only say that they were not carried out either; where none
+    names it, the multi was refused all the same.
+    """
     errors = [result for result in results if isinstance(result, KazooException)]
-    return next((e for e in errors if not isinstance(e, RolledBackError | RuntimeInconsistency)), None)
+    causes = [error for error in errors if not isinstance(error, RolledBackError | RuntimeInconsistency)]
+    return next(iter([*causes, *errors]), None)
 
 
 class _ZooKeeperStore:

@@ -11,9 +11,10 @@ from rocksdict import Options, Rdict
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import IllegalStateError, OutcomeUnknown, RowLockTimeoutError, TransactionDoomedError
+from dualwrite.recipes import blocking
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.rocksdb import RocksDbDualWriter
+from dualwrite.recipes.rocksdb import RocksDbDualWriter, _RocksDbStore
 from tests.crash.key_value_scenario import KeyValueScenario
 from tests.crash.scenario import AtPoint
 from tests.support.key_value_stores import RocksDbStore, in_directory
@@ -69,6 +70,33 @@ def test_nothing_is_concluded_while_writes_fail(
         scenario.expected = ["1/0", "1/1"] if carried_out else []
         assert scenario.write(writer, 2).error is None
     scenario.assert_both_sides_agree()
+
+
+def test_a_write_that_fails_while_another_id_is_trusted_again_is_not_forgotten(store: RocksDbStore) -> None:
+    """The failure comes after the successful write that left earlier ones behind, and before that is noted."""
+    disk = FailingDisk(store.db)
+    shop, bank = (_RocksDbStore(disk, raw_mode=False) for _ in range(2))  # type: ignore[arg-type]
+    for made in (shop, bank):
+        blocking.run(made.ensure_row("id"))
+    fail_to_write(disk, bank)
+    rewrite = shop._rewrite
+
+    def rewrite_and_let_bank_fail(transactional_id: str, text: str) -> None:
+        rewrite(transactional_id, text)
+        fail_to_write(disk, bank)
+
+    shop._rewrite = rewrite_and_let_bank_fail  # type: ignore[method-assign]
+    shop.trust_again("id")
+    disk.failing = True
+    with pytest.raises(Exception, match="No space left"):
+        bank.trust_again("id")  # which has to write before it may conclude anything
+
+
+def fail_to_write(disk: FailingDisk, store: _RocksDbStore) -> None:
+    disk.failing = True
+    with pytest.raises(Exception, match="No space left"):
+        store.carry_out(store.new_batch())
+    disk.failing = False
 
 
 def test_another_writer_of_the_process_waits_its_turn(scenario: KeyValueScenario) -> None:

@@ -292,6 +292,27 @@ def test_a_hook_that_fails_before_the_commit(
     scenario.assert_both_sides_agree()
 
 
+def test_a_commit_that_a_later_listener_refused_is_not_taken_for_the_next_one(
+    scenario: Scenario, sessions: Sessions
+) -> None:
+    """The next COMMIT of the thread belongs to a transaction without records."""
+
+    def fail(*arguments: object) -> None:
+        raise InjectedError
+
+    with sessions() as session:
+        put(session, scenario, 1)
+        event.listen(scenario.database.engine, "commit", fail, once=True)
+        with pytest.raises(InjectedError):
+            session.commit()
+        session.rollback()
+    with Session(scenario.database.engine) as ordinary:
+        ordinary.add(Event(2))
+        ordinary.commit()
+    with scenario.database.aside.connect() as connection:
+        assert list(connection.scalars(sa.select(events.c.id))) == [2]
+
+
 # ---- savepoints -----------------------------------------------------------------------------------------------
 
 
