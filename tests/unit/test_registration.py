@@ -179,6 +179,8 @@ def test_after_an_abort_the_epoch_is_raised_before_the_next_record() -> None:
     driver.manager.on_no_answer(driver.now_ms)
     driver.now_ms += 100
     driver.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorAnswer(0, 1, "h", 1))
+    look = m.DescribeTransaction("tid")
+    driver.expect(look, m.TransactionDescribed(0, "Empty", 42, 8, -1), delivered=False)
     driver.expect(raise_epoch, m.InitProducerIdAnswer(0, 42, 8), delivered=False)
     assert driver.manager.may_produce
     driver.add(P0, epoch=8)
