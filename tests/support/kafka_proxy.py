@@ -48,7 +48,8 @@ class Caught:
     def deliver(self) -> None:
         """Let the broker have a request that is held, and wait until it has answered, which nobody hears."""
         self.wait()
-        assert self.fate is Fate.HELD and self._link is not None
+        assert self.fate is Fate.HELD
+        assert self._link is not None
         self._link.to_broker(self._frame)
         assert self._answered.wait(WAIT_S), "the late request was not answered"
 

@@ -47,15 +47,23 @@ class How(Enum):
 
     LATE = "late"
     """It arrives while the next transaction is open."""
+    BETWEEN = "between"
+    """It arrives when its transaction is over and no other is open."""
     OVERTAKEN = "overtaken"
-    """It arrives after its repetition was answered, in the same transaction; an EndTxn, before the next one begins."""
+    """It arrives after its repetition was answered and another request was, in the same transaction."""
     TWICE = "twice"
     """It is carried out, and so is its repetition."""
     LOST = "lost"
     """It never arrives."""
 
 
-_FATES: Final = {How.LATE: Fate.HELD, How.OVERTAKEN: Fate.HELD, How.TWICE: Fate.UNHEARD, How.LOST: Fate.LOST}
+_FATES: Final = {
+    How.LATE: Fate.HELD,
+    How.BETWEEN: Fate.HELD,
+    How.OVERTAKEN: Fate.HELD,
+    How.TWICE: Fate.UNHEARD,
+    How.LOST: Fate.LOST,
+}
 
 
 class End(Enum):
@@ -155,7 +163,7 @@ class Play:
         if cell.request is not Request.INIT:
             self._arm()
         self._transaction("B", 20, cell.end)
-        self._deliver_if(How.OVERTAKEN)
+        self._deliver_if(How.BETWEEN)
         self._transaction("C", 30, cell.next_end)
         self._transaction("D", 40, End.COMMIT)
 
@@ -179,7 +187,8 @@ class Play:
     def _transaction(self, name: str, offset: int, end: End) -> None:
         prepared = ""
         try:
-            for prepared in self._steps(name, offset, end):
+            for stored in self._steps(name, offset, end):
+                prepared = stored
                 self._deliver_if(How.LATE if name == "C" else How.OVERTAKEN)
         except AssertionError:
             raise
@@ -194,7 +203,7 @@ class Play:
         self._compare(name)
 
     def _steps(self, name: str, offset: int, end: End) -> Iterator[str]:
-        """Send and end; pauses with the prepared state where something may arrive, before the decision is carried out."""
+        """Send and end; pauses with the prepared state where something may arrive."""
         self._producer.begin()
         self._producer.send(self._topic, name.encode())
         self._producer.flush()
