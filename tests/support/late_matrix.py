@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.support.late_requests import TWO_PHASE, Cell, End, How, Request
 
-V1, V2, KEEPS = "transaction.version 1", "transaction.version 2", "KIP-939"
+V1, V2, STORED_PAIR, KEEPS = "transaction.version 1", "transaction.version 2", "Enable2Pc alone", "KIP-939"
 """What brokers differ in: an epoch for each transaction, and that an initialisation may keep what is prepared."""
 
 _ONLY_V1: Final = (Request.ADD_PARTITIONS, Request.ADD_OFFSETS, Request.RAISE)
@@ -25,6 +25,8 @@ def why_not(kind: str, cell: Cell) -> str | None:
         return "from version 2 on brokers add partitions and groups, and the end of a transaction raises the epoch"
     if cell.next_end is End.ABORT and cell.how is not How.LATE:
         return "only what arrives in the next transaction can make a difference to how that one ends"
+    if kind == STORED_PAIR and cell.end not in TWO_PHASE:
+        return "without two-phase commit it is like any other broker of version 2"
     if cell.how is How.OVERTAKEN and cell.request is Request.END:
         return "nothing of its transaction follows it"
     if cell.how is How.OVERTAKEN and cell.request is Request.INIT and cell.end is End.RECOVER:
@@ -46,6 +48,8 @@ def cells(kind: str) -> Iterator[Cell]:
 def told(kind: str, cell: Cell) -> list[str]:
     """What fails in the cell, and is told."""
     two_phase = cell.end in TWO_PHASE
+    if kind == STORED_PAIR and cell.request is Request.INIT:
+        return []  # the first one asks to keep what is prepared, which is refused and changes nothing
     match cell.request, cell.how:
         case Request.INIT, How.OVERTAKEN:
             return ["A: FencedError" if kind == V1 else "A: DeliveryError"]
