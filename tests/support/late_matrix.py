@@ -66,3 +66,16 @@ def told(kind: str, cell: Cell) -> list[str]:
             return ["C: FencedError"] if kind == V1 or (two_phase and kind == KEEPS) else []
         case _:
             return []
+
+
+def forgotten(kind: str, cell: Cell) -> list[str]:
+    """The anomaly of Kafka's group coordinator up to 3.9, which no client can prevent (docs/late-requests.md).
+
+    It notes the positions of a TxnOffsetCommit before it appends them. When the append is refused, because the epoch
+    is an earlier one, it forgets what is pending for that producer id, which is by now the next transaction's. After
+    its commit the group stands where it stood before, until the coordinator reads its log again.
+    """
+    forgets = kind == V1 and cell.request is Request.TXN_OFFSET_COMMIT and cell.how is How.LATE
+    if not forgets or cell.next_end is not End.COMMIT:
+        return []
+    return [f"after C: committed offset 30, found {10 if cell.end is End.ABORT else 20}"]
