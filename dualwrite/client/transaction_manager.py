@@ -366,7 +366,8 @@ class TransactionManager(StateMachine):
         self.prepared_txn_state = PreparedTxnState()
         self.has_records = self._sent_to_kafka = self._failed = self._commit_unanswered = False
         self._offsets = None
-        self._late_offsets.clear()
+        if self._late_offsets:
+            self._late_offsets.clear()
         self._error = None
         self._registration.clear()
 
