@@ -92,6 +92,9 @@ class IdempotenceManager:
     def produced(self) -> None:
         """A batch is on its way; nothing to note without a transaction."""
 
+    def produce_unanswered(self) -> None:
+        """A batch was sent and not answered: its sequence tells the broker that it is the same; nothing to note."""
+
     def poll(self, now_ms: float, *, delivered: bool, in_flight: bool) -> Outgoing | None:
         """InitProducerId, when records wait for a producer id."""
         if not self._enabled or self._in_flight or now_ms < self._retry_at_ms or self.state is not ProducerState.READY:

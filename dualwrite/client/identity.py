@@ -58,6 +58,9 @@ class Identity(Protocol):
     def produced(self) -> None:
         """A batch is on its way."""
 
+    def produce_unanswered(self) -> None:
+        """A batch was sent and not answered; it is sent again."""
+
     def poll(self, now_ms: float, *, delivered: bool, in_flight: bool) -> Outgoing | None:
         """The next request, if there is one to send now."""
 

@@ -24,6 +24,7 @@ from dualwrite.client.recovery import (
     may_take_over,
     relation_of,
 )
+from dualwrite.client.settling import LOOKS, Settling, settle
 from dualwrite.client.tiers import First, Plan, not_accepted, plan, plan_after_keep, tier_between_transactions
 from dualwrite.config import MAX_TRANSACTION_TIMEOUT_MS
 from dualwrite.errors import Api, PreparedTransactionLost, UnsupportedByBrokerError
@@ -44,6 +45,8 @@ class Step(Enum):
     DESCRIBE = "DescribeTransactions: what is there?"
     LOOK_AGAIN = "DescribeTransactions: is anything open that was not decided about?"
     TAKE_OVER = "InitProducerId: aborts what is open, and fences"
+    SETTLE = "DescribeTransactions: what did requests without an answer leave, and is the id still ours?"
+    END_REOPENED = "EndTxn(abort) of what a late request opened"
     RAISE_EPOCH = "InitProducerId with our own pair: another epoch, and nobody else is fenced by mistake (KIP-360)"
     SPEND_PAIR = "EndTxn(abort) of nothing: another epoch (KIP-890)"
 
@@ -77,6 +80,10 @@ class Initialisation:
         self._features = m.BrokerFeatures(0, {}, 0)
         self._next_version: int | None = None
         self._decided: Described | None = None
+        # a request that changes a transaction got no answer since the epoch was last raised
+        self._may_come_late = False
+        self._raise_unanswered = False
+        self._looks_left = LOOKS
 
     @property
     def guarantee(self) -> Guarantee:
@@ -110,8 +117,12 @@ class Initialisation:
         """The request of a step, from the producer that holds `pair` (empty: none)."""
         if step is Step.ASK_FEATURES:
             return m.ApiVersions()
-        if step in (Step.DESCRIBE, Step.LOOK_AGAIN):
+        if step in (Step.DESCRIBE, Step.LOOK_AGAIN, Step.SETTLE):
             return m.DescribeTransaction(self._transactional_id)
+        if step is Step.END_REOPENED:
+            return m.EndTxn(
+                self._transactional_id, pair.producer_id, pair.producer_epoch, False, self.transaction_version
+            )
         if step is Step.SPEND_PAIR:
             return m.EndTxn(self._transactional_id, pair.producer_id, pair.producer_epoch, False)
         tries = step is Step.TRY_KEEP
@@ -183,6 +194,7 @@ class Initialisation:
         """InitProducerId was answered: the id is ours."""
         self.steps.popleft()
         self._decided = None
+        self._may_come_late = self._raise_unanswered = False
 
     def failed_to_take_over(self) -> None:
         """InitProducerId is to be asked again: time has passed, in which somebody may have opened a transaction."""
@@ -256,6 +268,10 @@ class Initialisation:
 
     def before_transaction(self) -> None:
         """A transaction is begun: what must precede its first record."""
+        if self._may_come_late and not self.is_v2:  # on version 2 each end has raised the epoch
+            self.raise_epoch()
+            self._look_before_raising()
+        self._may_come_late = False
         if self.tier is Tier.BOUNDED_V1:
             self.raise_epoch(_EPOCHS_APART)
 
@@ -268,6 +284,39 @@ class Initialisation:
         """The present pair was given out as a prepared state, and nothing was sent under it."""
         if Step.SPEND_PAIR not in self.steps:
             self.steps.append(Step.SPEND_PAIR if self.is_v2 else Step.RAISE_EPOCH)
+
+    # ---- requests without an answer -------------------------------------------------------------------------
+
+    def note_unanswered(self) -> None:
+        """A request that changes the open transaction was sent and not answered: it may arrive in the next one."""
+        self._may_come_late = True
+
+    def raise_unanswered(self) -> None:
+        """The raise of the epoch was sent and not answered: it may be under way."""
+        self._raise_unanswered = True
+        self._looks_left = LOOKS
+        self._look_before_raising()
+
+    def _look_before_raising(self) -> None:
+        if self.describes and Step.SETTLE not in self.steps:
+            self.steps.appendleft(Step.SETTLE)
+
+    def take_look(self, own: PreparedTxnState, described: Described) -> Settling:
+        """What the look says, which is what is done next."""
+        following = settle(own, described, raise_unanswered=self._raise_unanswered)
+        if following is Settling.AWAIT_RAISE:
+            self._looks_left -= 1
+            if self._looks_left <= 0:
+                following = Settling.RAISE
+        if following is Settling.RAISE:
+            self.steps.popleft()
+        elif following is Settling.END_REOPENED:
+            self.steps.appendleft(Step.END_REOPENED)
+        return following
+
+    def ended_reopened(self) -> None:
+        """EndTxn was answered; the look that follows says what is left."""
+        self.steps.popleft()
 
 
 def described(answer: m.TransactionDescribed) -> Described:

@@ -324,6 +324,8 @@ class Sender:
         try:
             results = {} if body is None else {(r.topic, r.partition): r for r in codec.decode_produce(body, version)}
             with self._lock:
+                if body is None:
+                    self._identity.produce_unanswered()
                 for batch in batches:
                     if not batch.done:
                         self._settle(batch, results.get((batch.topic, batch.partition)), now_ms)

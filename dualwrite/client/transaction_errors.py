@@ -10,6 +10,7 @@ from dualwrite.client.states import ProducerState
 from dualwrite.client.tiers import ACCEPT_SETTING
 from dualwrite.errors import (
     WHAT_TO_DO,
+    AbortableError,
     Api,
     CommitOutcomeUnknown,
     ErrorClass,
@@ -42,12 +43,13 @@ def refusal_sentence(
     resource: str | None,
     state: ProducerState,
     taken_as: ErrorClass,
+    init_unanswered: bool,
     asks_for_two_phase_commit: bool,
 ) -> str:
     """Why a request was refused and what to do.
 
     `resource` is what the request was about, where that is not the transactional id; `taken_as` is how this producer
-    takes the code, which may be worse than it sounds.
+    takes the code, which may be worse than it sounds; `init_unanswered`: an InitProducerId of ours may have come late.
     """
     meaning = error_meaning(api, error_code) or taken_as.value
     right = missing_right(api, error_code, resource or transactional_id)
@@ -59,6 +61,11 @@ def refusal_sentence(
             f"either two-phase commit is off at the broker (transaction.two.phase.commit.enable=true turns it on), "
             f"or a right is missing: {right}, and TWO_PHASE_COMMIT on it. {ACCEPT_SETTING}=true does without it, "
             "with prepared transactions that the broker aborts after transaction.timeout.ms"
+        )
+    if init_unanswered and taken_as is ErrorClass.FENCED:
+        meaning += (
+            " (or an InitProducerId of this producer itself, which was sent earlier and not answered, has only now "
+            "arrived and aborted its transaction)"
         )
     return (
         f"{api.kafka_name} for transactional id {transactional_id!r} was answered with "
@@ -87,6 +94,24 @@ def overtaken(transactional_id: str, now: Described, *, stored_is_committed: boo
         f"transactional id {transactional_id!r} has a transaction open at {now.pair} that was not there when "
         f"init_transactions() looked{done}: another producer has taken the id over, and nothing of it was touched; "
         f"{WHAT_TO_DO[ErrorClass.FENCED]}"
+    )
+
+
+def taken_over(transactional_id: str, own: PreparedTxnState, now: Described) -> FencedError:
+    """A look between two transactions found the id with another producer."""
+    return FencedError(
+        f"transactional id {transactional_id!r} is in state {now.state.value} at {now.pair or 'no producer id'}, and "
+        f"this producer, which holds {own}, has nothing open: another producer has taken the id over, and nothing of "
+        f"it was touched; {WHAT_TO_DO[ErrorClass.FENCED]}"
+    )
+
+
+def offsets_may_go_back(transactional_id: str, group_id: str) -> AbortableError:
+    """Positions that follow others of the same transaction, of which a request got no answer."""
+    return AbortableError(
+        f"earlier offsets of group {group_id!r} in this transaction of transactional id {transactional_id!r} were sent "
+        "once without an answer. That request may still arrive and replace these by the earlier ones, so they "
+        f"were not sent; {WHAT_TO_DO[ErrorClass.ABORTABLE]}, with one send_offsets_to_transaction() of the last offsets"
     )
 
 

@@ -32,14 +32,17 @@ from dualwrite.client.recovery import (
     find,
 )
 from dualwrite.client.registration import Registration
+from dualwrite.client.settling import Settling
 from dualwrite.client.states import CALLS, EVENTS, Call, Event, ProducerState
 from dualwrite.client.transaction_errors import (
     RETRIED,
     commit_outcome_unknown,
     decisive_code,
     end_not_told,
+    offsets_may_go_back,
     overtaken,
     refusal_sentence,
+    taken_over,
 )
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
@@ -81,6 +84,9 @@ _MAY_TAKE_EFFECT: Final = (-1, 7, 15, 16)
 _ENDED_BY_ANOTHER: Final = (47, 48, 49, 90)
 _INVALID_TXN_STATE: Final = 48
 
+# What changes a transaction whenever it arrives.
+_MAY_COME_LATE: Final = (m.EndTxn, m.AddPartitionsToTxn, m.AddOffsetsToTxn, m.TxnOffsetCommit)
+
 
 class _Offsets(NamedTuple):
     group: ConsumerGroupMetadata
@@ -120,6 +126,9 @@ class TransactionManager(StateMachine):
         # why the commit of a prepared transaction was refused, until DescribeTransactions has told what became of it
         self._refused_with: int | None = None
         self._leaves_id = False
+        # positions of this transaction whose request got no answer, and so may be stored once more
+        self._late_offsets: dict[tuple[str, TopicPartition], OffsetAndMetadata] = {}
+        self._init_unanswered = False
         self._step_in_flight: Step | None = None
         self._features_max_age_ms = features_max_age_ms
         self._features_due_ms = 0.0
@@ -167,9 +176,20 @@ class TransactionManager(StateMachine):
         if joined is not None:
             return joined
         self._enter(Call.SEND_OFFSETS)
+        operation = self._start(Call.SEND_OFFSETS.value, argument)
+        if self._may_go_back(argument):
+            self.fail_abortable(offsets_may_go_back(self.transactional_id, group.group_id))
+            return operation
         self._offsets = argument
         self.has_records = True
-        return self._start(Call.SEND_OFFSETS.value, argument)
+        return operation
+
+    def _may_go_back(self, wanted: _Offsets) -> bool:
+        """Whether earlier positions of this transaction, sent and not answered, may be stored after these."""
+        return any(
+            self._late_offsets.get((wanted.group.group_id, partition), offset) != offset
+            for partition, offset in wanted.offsets.items()
+        )
 
     def prepare_transaction(self) -> Operation:
         """Promise that the transaction can be committed: everything is stored once this ends. No request of its own."""
@@ -346,6 +366,8 @@ class TransactionManager(StateMachine):
         self.prepared_txn_state = PreparedTxnState()
         self.has_records = self._sent_to_kafka = self._failed = self._commit_unanswered = False
         self._offsets = None
+        if self._late_offsets:
+            self._late_offsets.clear()
         self._error = None
         self._registration.clear()
 
@@ -435,6 +457,10 @@ class TransactionManager(StateMachine):
     def produced(self) -> None:
         """A batch is on its way: from here on Kafka may know the transaction."""
         self._sent_to_kafka = True
+
+    def produce_unanswered(self) -> None:
+        """A batch was sent and not answered: it is sent again, and the first one may arrive late."""
+        self._initialisation.note_unanswered()
 
     def poll(self, now_ms: float, *, delivered: bool, in_flight: bool = False) -> Outgoing | None:
         """The next request, if there is one to send now.
@@ -572,6 +598,8 @@ class TransactionManager(StateMachine):
                 self._on_offsets_added(request, answer, now_ms)
             case m.EndTxn(), m.EndTxnAnswer() if step is Step.SPEND_PAIR:
                 self._on_pair_spent(answer, now_ms)
+            case m.EndTxn(), m.EndTxnAnswer() if step is Step.END_REOPENED:
+                self._on_reopened_ended(answer, now_ms)
             case m.EndTxn(), m.EndTxnAnswer():
                 self._on_ended(request, answer, now_ms)
             case m.TxnOffsetCommit(), m.TxnOffsetCommitAnswer():
@@ -587,13 +615,27 @@ class TransactionManager(StateMachine):
             raise AssertionError("no request is in flight")
         if self.state in _FINISHED:
             return
-        if sent and isinstance(request, m.EndTxn) and request.committed:
-            self._commit_unanswered = True
+        if sent:
+            self._note_unanswered(request, step)
         if isinstance(request, m.ApiVersions) and step is None:
             self._features_due_ms = now_ms + self._features_max_age_ms  # a look in passing, which nobody waits for
             self._coordinators.forget(Api.API_VERSIONS)
             return
         self._failed_with(m.API_OF[type(request)], NETWORK_EXCEPTION, now_ms)
+
+    def _note_unanswered(self, request: m.Request, step: Step | None) -> None:
+        """It may be carried out at any time from now on."""
+        if isinstance(request, m.EndTxn) and request.committed:
+            self._commit_unanswered = True
+        if isinstance(request, m.TxnOffsetCommit):
+            group_id = request.group.group_id
+            self._late_offsets |= {(group_id, name): offset for name, offset in request.offsets.items()}
+        if isinstance(request, m.InitProducerId):
+            self._init_unanswered = True
+        if step is Step.RAISE_EPOCH:
+            self._initialisation.raise_unanswered()
+        elif step is None and isinstance(request, _MAY_COME_LATE):
+            self._initialisation.note_unanswered()
 
     def on_unsupported(self, error: KafkaError) -> None:
         """The broker does not speak what the request in flight needs."""
@@ -679,6 +721,8 @@ class TransactionManager(StateMachine):
         now = described(answer)
         if step is Step.DESCRIBE:
             self._on_first_look(now)
+        elif step is Step.SETTLE:
+            self._on_look(now, now_ms)
         elif step is Step.LOOK_AGAIN:
             if not self._initialisation.take_second_look(now):
                 found = self._initialisation.found
@@ -694,6 +738,20 @@ class TransactionManager(StateMachine):
         else:
             self._nothing_to_complete = True
             self._initialised()
+
+    def _on_look(self, now: Described, now_ms: float) -> None:
+        following = self._initialisation.take_look(self._pair, now)
+        if following is Settling.TAKEN_OVER:
+            self.fail_fatal(taken_over(self.transactional_id, self._pair, now))
+        elif following in (Settling.LOOK_AGAIN, Settling.AWAIT_RAISE):
+            self._retry_at_ms = now_ms + self._backoff.failed()
+
+    def _on_reopened_ended(self, answer: m.EndTxnAnswer, now_ms: float) -> None:
+        if answer.error_code not in (0, _INVALID_TXN_STATE):  # 48: it was over already
+            self._failed_with(Api.END_TXN, answer.error_code, now_ms)
+            return
+        self._backoff.succeeded()
+        self._initialisation.ended_reopened()
 
     def _on_not_described(self, error_code: int, now_ms: float) -> None:
         refused_with = self._refused_with
@@ -829,5 +887,6 @@ class TransactionManager(StateMachine):
             resource=resource,
             state=self.state,
             taken_as=what,
+            init_unanswered=self._init_unanswered,
             asks_for_two_phase_commit=self._initialisation.asks_for_two_phase_commit,
         )

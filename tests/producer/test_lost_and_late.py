@@ -73,12 +73,14 @@ def cases(actions: list[Action], *, every: bool) -> pytest.MarkDecorator:
 def _is_told_apart_by_nobody(profile: Profile, api: str, action: Action) -> bool:
     """Which late requests Kafka takes for new ones, whatever a client does; they have tests of their own below.
 
-    An InitProducerId fences whoever has the id. Before KIP-890 an EndTxn that is late ends the next transaction, which
-    has the same epoch, and a batch that is late may cost it, because the next one is taken to be out of order.
+    An InitProducerId fences whoever has the id. Before KIP-890 the copy of an EndTxn that was answered ends the next
+    transaction, which has the same epoch, and that of a batch may cost it, because the next one is taken to be out of
+    order; of one that was not answered the client knows, and raises the epoch (tests/producer/test_late_requests.py).
     """
-    is_late = isinstance(action, Delay | Duplicate | Reorder)
+    is_copied = isinstance(action, Duplicate | Reorder)
     of_v1 = ("EndTxn", "Produce") if action == Duplicate(after_requests=2) else ("EndTxn",)
-    return is_late and (api == "InitProducerId" or (api in of_v1 and profile is Profile.KAFKA_3_9))
+    is_late = is_copied or isinstance(action, Delay)
+    return (is_late and api == "InitProducerId") or (is_copied and api in of_v1 and profile is Profile.KAFKA_3_9)
 
 
 def three_transactions(world: World, producer: Producer) -> None:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from dualwrite.testing.apache_kafka import KAFKA_VERSION, ApacheKafka
 
-OLDER_VERSION: Final = "3.9.1"
+OLDER_VERSION: Final = "3.9.2"
 TIMEOUT_SCAN_MS: Final = 100
 """Interval at which brokers look for timed-out transactions in tests; Kafka's default is ten seconds."""
 

@@ -10,6 +10,7 @@ from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.registration import Registration
+from dualwrite.client.settling import LOOKS
 from dualwrite.client.states import ProducerState
 from dualwrite.client.transaction_manager import TransactionManager
 from dualwrite.errors import AbortableError, Api, FatalError, FencedError
@@ -179,9 +180,34 @@ def test_after_an_abort_the_epoch_is_raised_before_the_next_record() -> None:
     driver.manager.on_no_answer(driver.now_ms)
     driver.now_ms += 100
     driver.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorAnswer(0, 1, "h", 1))
+    look = m.DescribeTransaction("tid")
+    driver.expect(look, m.TransactionDescribed(0, "Empty", 42, 8, -1), delivered=False)
     driver.expect(raise_epoch, m.InitProducerIdAnswer(0, 42, 8), delivered=False)
     assert driver.manager.may_produce
     driver.add(P0, epoch=8)
+
+
+def test_who_is_fenced_by_its_own_late_initialisation_can_read_that() -> None:
+    driver = Driver()
+    driver.manager.fail_abortable(AbortableError("a record was lost"))
+    driver.manager.produced()
+    driver.manager.heard(driver.manager.abort_transaction())
+    driver.expect(driver.end(committed=False), m.EndTxnAnswer(0))
+    driver.manager.heard(driver.manager.abort_transaction())
+    driver.begin()
+    assert isinstance(driver.poll(), m.InitProducerId)
+    driver.manager.on_no_answer(driver.now_ms)
+    for _ in range(LOOKS):  # nothing has arrived, as far as can be seen
+        driver.now_ms += 100
+        if (request := driver.poll()) == m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"):
+            driver.answer(m.FindCoordinatorAnswer(0, 1, "h", 1))
+            request = driver.poll()
+        assert request == m.DescribeTransaction("tid")
+        driver.answer(m.TransactionDescribed(0, "CompleteAbort", 42, 7, -1))
+    driver.expect(m.InitProducerId("tid", 60_000, False, False, 42, 7), m.InitProducerIdAnswer(0, 42, 8))
+    driver.add(P0, code=90, epoch=8)
+    with pytest.raises(FencedError, match="an InitProducerId of this producer itself"):
+        driver.manager.begin_transaction()
 
 
 def test_an_abort_while_the_epoch_is_being_raised_waits_for_nothing() -> None:
