@@ -532,8 +532,9 @@ class DualWrites:
             return
         raise BoundExceededError(
             f"the dual write {write.prepared_state} of transactional id {self.transactional_id!r} has taken "
-            f"{passed_ms:.0f} ms since its first record, and Kafka aborts it after transaction.timeout.ms={bounded_ms}: "
-            "committing the database now could leave it alone with the change. Neither side is changed; repeat the "
+            f"{passed_ms:.0f} ms since its first record, and Kafka aborts it after "
+            f"transaction.timeout.ms={bounded_ms}: committing the database now could leave it alone with the change. "
+            "Neither side is changed; repeat the "
             "write, and if it always takes so long, make it smaller or transaction.timeout.ms longer"
         )
 
