@@ -308,41 +308,41 @@ class AdminCalls:
         """
         found = now = await self.describe_transaction(transactional_id, deadline_s)
         backoff = self._driver.new_backoff()
-        refused = False
+        code = 0
         while now.state in _OPEN_OR_ENDING:
             if now.state == _ONGOING:
                 timeout_ms = now.transaction_timeout_ms if now.has_timeout else timeout_ms_for_2pc
                 # The pair that KIP-939 gave out besides the open one is not described, and no other one is accepted.
-                pair = None if refused else (now.producer_id, now.producer_epoch)
-                refused = await self._abort_what_is_open(transactional_id, timeout_ms, pair, deadline_s)
+                pair = None if code in _PAIR_REFUSED else (now.producer_id, now.producer_epoch)
+                code = await self._abort_what_is_open(transactional_id, timeout_ms, pair, deadline_s)
             if not await self._driver.pause(backoff, deadline_s):
+                said = f" (InitProducerId was answered with {error_name(code)})" if code else ""
                 raise KafkaTimeoutError(
-                    f"transactional id {transactional_id!r} is {now.state} still; what it has open may be aborted or "
-                    "not: repeat the same call"
+                    f"transactional id {transactional_id!r} was still {now.state}{said}; what it has open may be "
+                    "aborted or not: repeat the same call"
                 )
             now = await self.describe_transaction(transactional_id, deadline_s)
         return TerminatedTransaction(found, now.producer_id, now.producer_epoch)
 
     async def _abort_what_is_open(
         self, transactional_id: str, timeout_ms: int, pair: tuple[int, int] | None, deadline_s: float
-    ) -> bool:
-        """Whether the pair was refused. What else was said, or not said, the next description tells."""
+    ) -> int:
+        """The error code, where that is no reason to stop: what it has led to, the next description tells."""
         located = await self._driver.coordinators([transactional_id], deadline_s)
         if transactional_id in located.failed:
             raise located.failed[transactional_id]
         if transactional_id in located.not_yet:
-            return False
+            return NETWORK_EXCEPTION
         call = codec.init_producer_id(transactional_id, timeout_ms, pair)
         try:
             replies = await self._driver.ask_one(located.nodes[transactional_id], call, deadline_s)
         except NoAnswerError:
-            return False
+            return NETWORK_EXCEPTION
         code = replies[transactional_id].error_code
-        if code in _PAIR_REFUSED and pair is not None:
-            return True
-        if code and error_class(Api.INIT_PRODUCER_ID, code) not in RETRIABLE:
+        goes_on = error_class(Api.INIT_PRODUCER_ID, code) in RETRIABLE or (code in _PAIR_REFUSED and pair is not None)
+        if code and not goes_on:
             raise failure(Api.INIT_PRODUCER_ID, code, transactional_id)
-        return False
+        return code
 
     async def overwrite_end(self, seen: TransactionDescription, timeout_ms_for_2pc: int, deadline_s: float) -> None:
         """InitProducerId by the pair of `seen`, at which nothing is open: how the last transaction ended is forgotten.
