@@ -212,10 +212,11 @@ class AsyncTransactionAdmin:
     ) -> TerminatedTransaction:
         """Abort what a transactional id has open, prepared or not, and fence its owner (KIP-939).
 
-        This is InitProducerId without KeepPreparedTxn, on brokers of every version. **Whoever lives with that id is
-        fenced**, also where it had nothing open: its next call fails with `FencedError`. A prepared transaction
-        whose database commit has taken place is lost by this: the database has it and Kafka does not. A transaction
-        whose end was decided before stays as decided. Returns when the abort is visible to read_committed consumers.
+        This is InitProducerId without KeepPreparedTxn, on brokers of every version, where something is open, and
+        nothing else: an id with nothing open stays as it is. A prepared transaction whose database commit has taken
+        place is lost by this: the database has it and Kafka does not. The id stays CompleteAbort, by which each
+        recovery of a dual write sees that. A transaction whose end was decided before stays as decided. Returns when
+        the abort is visible to read_committed consumers.
 
         After a `KafkaTimeoutError` it may or may not have taken place, and may be repeated. Raises
         `TransactionalIdNotFoundError` for an id that no coordinator knows (InitProducerId would create it).
@@ -223,6 +224,10 @@ class AsyncTransactionAdmin:
         return await self._calls().force_terminate(
             transactional_id, self._config.request_timeout_ms, self._deadline_s(timeout_ms)
         )
+
+    async def _overwrite_end(self, seen: TransactionDescription) -> None:
+        """Let it be forgotten how the last transaction of an id ended, which was `seen` and has been seen to."""
+        await self._calls().overwrite_end(seen, self._config.request_timeout_ms, self._deadline_s(None))
 
     # ---- the cluster ----------------------------------------------------------------------------------------
 
@@ -394,6 +399,10 @@ class TransactionAdmin:
     ) -> TerminatedTransaction:
         """See `AsyncTransactionAdmin.force_terminate_transaction`."""
         return self._run(self._admin.force_terminate_transaction(transactional_id, timeout_ms=timeout_ms))
+
+    def _overwrite_end(self, seen: TransactionDescription) -> None:
+        """See `AsyncTransactionAdmin`."""
+        self._run(self._admin._overwrite_end(seen))
 
     def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
         """See `AsyncTransactionAdmin.describe_cluster`."""

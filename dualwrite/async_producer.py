@@ -205,6 +205,20 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         checked = self._checked_prepared(state)
         await self._run(lambda: self._engine.complete_transaction(checked, take_over=take_over))
 
+    async def _complete_first(self, state: PreparedTxnState) -> None:
+        """As `Producer._complete_first`."""
+        checked = self._checked_prepared(state)
+        await self._run(lambda: self._engine.complete_transaction(checked, own=False))
+
+    async def _own(self) -> None:
+        """As `Producer._own`."""
+        await self._run(self._engine.own)
+
+    async def _is_current(self) -> bool:
+        """As `Producer._is_current`."""
+        await self._run(self._engine.describe)
+        return self._engine.is_current
+
     async def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
 

@@ -209,6 +209,20 @@ class RowLockTimeoutError(RecipeError):
     """The state row stayed locked by another database transaction; nothing was decided."""
 
 
+class DatabaseWentBackError(RecipeError):
+    """The state row is older than this process, or another one's: the database was restored, or the row edited.
+
+    Nothing was changed on either side. Raised at each use of the writer, until there is another one.
+    """
+
+
+class BoundExceededError(RecipeError):
+    """Kafka may abort the dual write before it could be committed, so it was rolled back; it may be repeated.
+
+    Only where a prepared transaction has a timeout (`Guarantee.bounded_ms`).
+    """
+
+
 class PoolTimeoutError(RecipeError):
     """No transactional id of the pool became free in time; both sides were rolled back, and nothing was sent."""
 

@@ -130,6 +130,20 @@ class Producer(ProducerBase[RecordFuture]):
         checked = self._checked_prepared(state)
         self._run(lambda: self._engine.complete_transaction(checked, take_over=take_over))
 
+    def _complete_first(self, state: PreparedTxnState) -> None:
+        """`complete_transaction` for who looks at its lock again: the id is this producer's alone after `_own`."""
+        checked = self._checked_prepared(state)
+        self._run(lambda: self._engine.complete_transaction(checked, own=False))
+
+    def _own(self) -> None:
+        """Fence whoever was answered as this producer was in `_complete_first`."""
+        self._run(self._engine.own)
+
+    def _is_current(self) -> bool:
+        """Between transactions: whether nobody has used the transactional id since. Asks the coordinator."""
+        self._run(self._engine.describe)
+        return self._engine.is_current
+
     def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
 

@@ -22,7 +22,6 @@ from dualwrite.client.admin_results import (
 )
 from dualwrite.client.admin_transport import NoAnswerError
 from dualwrite.client.error_texts import error_name
-from dualwrite.client.messages import InitProducerIdAnswer
 from dualwrite.client.records import TopicPartition
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
@@ -37,6 +36,9 @@ from dualwrite.errors import (
 )
 
 _NOT_LEADER: Final = 6
+_PAIR_REFUSED: Final = (47, 90)
+_ONGOING: Final = "Ongoing"
+_OPEN_OR_ENDING: Final = (_ONGOING, "PrepareCommit", "PrepareAbort")
 _TRANSACTIONAL_ID_NOT_FOUND: Final = 105
 
 K = TypeVar("K")
@@ -299,17 +301,63 @@ class AdminCalls:
     async def force_terminate(
         self, transactional_id: str, timeout_ms_for_2pc: int, deadline_s: float
     ) -> TerminatedTransaction:
-        """InitProducerId for an id that exists; it keeps its timeout, unless that was the one of two-phase commit."""
-        found = await self.describe_transaction(transactional_id, deadline_s)
-        timeout_ms = found.transaction_timeout_ms if found.has_timeout else timeout_ms_for_2pc
+        """InitProducerId for an id that has something open, until that is over and no further.
+
+        Asked once more it would leave Empty, and nobody could see any more that a prepared transaction was aborted. So
+        one that was not answered is not repeated before the id was described again.
+        """
+        found = now = await self.describe_transaction(transactional_id, deadline_s)
+        backoff = self._driver.new_backoff()
+        code = 0
+        while now.state in _OPEN_OR_ENDING:
+            if now.state == _ONGOING:
+                timeout_ms = now.transaction_timeout_ms if now.has_timeout else timeout_ms_for_2pc
+                # The pair that KIP-939 gave out besides the open one is not described, and no other one is accepted.
+                pair = None if code in _PAIR_REFUSED else (now.producer_id, now.producer_epoch)
+                code = await self._abort_what_is_open(transactional_id, timeout_ms, pair, deadline_s)
+            if not await self._driver.pause(backoff, deadline_s):
+                said = f" (InitProducerId was answered with {error_name(code)})" if code else ""
+                raise KafkaTimeoutError(
+                    f"transactional id {transactional_id!r} was still {now.state}{said}; what it has open may be "
+                    "aborted or not: repeat the same call"
+                )
+            now = await self.describe_transaction(transactional_id, deadline_s)
+        return TerminatedTransaction(found, now.producer_id, now.producer_epoch)
+
+    async def _abort_what_is_open(
+        self, transactional_id: str, timeout_ms: int, pair: tuple[int, int] | None, deadline_s: float
+    ) -> int:
+        """The error code, where that is no reason to stop: what it has led to, the next description tells."""
+        located = await self._driver.coordinators([transactional_id], deadline_s)
+        if transactional_id in located.failed:
+            raise located.failed[transactional_id]
+        if transactional_id in located.not_yet:
+            return NETWORK_EXCEPTION
+        call = codec.init_producer_id(transactional_id, timeout_ms, pair)
+        try:
+            replies = await self._driver.ask_one(located.nodes[transactional_id], call, deadline_s)
+        except NoAnswerError:
+            return NETWORK_EXCEPTION
+        code = replies[transactional_id].error_code
+        goes_on = error_class(Api.INIT_PRODUCER_ID, code) in RETRIABLE or (code in _PAIR_REFUSED and pair is not None)
+        if code and not goes_on:
+            raise failure(Api.INIT_PRODUCER_ID, code, transactional_id)
+        return code
+
+    async def overwrite_end(self, seen: TransactionDescription, timeout_ms_for_2pc: int, deadline_s: float) -> None:
+        """InitProducerId by the pair of `seen`, at which nothing is open: how the last transaction ended is forgotten.
+
+        Refused where somebody has used the id since.
+        """
+        timeout_ms = seen.transaction_timeout_ms if seen.has_timeout else timeout_ms_for_2pc
+        pair = seen.producer_id, seen.producer_epoch
         results = await self._driver.fulfil(
-            [transactional_id],
+            [seen.transactional_id],
             lambda ids: self._driver.coordinators(ids, deadline_s),
-            lambda _, ids: codec.init_producer_id(transactional_id, timeout_ms),
+            lambda _, ids: codec.init_producer_id(seen.transactional_id, timeout_ms, pair),
             deadline_s=deadline_s,
         )
-        answer: InitProducerIdAnswer = _ended(results, transactional_id)
-        return TerminatedTransaction(found, answer.producer_id, answer.producer_epoch)
+        _ended(results, seen.transactional_id)
 
 
 def _marker(

@@ -262,10 +262,15 @@ def _marker_written(body: memoryview, version: int) -> dict[TopicPartition, Repl
 
 
 def init_producer_id(
-    transactional_id: str, transaction_timeout_ms: int
+    transactional_id: str, transaction_timeout_ms: int, pair: tuple[int, int] | None
 ) -> Call[dict[str, Reply[m.InitProducerIdAnswer]]]:
-    """InitProducerId as a plain producer sends it: it ends what is open, also where it is prepared."""
+    """InitProducerId as a plain producer sends it: it ends what is open, also where it is prepared.
+
+    With a pair it does nothing to an id that has gone on to another one and has nothing open.
+    """
     request = m.InitProducerId(transactional_id, transaction_timeout_ms, enable_2pc=False, keep_prepared_txn=False)
+    if pair is not None:
+        request = request._replace(producer_id=pair[0], producer_epoch=pair[1])
 
     def decode(body: memoryview, version: int) -> dict[str, Reply[m.InitProducerIdAnswer]]:
         answer = codec.decode(request, body, version)

@@ -106,7 +106,7 @@ class HangingTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TerminatedTransaction:
-    """What `force_terminate_transaction` met, and who it made the newest producer of the id."""
+    """What `force_terminate_transaction` met, and the pair at which the id stands now."""
 
     found: TransactionDescription
     producer_id: int

@@ -467,6 +467,7 @@ def _transaction_described(body: memoryview, version: int) -> m.TransactionDescr
         described.producer_id,
         described.producer_epoch,
         described.transaction_start_time_ms,
+        described.transaction_timeout_ms,
     )
 
 

@@ -238,9 +238,23 @@ class Engine:
         """To be called by `start`."""
         return self._flushed(self.manager.abort_transaction)
 
-    def complete_transaction(self, state: PreparedTxnState, *, take_over: bool) -> Operation:
+    def complete_transaction(self, state: PreparedTxnState, *, take_over: bool = True, own: bool = True) -> Operation:
         """To be called by `start`."""
-        return self._flushed(lambda: self.manager.complete_transaction(state, take_over=take_over))
+        return self._flushed(lambda: self.manager.complete_transaction(state, take_over=take_over, own=own))
+
+    def own(self) -> Operation:
+        """To be called by `start`."""
+        return self.manager.own()
+
+    def describe(self) -> Operation:
+        """To be called by `start`."""
+        return self.manager.describe()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nobody has used the id since this producer, as `describe()` found it."""
+        with self.lock:
+            return self.manager.is_current
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata

@@ -3,6 +3,19 @@
 The steps stand in a queue. Those of `init_transactions()` and `complete_transaction()` are done while the producer is
 initialising; those that precede a transaction wait for its first record, so that a transaction without records costs
 nothing.
+
+An id that was described is taken over in two phases, between which its taker looks whether it still holds the lock of
+the stored pair. The first ends what is open, or else raises the epoch; the second raises it once more. Each request
+names the pair that was described, or its own successor:
+
+* transaction.version 2: EndTxn(abort) by pair. It does nothing to any other pair, however late it comes. Its answer is
+  given twice, so the pair after the first one may be shared with the old owner, or with a taker whose request was the
+  same; the second one fences them.
+* transaction.version 0 and 1, another timeout, or an id that is new: InitProducerId by pair. Where nothing is open it
+  does nothing to any other pair either. What is open it aborts, whichever pair that has: a late one may do harm, which
+  is why the id is described before each, and only what was decided about, or its own end, is accepted.
+
+With KeepPreparedTxn (KIP-939) nothing is aborted by taking over, so one request is enough.
 """
 
 from __future__ import annotations
@@ -20,8 +33,9 @@ from dualwrite.client.recovery import (
     DescribedState,
     Recovery,
     Relation,
+    SecondLook,
     find,
-    may_take_over,
+    look_again,
     relation_of,
 )
 from dualwrite.client.settling import LOOKS, Settling, settle
@@ -29,12 +43,15 @@ from dualwrite.client.tiers import First, Plan, not_accepted, plan, plan_after_k
 from dualwrite.config import MAX_TRANSACTION_TIMEOUT_MS
 from dualwrite.errors import Api, PreparedTransactionLost, UnsupportedByBrokerError
 from dualwrite.guarantee import Guarantee, Tier, guarantee_of
-from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.prepared_state import MAX_PRODUCER_EPOCH, MAX_PRODUCER_ID, PreparedTxnState
 
 # A prepared pair and the next one must be two epochs apart, see recovery.py.
 _EPOCHS_APART: Final = 2
 
 _TWO_PHASE: Final = (Tier.KEEP_PREPARED, Tier.STORED_PAIR)
+
+_NOBODY: Final = PreparedTxnState.of(producer_id=MAX_PRODUCER_ID, producer_epoch=0)
+"""A pair that no broker gives out: with it an id is created, and one that exists is not touched."""
 
 
 class Step(Enum):
@@ -42,11 +59,13 @@ class Step(Enum):
 
     ASK_FEATURES = "ApiVersions: which tier is it?"
     TRY_KEEP = "InitProducerId with KeepPreparedTxn"
+    PROBE_KEEP = "InitProducerId with KeepPreparedTxn and a pair, which changes nothing: is it supported?"
     DESCRIBE = "DescribeTransactions: what is there?"
     LOOK_AGAIN = "DescribeTransactions: is anything open that was not decided about?"
     TAKE_OVER = "InitProducerId: aborts what is open, and fences"
     SETTLE = "DescribeTransactions: what did requests without an answer leave, and is the id still ours?"
     END_REOPENED = "EndTxn(abort) of what a late request opened"
+    CLAIM = "InitProducerId with the pair that was described: aborts what is open, and fences (KIP-360)"
     RAISE_EPOCH = "InitProducerId with our own pair: another epoch, and nobody else is fenced by mistake (KIP-360)"
     SPEND_PAIR = "EndTxn(abort) of nothing: another epoch (KIP-890)"
 
@@ -84,6 +103,9 @@ class Initialisation:
         self._may_come_late = False
         self._raise_unanswered = False
         self._looks_left = LOOKS
+        self._later: tuple[Step, ...] = ()
+        self._claimed = False
+        self._may_keep = False
 
     @property
     def guarantee(self) -> Guarantee:
@@ -110,7 +132,7 @@ class Initialisation:
     def begin(self, keep: bool) -> None:
         """`init_transactions()` was called."""
         self.keep = keep
-        self._decided = None
+        self._forget_description()
         self.steps = deque([Step.ASK_FEATURES])
 
     def request(self, step: Step, pair: PreparedTxnState) -> m.Request:
@@ -125,13 +147,16 @@ class Initialisation:
             )
         if step is Step.SPEND_PAIR:
             return m.EndTxn(self._transactional_id, pair.producer_id, pair.producer_epoch, False)
-        tries = step is Step.TRY_KEEP
+        tries = step in (Step.TRY_KEEP, Step.PROBE_KEEP)
         two_phase = self._two_phase_commit and (tries or self.tier in _TWO_PHASE)
-        timeout_ms = MAX_TRANSACTION_TIMEOUT_MS if two_phase else self._timeout_ms
-        init = m.InitProducerId(self._transactional_id, timeout_ms, two_phase, tries)
-        if step is Step.RAISE_EPOCH:
-            return init._replace(producer_id=pair.producer_id, producer_epoch=pair.producer_epoch)
-        return init
+        init = m.InitProducerId(self._transactional_id, self._asked_timeout_ms(two_phase), two_phase, tries)
+        if step not in (Step.RAISE_EPOCH, Step.CLAIM, Step.PROBE_KEEP):
+            return init
+        named = pair or _NOBODY
+        return init._replace(producer_id=named.producer_id, producer_epoch=named.producer_epoch)
+
+    def _asked_timeout_ms(self, two_phase: bool) -> int:
+        return MAX_TRANSACTION_TIMEOUT_MS if two_phase else self._timeout_ms
 
     # ---- answers --------------------------------------------------------------------------------------------
 
@@ -169,37 +194,120 @@ class Initialisation:
         if isinstance(following, UnsupportedByBrokerError):
             return following
         self.tier = following.tier
-        self.steps = deque([_FIRST[following.first]])
+        self._may_keep = self.keep and following.first is First.TRY_KEEP
+        self.steps = deque([Step.DESCRIBE if self._may_keep else _FIRST[following.first]])
         return None
 
     def take_kept(self, *, ongoing: bool) -> bool:
         """KeepPreparedTxn was answered. True when nothing is left to do, False when what is open is to be aborted."""
         self.tier = Tier.KEEP_PREPARED if self._two_phase_commit else None
-        self.steps.clear()
+        self.steps.popleft()
+        self._may_keep = False
+        self._forget_description()
         if ongoing and not self.keep:
             self.steps.append(Step.TAKE_OVER)
-        return not self.steps
+            return False
+        return True
 
-    def take_description(self, described: Described) -> None:
-        """What is there, to be compared with the stored pair before anything is changed."""
+    def take_description(self, described: Described) -> bool:
+        """What is there, to be compared with the stored pair before anything is changed. False: more is to be asked.
+
+        KeepPreparedTxn aborts nothing, but it leaves Empty where nothing is open. So an abort, which may be that of the
+        stored transaction, has to be compared before it; and it has to be found out whether there is KeepPreparedTxn.
+        """
+        if self._may_keep and not described.is_aborted:
+            self.steps = deque([Step.TRY_KEEP])
+            return False
         self._decided = described
-        self.steps = deque([Step.LOOK_AGAIN, Step.TAKE_OVER])
+        if self._may_keep:
+            self.steps = deque([Step.PROBE_KEEP])
+            return False
+        self._plan_take_over()
+        return True
 
-    def take_second_look(self, described: Described) -> bool:
-        """Whether nothing is open but what was decided about; then the takeover may follow."""
-        self.steps.popleft()
-        return self._decided is None or may_take_over(self._decided, described)
+    def take_support_of_keep(self) -> Described:
+        """KeepPreparedTxn is supported, and was not asked for yet: what was described."""
+        assert self._decided is not None
+        self.tier = Tier.KEEP_PREPARED if self._two_phase_commit else None
+        self._plan_take_over()
+        return self._decided
 
-    def took_over(self) -> None:
-        """InitProducerId was answered: the id is ours."""
+    def decide(self, stored: PreparedTxnState, described: Described | None = None) -> PreparedTxnState:
+        """What is there (`described`, where that is news) was compared with `stored`, which it does not name as open.
+
+        The pair that the take-over begins with.
+        """
+        self._decided = described or self._decided
+        assert self._decided is not None
+        self._plan_take_over(stored)
+        return self._decided.pair
+
+    def _plan_take_over(self, stored: PreparedTxnState | None = None) -> None:
+        decided = self._decided
+        assert decided is not None
+        if self._may_keep:
+            self.steps, self._later = deque([Step.TRY_KEEP]), ()
+            return
+        first, second = self._phases(decided, stored)
+        self.steps, self._later = deque([Step.LOOK_AGAIN, first]), second
+
+    def _phases(self, decided: Described, stored: PreparedTxnState | None) -> tuple[Step, tuple[Step, ...]]:
+        if decided.state is DescribedState.NOT_FOUND:
+            return Step.CLAIM, ()  # whoever comes second is refused
+        if not self.is_v2:
+            return Step.CLAIM, (Step.CLAIM,)
+        if decided.state is DescribedState.ONGOING:
+            return Step.SPEND_PAIR, (Step.SPEND_PAIR if self._has_timeout(decided) else Step.CLAIM,)
+        # An abort one epoch after the stored pair is what a loss looks like, and there is none after the last epoch.
+        is_last = decided.pair.producer_epoch >= MAX_PRODUCER_EPOCH or decided.pair == stored
+        by_abort = self._has_timeout(decided) and not is_last
+        return Step.SPEND_PAIR if by_abort else Step.CLAIM, (Step.SPEND_PAIR,)
+
+    def _has_timeout(self, decided: Described) -> bool:
+        """Whether the id has the timeout that this producer asks for: EndTxn does not change it."""
+        two_phase = self._two_phase_commit and self.tier in _TWO_PHASE
+        return decided.timeout_ms in (-1, self._asked_timeout_ms(two_phase))
+
+    def take_second_look(self, now: Described) -> SecondLook:
+        """Whether the next step may follow."""
+        if self._decided is None:
+            self.steps.popleft()
+            return SecondLook.GO_ON
+        look = look_again(self._decided, now, claimed=self._claimed)
+        if look is SecondLook.GO_ON:
+            self.steps.popleft()
+            is_claim = self._claimed and now.state is DescribedState.EMPTY and now.pair != self._decided.pair
+            if not is_claim:  # which is asked for again with the same pair, and so answered as the first time
+                self._decided = now
+                self._claimed = False
+        return look
+
+    def took_over(self, state: DescribedState, pair: PreparedTxnState) -> None:
+        """A step has changed the epoch, and leaves the id like this."""
         self.steps.popleft()
-        self._decided = None
+        self._claimed = False
         self._may_come_late = self._raise_unanswered = False
+        if self._decided is not None:
+            self._decided = Described(state, pair, -1)
+        if not (self.steps or self._later):
+            self._decided = None
+
+    def own(self) -> bool:
+        """The second phase may follow. Whether there is one."""
+        self.steps.extend(self._later)
+        self._later = ()
+        return bool(self.steps)
 
     def failed_to_take_over(self) -> None:
         """InitProducerId is to be asked again: time has passed, in which somebody may have opened a transaction."""
-        if self.steps and self.steps[0] is Step.TAKE_OVER and self._decided is not None:
+        if self.steps and self.steps[0] is Step.CLAIM and self._decided is not None:
+            self._claimed = True
             self.steps.appendleft(Step.LOOK_AGAIN)
+
+    def _forget_description(self) -> None:
+        self._decided = None
+        self._later = ()
+        self._claimed = False
 
     # ---- a transaction that was found -----------------------------------------------------------------------
 
@@ -214,10 +322,13 @@ class Initialisation:
             return None
         return RECOVERIES[find(stored, self._decided, self.transaction_version)]
 
-    def committed(self) -> None:
-        """What was found open is committed: whatever is open from here on is somebody else's."""
-        if self._decided is not None:
-            self._decided = self._decided._replace(state=DescribedState.COMPLETE_COMMIT)
+    def committed(self, pair: PreparedTxnState) -> None:
+        """What was found open is committed, at `pair`: whatever is open from here on is somebody else's."""
+        assert self._decided is not None
+        second = (Step.SPEND_PAIR if self._has_timeout(self._decided) else Step.CLAIM,)
+        self._decided = Described(DescribedState.COMPLETE_COMMIT, pair, -1)
+        self.steps.clear()
+        self._later = second if self.is_v2 else (Step.CLAIM, Step.CLAIM)  # that commit has not raised the epoch
 
     def lost(self, stored: PreparedTxnState, described: Described) -> PreparedTransactionLost:
         """The error that says so."""
@@ -268,6 +379,7 @@ class Initialisation:
 
     def before_transaction(self) -> None:
         """A transaction is begun: what must precede its first record."""
+        self.own()
         if self._may_come_late and not self.is_v2:  # on version 2 each end has raised the epoch
             self.raise_epoch()
             self._look_before_raising()
@@ -279,11 +391,6 @@ class Initialisation:
         """The present pair must not be used for another transaction."""
         missing = times - self.steps.count(Step.RAISE_EPOCH)
         self.steps.extend([Step.RAISE_EPOCH] * missing)
-
-    def spend_pair(self) -> None:
-        """The present pair was given out as a prepared state, and nothing was sent under it."""
-        if Step.SPEND_PAIR not in self.steps:
-            self.steps.append(Step.SPEND_PAIR if self.is_v2 else Step.RAISE_EPOCH)
 
     # ---- requests without an answer -------------------------------------------------------------------------
 
@@ -328,4 +435,4 @@ def described(answer: m.TransactionDescribed) -> Described:
         if answer.producer_id < 0 or answer.producer_epoch < 0
         else PreparedTxnState.of(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
     )
-    return Described(DescribedState(answer.state), pair, answer.start_ms)
+    return Described(DescribedState(answer.state), pair, answer.start_ms, answer.timeout_ms)

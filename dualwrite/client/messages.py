@@ -119,6 +119,7 @@ class TransactionDescribed(NamedTuple):
     producer_id: int = -1
     producer_epoch: int = -1
     start_ms: int = -1
+    timeout_ms: int = -1
 
 
 class PartitionsAdded(NamedTuple):

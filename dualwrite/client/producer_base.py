@@ -158,6 +158,11 @@ class ProducerBase(Generic[FutureT]):
 
     # ---- arguments ------------------------------------------------------------------------------------------
 
+    @property
+    def _bounded_ms(self) -> int | None:
+        """How long a prepared transaction lasts; None where it has no limit, or nothing is known of one."""
+        return self._engine.manager.bounded_ms
+
     @staticmethod
     def _checked_prepared(state: PreparedTxnState) -> PreparedTxnState:
         if not isinstance(state, PreparedTxnState):

@@ -11,6 +11,10 @@ with the application's decision. Every end of a transaction leaves a trace that 
 
 The trace is gone with the next InitProducerId, which leaves Empty. That is why none is sent before the stored pair was
 compared, and none at all where the transaction is lost: whoever recovers later must be able to see it too.
+
+KIP-939's recovery with KeepPreparedTxn moves the epoch on too: after k of them a transaction of (p, e) is over at
+(p, e + k + 1). An abort after one of them is not told from a commit that was followed by another transaction's abort,
+so only the one at (p, e + 1) is proof.
 """
 
 from __future__ import annotations
@@ -38,16 +42,27 @@ class DescribedState(Enum):
 
 
 class Described(NamedTuple):
-    """What DescribeTransactions said; `start_ms` since 1970, -1 for none."""
+    """What DescribeTransactions said; `start_ms` since 1970, -1 for none; `timeout_ms` -1 where it is not known."""
 
     state: DescribedState
     pair: PreparedTxnState
     start_ms: int
+    timeout_ms: int = -1
 
     @property
     def is_committed(self) -> bool:
         """Whether the last transaction is committed, or is being."""
         return self.state in (DescribedState.PREPARE_COMMIT, DescribedState.COMPLETE_COMMIT)
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether the last transaction is aborted, or is being."""
+        return self.state in (DescribedState.PREPARE_ABORT, DescribedState.COMPLETE_ABORT)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether markers are still being written. The pair is another one when that is done."""
+        return self.state in (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT)
 
 
 class Relation(Enum):
@@ -114,8 +129,8 @@ FINDINGS: Final[dict[tuple[int, DescribedState, Relation], Finding]] = {
 class Recovery(Enum):
     """What `complete_transaction(stored)` does about a finding."""
 
-    COMMIT = "EndTxn(commit) with the stored pair, then InitProducerId"
-    TAKE_OVER = "InitProducerId: aborts what is open, and fences"
+    COMMIT = "EndTxn(commit) with the stored pair, then the id is taken over"
+    TAKE_OVER = "what is open is aborted, and the id taken over"
     LOST = "PreparedTransactionLost, and no request"
 
 
@@ -167,12 +182,52 @@ def find(stored: PreparedTxnState, described: Described, transaction_version: in
     return FINDINGS[version, described.state, relation_of(stored, described.pair)]
 
 
-def may_take_over(decided: Described, now: Described) -> bool:
-    """Whether InitProducerId aborts nothing but what was decided about.
+class SecondLook(Enum):
+    """What may follow, once the id was described again before something is changed."""
 
-    It aborts whatever is open. Between the description that was compared with the stored pair and this request another
-    process may have taken the id over, prepared a transaction and decided it.
+    GO_ON = "nothing has changed but that what was decided about may have ended"
+    WAIT = "something is being ended: its pair is not the last word"
+    OVERTAKEN = "somebody else was there"
+
+
+def look_again(decided: Described, now: Described, *, claimed: bool) -> SecondLook:
+    """Whether nothing has happened but what was decided about, and its own end.
+
+    Between the description that was compared with the stored pair and the next request another process may have taken
+    the id over, prepared a transaction and decided it. `claimed`: an InitProducerId with the pair of `decided` was sent
+    and may have been carried out.
     """
-    return now.state is not DescribedState.ONGOING or (
-        decided.state is DescribedState.ONGOING and decided.pair == now.pair and decided.start_ms == now.start_ms
+    if now.is_ending:
+        return SecondLook.WAIT
+    is_same = now.state is decided.state and now.pair == decided.pair
+    is_open = DescribedState.ONGOING in (now.state, decided.state)
+    if is_open and now.start_ms != decided.start_ms:
+        return SecondLook.OVERTAKEN
+    if is_same or _is_own_end(decided, now) or (claimed and _is_claim_of(decided, now)):
+        return SecondLook.GO_ON
+    return SecondLook.OVERTAKEN
+
+
+def _is_own_end(decided: Described, now: Described) -> bool:
+    """Whether `now` is what is left of what was decided about."""
+    relation = relation_of(decided.pair, now.pair)
+    match decided.state:
+        case DescribedState.ONGOING:
+            ends = (Relation.SAME, Relation.NEXT, Relation.ROTATED)
+            return now.state is DescribedState.COMPLETE_ABORT and relation in ends
+        case DescribedState.PREPARE_COMMIT:
+            return now.state is DescribedState.COMPLETE_COMMIT and relation in (Relation.SAME, Relation.ROTATED)
+        case DescribedState.PREPARE_ABORT:
+            return now.state is DescribedState.COMPLETE_ABORT and relation in (Relation.SAME, Relation.ROTATED)
+        case DescribedState.NOT_FOUND:  # created since: nothing is open, and the next request compares the pair
+            return now.state is DescribedState.EMPTY and now.pair.producer_epoch == 0
+        case _:
+            return False
+
+
+def _is_claim_of(decided: Described, now: Described) -> bool:
+    """Whether `now` is what an InitProducerId with the pair of `decided` leaves."""
+    return now.state is DescribedState.EMPTY and relation_of(decided.pair, now.pair) in (
+        Relation.NEXT,
+        Relation.ROTATED,
     )

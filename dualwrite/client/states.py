@@ -48,6 +48,8 @@ class Call(_Key):
     COMPLETE_BY_TAKEOVER = "complete_transaction() where InitProducerId was put off until the stored state is known"
     COMPLETE_BEFORE = "complete_transaction() with a state that was completed before, and the id is left to others"
     COMPLETE_LOST = "complete_transaction() with a state whose transaction Kafka aborted"
+    OWN = "the second phase of taking the id over"
+    DESCRIBE = "a look at the transactional id between transactions"
     CLOSE = "close()"
 
 
@@ -91,6 +93,10 @@ CALLS: Final[dict[tuple[ProducerState, Call], ProducerState]] = {
     (_S.READY, Call.COMPLETE_BEFORE): _S.UNINITIALIZED,
     (_S.READY, Call.COMPLETE_LOST): _S.UNINITIALIZED,
     (_S.PREPARED_TRANSACTION, Call.COMPLETE_LOST): _S.UNINITIALIZED,
+    # between the phases of taking an id over, whoever has the lock of the stored pair looks whether it still has it
+    (_S.INITIALIZING, Call.OWN): _S.INITIALIZING,
+    (_S.READY, Call.OWN): _S.READY,
+    (_S.READY, Call.DESCRIBE): _S.READY,
     **{(state, Call.CLOSE): _S.CLOSED for state in ProducerState},
 }
 

@@ -17,6 +17,7 @@ from dualwrite.errors import (
     FencedCommitOutcomeUnknown,
     FencedError,
     KafkaError,
+    UnsupportedByBrokerError,
     error_class,
 )
 from dualwrite.prepared_state import PreparedTxnState
@@ -88,11 +89,11 @@ def commit_outcome_unknown(error: KafkaError, transactional_id: str, prepared: P
 
 
 def overtaken(transactional_id: str, now: Described, *, stored_is_committed: bool) -> FencedError:
-    """Something is open that was not there when the transactional id was described first."""
+    """Something is there that was not when the transactional id was described first."""
     done = " (what was stored is committed)" if stored_is_committed else ""
     return FencedError(
-        f"transactional id {transactional_id!r} has a transaction open at {now.pair} that was not there when "
-        f"init_transactions() looked{done}: another producer has taken the id over, and nothing of it was touched; "
+        f"transactional id {transactional_id!r} is in state {now.state.value} at {now.pair or 'no producer id'}, which "
+        f"was not there when init_transactions() looked{done}: another producer has taken the id over; "
         f"{WHAT_TO_DO[ErrorClass.FENCED]}"
     )
 
@@ -112,6 +113,25 @@ def offsets_may_go_back(transactional_id: str, group_id: str) -> AbortableError:
         f"earlier offsets of group {group_id!r} in this transaction of transactional id {transactional_id!r} were sent "
         "once without an answer. That request may still arrive and replace these by the earlier ones, so they "
         f"were not sent; {WHAT_TO_DO[ErrorClass.ABORTABLE]}, with one send_offsets_to_transaction() of the last offsets"
+    )
+
+
+def taken_meanwhile(refusal: str, error_code: int) -> FencedError:
+    """A step of taking an id over was refused, because the pair that it named is not the present one any more."""
+    return FencedError(
+        f"{refusal}. Another producer has used the id since init_transactions() looked, and nothing of it was touched",
+        error_code=error_code,
+    )
+
+
+def still_prepared_by_keep(transactional_id: str, pair: PreparedTxnState) -> UnsupportedByBrokerError:
+    """KeepPreparedTxn gave out the pair of the transaction that is open."""
+    return UnsupportedByBrokerError(
+        f"the broker answered InitProducerId with KeepPreparedTxn for transactional id {transactional_id!r} with "
+        f"{pair}, the very pair of the transaction that is open: it does not fence the producer that prepared it, as "
+        "KIP-939 demands and the proposal for KAFKA-20739 in apache/kafka#22704 leaves out. Two owners could decide "
+        "the transaction differently, so it stays open and nothing of it was completed; use a broker that raises the "
+        "epoch, or one without KeepPreparedTxn, where transactions are completed by their stored pair"
     )
 
 

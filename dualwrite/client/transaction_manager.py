@@ -29,6 +29,7 @@ from dualwrite.client.recovery import (
     Described,
     DescribedState,
     Recovery,
+    SecondLook,
     find,
 )
 from dualwrite.client.registration import Registration
@@ -42,6 +43,8 @@ from dualwrite.client.transaction_errors import (
     offsets_may_go_back,
     overtaken,
     refusal_sentence,
+    still_prepared_by_keep,
+    taken_meanwhile,
     taken_over,
 )
 from dualwrite.errors import (
@@ -55,7 +58,7 @@ from dualwrite.errors import (
     error_class,
     exception_for,
 )
-from dualwrite.guarantee import Guarantee, Tier
+from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 
 # Calls that decide nothing, so that abort_transaction() may take the place of one that timed out.
@@ -65,6 +68,7 @@ _REPLACED_BY_ABORT: Final = frozenset({Call.PREPARE_TRANSACTION.value, Call.SEND
 _READY: Final = ProducerState.READY
 _IN_TRANSACTION: Final = ProducerState.IN_TRANSACTION
 _PREPARE: Final = Call.PREPARE_TRANSACTION.value
+_DESCRIBE: Final = Call.DESCRIBE.value
 
 _PRODUCING: Final = (ProducerState.IN_TRANSACTION, ProducerState.COMMITTING_TRANSACTION)
 _ENDING: Final = (ProducerState.COMMITTING_TRANSACTION, ProducerState.ABORTING_TRANSACTION)
@@ -83,6 +87,11 @@ _MAY_TAKE_EFFECT: Final = (-1, 7, 15, 16)
 # INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED.
 _ENDED_BY_ANOTHER: Final = (47, 48, 49, 90)
 _INVALID_TXN_STATE: Final = 48
+_CONCURRENT_TRANSACTIONS: Final = 51
+
+_KEEPING: Final = (Step.TRY_KEEP, Step.PROBE_KEEP)
+_KEEP_IS_SUPPORTED: Final = (42, 90)
+"""To KeepPreparedTxn with a pair that nobody has: INVALID_REQUEST, as KIP-939 has it, or PRODUCER_FENCED."""
 
 # What changes a transaction whenever it arrives.
 _MAY_COME_LATE: Final = (m.EndTxn, m.AddPartitionsToTxn, m.AddOffsetsToTxn, m.TxnOffsetCommit)
@@ -129,6 +138,8 @@ class TransactionManager(StateMachine):
         # positions of this transaction whose request got no answer, and so may be stored once more
         self._late_offsets: dict[tuple[str, TopicPartition], OffsetAndMetadata] = {}
         self._init_unanswered = False
+        self._owns_later = False
+        self.described: Described | None = None
         self._step_in_flight: Step | None = None
         self._features_max_age_ms = features_max_age_ms
         self._features_due_ms = 0.0
@@ -222,16 +233,48 @@ class TransactionManager(StateMachine):
             return self._recover(Recovery.TAKE_OVER, Call.ABORT_TRANSACTION.value, None)
         return self._end(Call.ABORT_TRANSACTION, Call.ABORT_TRANSACTION.value, None)
 
-    def complete_transaction(self, prepared: PreparedTxnState, *, take_over: bool = True) -> Operation:
+    def complete_transaction(
+        self, prepared: PreparedTxnState, *, take_over: bool = True, own: bool = True
+    ) -> Operation:
         """Commit if `prepared` names the prepared transaction, else abort it (KIP-939).
 
         Without `take_over`, what was found is ended by its own pair alone where that will do, without InitProducerId.
+        Without `own`, the id is this producer's alone only after `own()`.
         """
         recovery = self._initialisation.recovery(prepared)
         if recovery is not None and self.state in _RESTING:
+            self._owns_later = not own
             return self._recover(recovery, COMPLETE_TRANSACTION, prepared, take_over=take_over)
         call = Call.COMPLETE_BY_COMMIT if prepared == self.prepared_txn_state else Call.COMPLETE_BY_ABORT
         return self._end(call, COMPLETE_TRANSACTION, prepared)
+
+    def own(self) -> Operation:
+        """After `complete_transaction(own=False)`: fence whoever was answered as this producer was."""
+        joined = self._join(Call.OWN.value, None)
+        if joined is not None:
+            return joined
+        self._enter(Call.OWN)
+        operation = self._start(Call.OWN.value, None)
+        if self.state is ProducerState.INITIALIZING:
+            self._owns_later = False
+            self._go_on_taking_over()
+        else:
+            self._pending.finish(None)
+        return operation
+
+    def describe(self) -> Operation:
+        """Between transactions: ask what Kafka says of the transactional id, for `described`."""
+        joined = self._join(Call.DESCRIBE.value, None)
+        if joined is not None:
+            return joined
+        self._enter(Call.DESCRIBE)
+        self.described = None
+        return self._start(Call.DESCRIBE.value, None)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nobody has used the id since this producer, as `describe()` found it."""
+        return self.described is not None and self.described.pair == self._pair
 
     @property
     def _is_found(self) -> bool:
@@ -255,13 +298,14 @@ class TransactionManager(StateMachine):
             return operation
         if recovery is Recovery.COMMIT:
             self._enter(Call.COMPLETE_BY_COMMIT)
-            self._adopt(found.pair.producer_id, found.pair.producer_epoch)
+            self._adopt_pair(found.pair)
             self._leaves_id = not take_over
         elif take_over or not self._may_leave_id(found, stored):
             self._enter(Call.COMPLETE_BY_TAKEOVER)
+            self._adopt_pair(self._initialisation.decide(stored or PreparedTxnState()))
         elif found.state is DescribedState.ONGOING:
             self._enter(Call.COMPLETE_BY_ABORT)
-            self._adopt(found.pair.producer_id, found.pair.producer_epoch)
+            self._adopt_pair(found.pair)
             self._leaves_id = True
         else:
             self._enter(Call.COMPLETE_BEFORE)
@@ -495,13 +539,9 @@ class TransactionManager(StateMachine):
 
     def _prepared(self) -> None:
         self._happen(Event.FLUSHED_FOR_PREPARE)
-        # Where a stored pair is compared with what Kafka describes, it must name a transaction that Kafka knows.
-        if self._sent_to_kafka or self._initialisation.tier is Tier.KEEP_PREPARED:
+        # A stored pair is compared with what Kafka describes, so it must name a transaction that Kafka knows.
+        if self._sent_to_kafka:
             self.prepared_txn_state = self._pair
-        if not self._sent_to_kafka and self._initialisation.tier is Tier.KEEP_PREPARED:
-            # The pair was given out, but nothing was sent under it. It must not name the next transaction too: a
-            # database that stored it would commit that one after a crash.
-            self._initialisation.spend_pair()
         self._pending.finish(None)
 
     @property
@@ -519,7 +559,7 @@ class TransactionManager(StateMachine):
         return self.state in _ENDING
 
     def _next_request(self, delivered: bool, now_ms: float) -> Outgoing | None:
-        if self._refused_with is not None:
+        if self._refused_with is not None or (self.state is _READY and self._pending.is_waiting_for(_DESCRIBE)):
             return self._coordinators.to_transaction(m.DescribeTransaction(self.transactional_id))
         if self._initialisation.steps and self._steps_are_due:
             return self._step_request(self._initialisation.steps[0])
@@ -666,20 +706,42 @@ class TransactionManager(StateMachine):
 
     def _on_initialised(self, step: Step | None, answer: m.InitProducerIdAnswer, now_ms: float) -> None:
         if answer.error_code:
-            if step is Step.TRY_KEEP and self._on_refused_keep(answer.error_code):
+            if step in _KEEPING and self._on_refused_keep(step, answer.error_code):
                 return
-            self._failed_with(Api.INIT_PRODUCER_ID, answer.error_code, now_ms)
+            self._failed_to_take_over(Api.INIT_PRODUCER_ID, answer.error_code, now_ms)
             return
         self._backoff.succeeded()
-        self._adopt(answer.producer_id, answer.producer_epoch)
-        if step is Step.TRY_KEEP:
+        if step in _KEEPING:
             self._on_kept(answer)
             return
-        self._initialisation.took_over()
-        if self.state is ProducerState.INITIALIZING and not self._initialisation.steps:
+        self._took_over(DescribedState.EMPTY, answer.producer_id, answer.producer_epoch)
+
+    def _took_over(self, state: DescribedState, producer_id: int, producer_epoch: int) -> None:
+        """A step has raised the epoch."""
+        self._adopt(producer_id, producer_epoch)
+        self._initialisation.took_over(state, self._pair)
+        self._go_on_taking_over()
+
+    def _go_on_taking_over(self) -> None:
+        if self.state is not ProducerState.INITIALIZING or self._initialisation.steps:
+            return
+        if self._owns_later:
+            self._pending.finish(None)
+        elif not self._initialisation.own():
             self._initialised()
 
-    def _on_refused_keep(self, error_code: int) -> bool:
+    def _failed_to_take_over(self, api: Api, error_code: int, now_ms: float) -> None:
+        if self._initialisation.found is not None and error_code in _ENDED_BY_ANOTHER:
+            refusal = self._sentence(api, error_code, None, ErrorClass.FENCED)
+            self.fail_fatal(taken_meanwhile(refusal, error_code))
+            return
+        self._failed_with(api, error_code, now_ms)
+
+    def _on_refused_keep(self, step: Step | None, error_code: int) -> bool:
+        if step is Step.PROBE_KEEP and error_code in _KEEP_IS_SUPPORTED:
+            self._backoff.succeeded()
+            self._on_nothing_open(self._initialisation.take_support_of_keep())
+            return True
         taken = self._initialisation.take_refused_keep(error_code)
         if isinstance(taken, KafkaError):
             self.fail_fatal(taken)
@@ -687,18 +749,26 @@ class TransactionManager(StateMachine):
         return taken
 
     def _on_kept(self, answer: m.InitProducerIdAnswer) -> None:
-        ongoing = answer.ongoing_producer_id != -1
-        if not self._initialisation.take_kept(ongoing=ongoing):
+        found = PreparedTxnState.of(
+            producer_id=answer.ongoing_producer_id, producer_epoch=answer.ongoing_producer_epoch
+        )
+        self._adopt(answer.producer_id, answer.producer_epoch)
+        if found == self._pair:
+            self.fail_fatal(still_prepared_by_keep(self.transactional_id, found))
             return
-        if ongoing:
-            self._found(
-                PreparedTxnState.of(
-                    producer_id=answer.ongoing_producer_id, producer_epoch=answer.ongoing_producer_epoch
-                )
-            )
-        else:
+        decided = self._initialisation.found
+        if not self._initialisation.take_kept(ongoing=not found.is_empty):
+            return
+        if decided is None and found.is_empty:
             self._nothing_to_complete = self._initialisation.keep
             self._initialised()
+        elif decided is None:
+            self._found(found)
+        elif found.is_empty:
+            self._go_on_taking_over()
+        else:
+            now = Described(DescribedState.ONGOING, found, -1)
+            self.fail_fatal(overtaken(self.transactional_id, now, stored_is_committed=False))
 
     def _initialised(self) -> None:
         self._happen(Event.INITIALIZED)
@@ -724,20 +794,39 @@ class TransactionManager(StateMachine):
         elif step is Step.SETTLE:
             self._on_look(now, now_ms)
         elif step is Step.LOOK_AGAIN:
-            if not self._initialisation.take_second_look(now):
-                found = self._initialisation.found
-                is_committed = found is not None and found.is_committed
-                self.fail_fatal(overtaken(self.transactional_id, now, stored_is_committed=is_committed))
-        else:
+            self._on_second_look(now, now_ms)
+        elif self._refused_with is not None:
             self._on_cause_described(now, now_ms)
+        elif now.is_ending:  # its pair is not the last word
+            self._retry_at_ms = now_ms + self._backoff.failed(_CONCURRENT_TRANSACTIONS)
+        else:
+            self.described = now
+            self._pending.finish(None)
 
     def _on_first_look(self, now: Described) -> None:
-        self._initialisation.take_description(now)
+        if not self._initialisation.take_description(now):
+            return
         if now.state is DescribedState.ONGOING:
             self._found(now.pair)
         else:
-            self._nothing_to_complete = True
-            self._initialised()
+            self._on_nothing_open(now)
+
+    def _on_nothing_open(self, found: Described) -> None:
+        """What is to be compared with the stored pair; the id is not ours yet."""
+        self._adopt_pair(found.pair)
+        self._nothing_to_complete = True
+        self._initialised()
+
+    def _on_second_look(self, now: Described, now_ms: float) -> None:
+        decided = self._initialisation.found
+        look = self._initialisation.take_second_look(now)
+        if look is SecondLook.WAIT:
+            self._retry_at_ms = now_ms + self._backoff.failed(_CONCURRENT_TRANSACTIONS)
+        elif look is SecondLook.OVERTAKEN:
+            is_committed = decided is not None and decided.is_committed
+            self.fail_fatal(overtaken(self.transactional_id, now, stored_is_committed=is_committed))
+        elif self._initialisation.found is not None:
+            self._adopt_pair(self._initialisation.found.pair)
 
     def _on_look(self, now: Described, now_ms: float) -> None:
         following = self._initialisation.take_look(self._pair, now)
@@ -768,7 +857,7 @@ class TransactionManager(StateMachine):
         prepared = self.prepared_txn_state
         verdict = REFUSALS[find(prepared, now, self.transaction_version)]
         if verdict is AfterRefusal.COMMITTED:
-            self._committed()
+            self._committed(now)
         elif verdict is AfterRefusal.LOST:
             self._happen(Event.LOST)
             self._lose(prepared, now)
@@ -794,11 +883,10 @@ class TransactionManager(StateMachine):
 
     def _on_pair_spent(self, answer: m.EndTxnAnswer, now_ms: float) -> None:
         if answer.error_code:
-            self._failed_with(Api.END_TXN, answer.error_code, now_ms)
+            self._failed_to_take_over(Api.END_TXN, answer.error_code, now_ms)
             return
         self._backoff.succeeded()
-        self._adopt(answer.producer_id, answer.producer_epoch)
-        self._initialisation.took_over()
+        self._took_over(DescribedState.COMPLETE_ABORT, answer.producer_id, answer.producer_epoch)
 
     def _on_ended(self, request: m.EndTxn, answer: m.EndTxnAnswer, now_ms: float) -> None:
         if answer.error_code:
@@ -814,16 +902,21 @@ class TransactionManager(StateMachine):
         else:
             self._ended()
 
-    def _committed(self) -> None:
+    def _committed(self, by_another: Described | None = None) -> None:
+        """`by_another`: as it was described after somebody else had done it."""
         if self._initialisation.found is None:
             self._ended()
             return
         if self._leaves_id:
             self._found_is_ended()
             return
-        self._initialisation.committed()
+        if by_another is None:
+            self._initialisation.committed(self._pair)
+        else:
+            self._adopt_pair(self._initialisation.decide(self.prepared_txn_state, by_another))
         self._happen(Event.STORED_IS_COMMITTED)
         self._forget_transaction()
+        self._go_on_taking_over()
 
     def _on_end_refused(self, request: m.EndTxn, error_code: int, now_ms: float) -> None:
         prepared = not self.prepared_txn_state.is_empty
@@ -843,6 +936,9 @@ class TransactionManager(StateMachine):
         """A new pair; sequences restart with it, because the accumulator sees that the pair is another one."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
+
+    def _adopt_pair(self, pair: PreparedTxnState) -> None:
+        self._adopt(pair.producer_id, pair.producer_epoch)
 
     def _on_offsets(self, answer: m.TxnOffsetCommitAnswer, now_ms: float) -> None:
         error_code = decisive_code(Api.TXN_OFFSET_COMMIT, answer.error_codes)

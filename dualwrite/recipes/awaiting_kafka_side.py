@@ -24,7 +24,17 @@ class AwaitingKafkaSide:
         return producer.prepared_txn_state
 
     async def complete(self, row: PreparedTxnState) -> None:
-        await self._live.complete_transaction(row)
+        await self._live._complete_first(row)
+
+    async def own(self) -> None:
+        await self._live._own()
+
+    async def is_current(self) -> bool:
+        return await self._live._is_current()
+
+    @property
+    def bounded_ms(self) -> int | None:
+        return self._live._bounded_ms
 
     @property
     def next_state(self) -> PreparedTxnState:

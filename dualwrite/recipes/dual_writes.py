@@ -26,6 +26,8 @@ from typing import Any, Final
 
 from dualwrite.errors import (
     AbortableError,
+    BoundExceededError,
+    DatabaseWentBackError,
     DualWriteError,
     FencedError,
     IllegalStateError,
@@ -55,6 +57,9 @@ _USED_ELSEWHERE: Final = (
 )
 """An epoch is all that Kafka tells of an id's other users: two databases look like one that has aborted (KIP-939)."""
 
+_MOST_MARGIN_MS: Final = 1_000
+"""How long before a prepared transaction times out no COMMIT is sent any more, and a tenth of the time at the most."""
+
 _RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -83,6 +88,7 @@ class DualWrite:
         self._locked_row = _NOTHING
         self._written_row = _NOTHING
         self._prepared_state = _NOTHING
+        self._sends_since_s = 0.0
         self._outcome: Outcome | None = None
 
     @property
@@ -388,6 +394,7 @@ class DualWrites:
             write._locked_row = write._written_row = await self._lock(write._database)
         write._transactional_id = self.transactional_id
         self._slot.move(SlotState.OPEN)  # first, so that a failing or interrupted begin ends in a take-over
+        write._sends_since_s = time.monotonic()
         await self._kafka.begin()
         self._reach(PausePoint.AFTER_BEGIN)
         await self._kafka.send(write._records, lambda: self._reach(PausePoint.AFTER_SEND))
@@ -425,7 +432,35 @@ class DualWrites:
             # This transaction was there before the block could ask. Its lock waited for the lost commit as any other.
             await self._resolve_by(row)
             self._assert_usable()
-        return row if self._slot.state is SlotState.READY else (await self._take_over(database))[0]
+        if self._slot.state is SlotState.READY:
+            if row == self._row:
+                return row
+            await self._leave_to_successor(row)
+        return (await self._take_over(database))[0]
+
+    async def _leave_to_successor(self, row: PreparedTxnState) -> None:
+        """The row is not as this id left it: another process has used the id, which raises its epoch in any case.
+
+        Raises DatabaseWentBackError where none has.
+        """
+        try:
+            is_current = await self._kafka.is_current()
+        except BaseException:
+            self._slot.move(SlotState.NEW)
+            await self._give_up()
+            raise
+        if is_current:
+            raise self._went_back(self._row, row)
+        self._slot.move(SlotState.NEW)
+
+    def _went_back(self, remembered: PreparedTxnState, row: PreparedTxnState) -> DatabaseWentBackError:
+        return DatabaseWentBackError(
+            f"the state row of transactional id {self.transactional_id!r} holds {str(row)!r}, and this process knows "
+            f"that {str(remembered)!r} was committed to it, while Kafka says that nobody has used the id since: the "
+            "database was restored or failed over to an earlier state, or the row was edited. Nothing was changed on "
+            "either side. Records of what the database lost are in Kafka all the same: find out which, and repair "
+            "one side; then close this writer, and a new one goes on from what the row holds"
+        )
 
     async def _take_over(self, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
         """Fence the predecessor and complete what it left. The row must be locked by this transaction.
@@ -434,13 +469,22 @@ class DualWrites:
         slept, lost its database connection and with it the lock, and another may have taken over and prepared a new
         transaction: deciding that one by the old reading would lose a committed write. The second read fails if the
         lock is gone.
+
+        So do the third and the fourth. What was answered to a request of ours may be answered to another's too, whoever
+        lost the lock: nothing more is sent then, so that what shows a loss stays, and the id is not used.
         """
         try:
             ongoing = await self._kafka.take_over()
             self._reach(PausePoint.AFTER_INIT)
             row = await database.read(self.transactional_id)
+            if ongoing == self._in_doubt != row and not ongoing.is_empty:
+                raise self._went_back(ongoing, row)
             await self._kafka.complete(row)
+            self._reach(PausePoint.AFTER_COMPLETION)
+            await self._assert_still_locked(database, row)
+            await self._kafka.own()
             self._reach(PausePoint.AFTER_TAKEOVER)
+            await self._assert_still_locked(database, row)
         except BaseException as error:
             if isinstance(error, PreparedTransactionLost):
                 self._telemetry.lost()
@@ -457,15 +501,42 @@ class DualWrites:
         self._in_doubt = _NOTHING
         return row, Resolution(self.transactional_id, ongoing, outcome)
 
+    async def _assert_still_locked(self, database: DatabaseTransaction, row: PreparedTxnState) -> None:
+        """Read the row once more, which fails where the transaction that locked it is over."""
+        found = await database.read(self.transactional_id)
+        if found != row:
+            raise FencedError(
+                f"the state row of transactional id {self.transactional_id!r} has changed from {str(row)!r} to "
+                f"{str(found)!r} under its lock, while the id was taken over: its database transaction is not the one "
+                "that locked it any more. Nothing was written; the next use takes the id over anew"
+            )
+
     async def _decide(self, write: DualWrite) -> None:
         """Commit the database, which decides, then Kafka."""
         self._slot.move(SlotState.DECIDING)
         try:
+            self._assert_within_bound(write)
             await write._database.commit()
         except BaseException as error:
             await self._after_failed_commit(write, error)
         else:
             await self._after_commit(write)
+
+    def _assert_within_bound(self, write: DualWrite) -> None:
+        """Kafka counts from the first record, which it received after `_sends_since_s`."""
+        bounded_ms = self._kafka.bounded_ms
+        if bounded_ms is None:
+            return
+        passed_ms = (time.monotonic() - write._sends_since_s) * 1000
+        if passed_ms < bounded_ms - min(bounded_ms // 10, _MOST_MARGIN_MS):
+            return
+        raise BoundExceededError(
+            f"the dual write {write.prepared_state} of transactional id {self.transactional_id!r} has taken "
+            f"{passed_ms:.0f} ms since its first record, and Kafka aborts it after "
+            f"transaction.timeout.ms={bounded_ms}: committing the database now could leave it alone with the change. "
+            "Neither side is changed; repeat the "
+            "write, and if it always takes so long, make it smaller or transaction.timeout.ms longer"
+        )
 
     async def _after_commit(self, write: DualWrite) -> None:
         write._outcome = Outcome.COMMITTED
@@ -605,8 +676,6 @@ class DualWrites:
             return await self._resolve()
         await self.confirm()
         self._assert_usable()
-        if self._slot.state is SlotState.READY:
-            self._slot.move(SlotState.NEW)  # another process may have taken the id over since, and left something
         await self.ensure_row()
         database = await self._database.begin()
         try:
@@ -614,6 +683,11 @@ class DualWrites:
             self._reach(PausePoint.AFTER_LOCK)
             if examine is not None:
                 examine(row)
+            if self._slot.state is SlotState.READY:  # another process may have taken the id over, and left something
+                if row != self._row:
+                    await self._leave_to_successor(row)
+                else:
+                    self._slot.move(SlotState.NEW)
             return (await self._take_over(database))[1]
         finally:
             await self._uninterrupted(_end(database))

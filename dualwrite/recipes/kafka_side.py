@@ -17,7 +17,20 @@ class KafkaSide(Protocol):
         """A new producer fences the predecessor. What that left open, or empty."""
 
     async def complete(self, row: PreparedTxnState) -> None:
-        """Commit what was left open if the row names it, else abort it."""
+        """Commit what was left open if the row names it, else abort it.
+
+        What was answered may be answered to another taker too, until `own`.
+        """
+
+    async def own(self) -> None:
+        """From here on the id is the producer's alone. To be called once the lock was seen to be held still."""
+
+    async def is_current(self) -> bool:
+        """Between transactions: whether Kafka says that nobody has used the id since this producer did."""
+
+    @property
+    def bounded_ms(self) -> int | None:
+        """How long after its first record Kafka aborts what is prepared; None where it does not."""
 
     @property
     def next_state(self) -> PreparedTxnState:
@@ -56,7 +69,17 @@ class BlockingKafkaSide:
         return producer.prepared_txn_state
 
     async def complete(self, row: PreparedTxnState) -> None:
-        self._live.complete_transaction(row)
+        self._live._complete_first(row)
+
+    async def own(self) -> None:
+        self._live._own()
+
+    async def is_current(self) -> bool:
+        return self._live._is_current()
+
+    @property
+    def bounded_ms(self) -> int | None:
+        return self._live._bounded_ms
 
     @property
     def next_state(self) -> PreparedTxnState:

@@ -7,10 +7,11 @@ from enum import StrEnum
 
 
 class PausePoint(StrEnum):
-    """In the order in which a dual write meets them; the first three only where a producer takes an id over."""
+    """In the order in which a dual write meets them; the first four only where a producer takes an id over."""
 
     AFTER_LOCK = "after-lock"
     AFTER_INIT = "after-init"  # the predecessor is fenced, its transaction not yet completed
+    AFTER_COMPLETION = "after-completion"  # that transaction is completed, and the id may be another taker's too
     AFTER_TAKEOVER = "after-takeover"
     AFTER_BEGIN = "after-begin"
     AFTER_SEND = "after-send"  # once per record

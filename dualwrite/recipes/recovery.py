@@ -308,7 +308,8 @@ class RecoveryService:
 
     def _acknowledged(self, seen: _Seen) -> Found:
         """What shows the loss is overwritten at the coordinator; the row stays as it was decided."""
-        self._admin.force_terminate_transaction(seen.transactional_id)
+        assert seen.description is not None, "a loss is what the coordinator describes"
+        self._admin._overwrite_end(seen.description)
         _log.warning(
             "transactional id %s: the loss of %s was acknowledged; Kafka said %s at %s",
             *(seen.transactional_id, seen.text, seen.state, seen.pair),

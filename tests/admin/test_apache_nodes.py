@@ -70,4 +70,4 @@ def _kill_one(kafka: ApacheKafka, admin: TransactionAdmin, killed: int) -> None:
     assert terminated.found.state == "Ongoing"
     address = next(broker for broker in admin.describe_cluster().brokers if broker.broker_id != killed)
     with Wire(f"{address.host}:{address.port}") as wire:
-        assert wire.describe(IDS[0]).state == "Empty"
+        assert wire.describe(IDS[0]).state == "CompleteAbort"

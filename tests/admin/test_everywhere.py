@@ -13,7 +13,7 @@ from dualwrite.client.admin_codec import write_abort_marker
 from dualwrite.client.admin_transport import AdminTransport
 from dualwrite.client.messages import ANY_NODE
 from dualwrite.config import AdminConfig
-from dualwrite.errors import AdminError, FencedError, TransactionalIdNotFoundError
+from dualwrite.errors import AdminError, PreparedTransactionLost, TransactionalIdNotFoundError
 from dualwrite.producer import Producer
 from tests.admin.site import Site
 from tests.interop.wire import DEADLINE_S, READ_COMMITTED, Code, Identity
@@ -230,10 +230,24 @@ def test_termination_fences_the_owner_and_lets_readers_go_on(site: Site, admin: 
     assert (ended.found.state, ended.found.producer_epoch) == ("Ongoing", identity.producer_epoch)
     assert site.wire.list_offsets(topic, isolation=READ_COMMITTED) == 2
     assert site.wire.fetch(topic, isolation=READ_COMMITTED).aborted == ((identity.producer_id, 0),)
-    assert site.wire.end(name, identity, commit=True, version=5 if site.has_tv2 else 4).error == Code.PRODUCER_FENCED
+    refused = site.wire.end(name, identity, commit=True, version=5 if site.has_tv2 else 4).error
+    assert refused in ((Code.INVALID_TXN_STATE, Code.PRODUCER_FENCED) if site.has_tv2 else (Code.PRODUCER_FENCED,))
     described = admin.describe_transaction(name)
-    assert (described.state, described.transaction_timeout_ms) == ("Empty", 54_321)
+    assert (described.state, described.transaction_timeout_ms) == ("CompleteAbort", 54_321)  # which shows the abort
     assert (described.producer_id, described.producer_epoch) == (ended.producer_id, ended.producer_epoch)
+
+
+def test_termination_leaves_alone_what_has_nothing_open(site: Site, admin: TransactionAdmin) -> None:
+    topic, name = site.new_topic(), site.new_id()
+    identity = site.open(name, topic, timeout_ms=54_321)
+    first = admin.force_terminate_transaction(name)
+    again = admin.force_terminate_transaction(name)
+    assert (again.found.state, again.producer_id, again.producer_epoch) == (
+        "CompleteAbort",
+        first.producer_id,
+        first.producer_epoch,
+    )
+    assert again.producer_id == identity.producer_id
 
 
 def test_termination_invents_no_transactional_id(site: Site, admin: TransactionAdmin) -> None:
@@ -271,9 +285,10 @@ def test_termination_of_a_prepared_transaction_of_a_real_broker(apache_kafka: Si
         apache_kafka.write(name, identity, topic)
         ended = admin.force_terminate_transaction(name)
         assert not ended.found.has_timeout
-        assert admin.describe_transaction(name).has_timeout
+        assert admin.describe_transaction(name).state == "CompleteAbort"
         assert apache_kafka.wire.list_offsets(topic, isolation=READ_COMMITTED) == 2
-        assert apache_kafka.wire.end(name, identity, commit=True).error == Code.PRODUCER_FENCED
+        refused = apache_kafka.wire.end(name, identity, commit=True).error
+        assert refused in (Code.INVALID_TXN_STATE, Code.PRODUCER_FENCED)  # KAFKA-20785
 
 
 def _terminate_prepared(site: Site, admin: TransactionAdmin) -> None:
@@ -288,5 +303,5 @@ def _terminate_prepared(site: Site, admin: TransactionAdmin) -> None:
         ended = admin.force_terminate_transaction(name)
         assert (ended.found.state, ended.found.has_timeout) == ("Ongoing", False)
         assert site.wire.list_offsets(topic, isolation=READ_COMMITTED) == 2
-        with pytest.raises(FencedError):
+        with pytest.raises(PreparedTransactionLost):
             owner.complete_transaction(state)

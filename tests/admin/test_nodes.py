@@ -310,10 +310,12 @@ def test_a_coordinator_that_moves_during_a_termination(emulator: Emulator, admin
 def test_refusals_are_not_repeated(
     emulator: Emulator, admin: TransactionAdmin, api: str, code: int, expected: type[Exception], words: str
 ) -> None:
-    fault = emulator.faults.add(Fault(api=api, action=Error(code)))
-    with pytest.raises(expected, match=words):
-        admin.force_terminate_transaction(IDS[0])
-    assert fault.hits == 1
+    with open_transaction(emulator, IDS[0]) as producer:
+        fault = emulator.faults.add(Fault(api=api, action=Error(code)))
+        with pytest.raises(expected, match=words):
+            admin.force_terminate_transaction(IDS[0])
+        assert fault.hits == 1
+        producer.close(timeout_s=0)
 
 
 def test_refusals_of_partitions(emulator: Emulator, admin: TransactionAdmin) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import PreparedTransactionLost
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.recovery import Action, RecoveryReport, RecoveryService
@@ -69,6 +70,49 @@ def test_a_loss_is_told_until_it_is_acknowledged(world: World, engine: sa.Engine
         write(writer, "later")
     assert world.committed() == ["later"]
     assert rows(engine) == ["later", "lost"]
+
+
+@every_tier
+def test_an_operators_abort_is_told_until_it_is_acknowledged(world: World, engine: sa.Engine) -> None:
+    with TransactionAdmin(bootstrap_servers=world.emulator.bootstrap_servers) as admin:
+
+        def pause(point: PausePoint) -> None:
+            if point is PausePoint.AFTER_DATABASE_COMMIT:
+                admin.force_terminate_transaction("tid")
+
+        with writer_of(world, engine, pause=pause) as writer, pytest.raises(PreparedTransactionLost):
+            write(writer, "lost")
+        for _ in range(2):
+            (found,) = recover(world, engine).found
+            assert (found.action, found.changed, found.is_left) == (Action.LOST, False, True)
+            with writer_of(world, engine) as writer, pytest.raises(PreparedTransactionLost):
+                write(writer, "refused")
+            admin.force_terminate_transaction("tid")  # has nothing to end, and leaves what shows it
+    (acknowledged,) = recover(world, engine, acknowledge_lost=["tid"]).found
+    assert (acknowledged.action, acknowledged.changed) == (Action.ACKNOWLEDGE, True)
+    assert recover(world, engine).found == ()
+    with writer_of(world, engine) as writer:
+        write(writer, "later")
+    assert world.committed() == ["later"]
+    assert rows(engine) == ["later", "lost"]
+
+
+@every_tier
+def test_what_an_operator_aborted_before_it_was_decided_is_no_loss(world: World, engine: sa.Engine) -> None:
+    def pause(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_PREPARE:
+            raise Crash
+
+    with writer_of(world, engine) as writer:
+        write(writer, "before")
+    with writer_of(world, engine, pause=pause) as writer, pytest.raises(Crash):
+        write(writer, "undecided")
+    with TransactionAdmin(bootstrap_servers=world.emulator.bootstrap_servers) as admin:
+        admin.force_terminate_transaction("tid")
+    assert recover(world, engine).is_clean
+    with writer_of(world, engine) as writer:
+        write(writer, "later")
+    assert sorted(world.committed()) == rows(engine) == ["before", "later"]
 
 
 @every_tier

@@ -17,8 +17,9 @@ from dualwrite.client.recovery import (
     Finding,
     Recovery,
     Relation,
+    SecondLook,
     find,
-    may_take_over,
+    look_again,
     relation_of,
 )
 from dualwrite.prepared_state import PreparedTxnState
@@ -191,19 +192,51 @@ def test_a_loss_is_seen_whatever_the_version_is_now(before: int, after: int, fir
             assert recovery is Recovery.TAKE_OVER, was
 
 
+GO_ON, WAIT, OVERTAKEN = SecondLook
+
+
 @pytest.mark.parametrize(
     ("decided", "now", "expected"),
     [
-        (Described(D.EMPTY, pair(1, 1), -1), Described(D.EMPTY, pair(1, 1), -1), True),
-        (Described(D.EMPTY, pair(1, 1), -1), Described(D.COMPLETE_COMMIT, pair(1, 9), 5), True),
-        (Described(D.EMPTY, pair(1, 1), -1), Described(D.ONGOING, pair(1, 1), 5), False),
-        (Described(D.ONGOING, pair(1, 1), 5), Described(D.ONGOING, pair(1, 1), 5), True),
-        (Described(D.ONGOING, pair(1, 1), 5), Described(D.PREPARE_ABORT, pair(1, 2), 5), True),
-        (Described(D.ONGOING, pair(1, 1), 5), Described(D.ONGOING, pair(1, 2), 5), False),
-        (Described(D.ONGOING, pair(1, 1), 5), Described(D.ONGOING, pair(1, 1), 6), False),
-        (Described(D.COMPLETE_COMMIT, pair(1, 1), 5), Described(D.ONGOING, pair(1, 1), 5), False),
-        (Described(D.NOT_FOUND, PreparedTxnState(), -1), Described(D.ONGOING, pair(1, 0), 5), False),
+        (Described(D.EMPTY, pair(1, 1), -1), Described(D.EMPTY, pair(1, 1), -1), GO_ON),
+        (Described(D.EMPTY, pair(1, 1), -1), Described(D.EMPTY, pair(1, 2), -1), OVERTAKEN),
+        (Described(D.EMPTY, pair(1, 1), -1), Described(D.COMPLETE_COMMIT, pair(1, 9), 5), OVERTAKEN),
+        (Described(D.EMPTY, pair(1, 1), -1), Described(D.PREPARE_COMMIT, pair(1, 9), 5), WAIT),
+        (Described(D.EMPTY, pair(1, 1), -1), Described(D.ONGOING, pair(1, 1), 5), OVERTAKEN),
+        (Described(D.ONGOING, pair(1, 1), 5), Described(D.ONGOING, pair(1, 1), 5), GO_ON),
+        (Described(D.ONGOING, pair(1, 1), 5), Described(D.PREPARE_ABORT, pair(1, 2), 5), WAIT),
+        (Described(D.ONGOING, pair(1, 1), 5), Described(D.COMPLETE_ABORT, pair(1, 1), 5), GO_ON),
+        (Described(D.ONGOING, pair(1, 1), 5), Described(D.COMPLETE_ABORT, pair(1, 2), 5), GO_ON),
+        (Described(D.ONGOING, pair(1, 1), 5), Described(D.COMPLETE_ABORT, pair(1, 2), 6), OVERTAKEN),
+        (Described(D.ONGOING, pair(1, 1), 5), Described(D.COMPLETE_ABORT, pair(1, 3), 5), OVERTAKEN),
+        (Described(D.ONGOING, pair(1, 1), 5), Described(D.COMPLETE_COMMIT, pair(1, 2), 5), OVERTAKEN),
+        (Described(D.ONGOING, pair(1, 32766), 5), Described(D.COMPLETE_ABORT, pair(2, 0), 5), GO_ON),
+        (Described(D.ONGOING, pair(1, 1), 5), Described(D.ONGOING, pair(1, 2), 5), OVERTAKEN),
+        (Described(D.ONGOING, pair(1, 1), 5), Described(D.ONGOING, pair(1, 1), 6), OVERTAKEN),
+        (Described(D.PREPARE_COMMIT, pair(1, 2), 5), Described(D.COMPLETE_COMMIT, pair(1, 2), 5), GO_ON),
+        (Described(D.PREPARE_COMMIT, pair(1, 32767), 5), Described(D.COMPLETE_COMMIT, pair(2, 0), 5), GO_ON),
+        (Described(D.PREPARE_ABORT, pair(1, 2), 5), Described(D.COMPLETE_ABORT, pair(1, 2), 5), GO_ON),
+        (Described(D.PREPARE_ABORT, pair(1, 2), 5), Described(D.COMPLETE_ABORT, pair(1, 4), 5), OVERTAKEN),
+        (Described(D.COMPLETE_COMMIT, pair(1, 1), 5), Described(D.ONGOING, pair(1, 1), 5), OVERTAKEN),
+        (Described(D.NOT_FOUND, PreparedTxnState(), -1), Described(D.EMPTY, pair(1, 0), -1), GO_ON),
+        (Described(D.NOT_FOUND, PreparedTxnState(), -1), Described(D.EMPTY, pair(1, 1), -1), OVERTAKEN),
+        (Described(D.NOT_FOUND, PreparedTxnState(), -1), Described(D.ONGOING, pair(1, 0), 5), OVERTAKEN),
     ],
 )
-def test_a_takeover_aborts_only_what_was_decided_about(decided: Described, now: Described, expected: bool) -> None:
-    assert may_take_over(decided, now) is expected
+def test_a_takeover_goes_on_only_from_what_was_decided_about(
+    decided: Described, now: Described, expected: SecondLook
+) -> None:
+    assert look_again(decided, now, claimed=False) is expected
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (Described(D.EMPTY, pair(1, 2), -1), GO_ON),
+        (Described(D.EMPTY, pair(1, 3), -1), OVERTAKEN),
+        (Described(D.COMPLETE_ABORT, pair(1, 2), 5), OVERTAKEN),
+        (Described(D.ONGOING, pair(1, 2), 5), OVERTAKEN),
+    ],
+)
+def test_a_claim_that_was_not_answered_may_have_been_carried_out(now: Described, expected: SecondLook) -> None:
+    assert look_again(Described(D.COMPLETE_COMMIT, pair(1, 1), 5), now, claimed=True) is expected

@@ -22,8 +22,11 @@ from dualwrite.errors import (
     IllegalStateError,
     InvalidTxnStateError,
     OutcomeUnknown,
+    PreparedTransactionLost,
+    UnsupportedByBrokerError,
 )
-from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import MAX_PRODUCER_ID, PreparedTxnState
 
 NODE = 3
 FIND = m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t")
@@ -64,10 +67,17 @@ class Driver:
     def initialised(self, *, keep: bool = False, answer: m.InitProducerIdAnswer | None = None) -> Driver:
         self.manager.init_transactions(keep)
         self.find_coordinator()
+        if keep:
+            self.look()
         assert self.next() is not None
         self.answer(answer or m.InitProducerIdAnswer(0, 42, 7))
         self.manager.init_transactions(keep)  # hear how it ended
         return self
+
+    def look(self, state: str = "Ongoing", producer_epoch: int = 7) -> None:
+        """What is there is looked at first: KeepPreparedTxn leaves Empty where nothing is open."""
+        assert self.next() == m.DescribeTransaction("t")
+        self.answer(m.TransactionDescribed(0, state, 42, producer_epoch, 5))
 
     def sent(self) -> Driver:
         """In a transaction with one acknowledged record."""
@@ -105,6 +115,8 @@ def test_init_asks_for_what_is_configured(two_phase_commit: bool, keep: bool, ex
     driver = Driver(two_phase_commit=two_phase_commit)
     operation = driver.manager.init_transactions(keep)
     driver.find_coordinator()
+    if keep:
+        driver.look()
     outgoing = driver.manager.poll(driver.now_ms, delivered=True)
     assert outgoing is not None
     assert outgoing.request == expected
@@ -184,6 +196,7 @@ def test_init_is_asked_again_with_the_same_fields(code: int) -> None:
     driver = Driver()
     driver.manager.init_transactions(True)
     driver.find_coordinator()
+    driver.look()
     asked = driver.next()
     driver.answer(m.InitProducerIdAnswer(code))
     assert driver.next() is None, "not before the back-off is over"
@@ -197,6 +210,7 @@ def test_a_lost_reply_to_a_keep_request_does_not_lose_the_ongoing_pair() -> None
     driver = Driver()
     operation = driver.manager.init_transactions(True)
     driver.find_coordinator()
+    driver.look()
     asked = driver.next()
     driver.manager.on_no_answer(driver.now_ms)
     driver.now_ms += 100
@@ -213,6 +227,7 @@ def test_refused_permission_leaves_the_producer_uninitialised(code: int) -> None
     driver = Driver()
     operation = driver.manager.init_transactions(True)
     driver.find_coordinator()
+    driver.look()
     driver.next()
     driver.answer(m.InitProducerIdAnswer(code))
     assert isinstance(error_of(operation), AuthorizationError)
@@ -229,6 +244,7 @@ def test_fatal_answers_to_init(code: int, expected: type[Exception]) -> None:
     driver = Driver()
     operation = driver.manager.init_transactions(True)
     driver.find_coordinator()
+    driver.look()
     driver.next()
     driver.answer(m.InitProducerIdAnswer(code))
     assert type(error_of(operation)) is expected
@@ -285,50 +301,70 @@ def test_no_record_while_a_prepare_is_pending() -> None:
         driver.manager.check_send()
 
 
-def test_a_pair_that_was_given_out_for_nothing_never_names_a_later_transaction() -> None:
-    """The database may have stored it, and would commit the later transaction after a crash."""
+def test_no_pair_is_given_out_for_nothing() -> None:
+    """A database that stored it would commit the next transaction, or miss an abort of one that never was."""
     driver = Driver().initialised()
     manager = driver.manager
     manager.begin_transaction()
     prepared = manager.prepare_transaction()
     assert driver.next() is None
-    assert manager.prepared_txn_state == PreparedTxnState("42:7")
+    assert manager.prepared_txn_state.is_empty
     manager.heard(prepared)
-    completed = manager.complete_transaction(PreparedTxnState("42:7"))
+    completed = manager.complete_transaction(PreparedTxnState())
     assert driver.next() is None
     assert completed.done
     manager.heard(completed)
-
-    manager.begin_transaction()
-    manager.check_send()
-    manager.accepted()
-    assert not manager.may_produce
-    assert driver.next(delivered=False) == driver.end_txn(committed=False)
-    driver.answer(m.EndTxnAnswer(0, 42, 8))
-    assert manager.may_produce
-    manager.produced()
+    driver.sent()
     manager.prepare_transaction()
     assert driver.next() is None
-    assert manager.prepared_txn_state == PreparedTxnState("42:8")
+    assert manager.prepared_txn_state == PreparedTxnState("42:7")
 
 
-def test_the_bump_also_happens_when_the_record_is_committed_at_once() -> None:
-    driver = Driver().initialised()
+def test_a_broker_that_keeps_and_does_not_fence_is_refused() -> None:
+    """As apache/kafka#22704 has it: the ongoing pair is given out as that of the new producer too."""
+    driver = Driver()
+    operation = driver.manager.init_transactions(True)
+    driver.find_coordinator()
+    driver.look()
+    assert driver.next() is not None
+    driver.answer(m.InitProducerIdAnswer(0, 42, 7, 42, 7))
+    error = error_of(operation)
+    assert isinstance(error, UnsupportedByBrokerError)
+    assert "KAFKA-20739" in str(error)
+    assert driver.next() is None, "nothing is completed"
+
+
+def test_an_abort_is_compared_before_anything_is_kept() -> None:
+    """KeepPreparedTxn would leave Empty, and nothing to compare."""
+    driver = Driver()
     manager = driver.manager
-    manager.begin_transaction()
-    manager.prepare_transaction()
+    found = manager.init_transactions(True)
+    driver.find_coordinator()
+    driver.look("CompleteAbort", 8)
+    assert driver.next() == m.InitProducerId("t", NO_TIMEOUT, True, True, MAX_PRODUCER_ID, 0)
+    driver.answer(m.InitProducerIdAnswer(42))
+    assert found.error is None
+    assert manager.guarantee.tier is Tier.KEEP_PREPARED
+    manager.heard(found)
+    lost = manager.complete_transaction(PreparedTxnState("42:7"))
+    assert isinstance(error_of(lost), PreparedTransactionLost)
+    assert driver.next() is None
+
+
+def test_an_abort_of_another_transaction_is_followed_by_what_keeps() -> None:
+    driver = Driver()
+    manager = driver.manager
+    found = manager.init_transactions(True)
+    driver.find_coordinator()
+    driver.look("CompleteAbort", 8)
     driver.next()
-    manager.prepare_transaction()  # hear how it ended
-    manager.abort_transaction()
-    driver.next()
-    manager.abort_transaction()  # hear how it ended
-    manager.begin_transaction()
-    manager.accepted()
-    manager.commit_transaction()
-    assert driver.next(delivered=False) == driver.end_txn(committed=False)
-    driver.answer(m.EndTxnAnswer(0, 42, 8))
-    manager.produced()
-    assert driver.next() == driver.end_txn(epoch=8)
+    driver.answer(m.InitProducerIdAnswer(42))
+    manager.heard(found)
+    completed = manager.complete_transaction(PreparedTxnState("42:5"))
+    assert driver.next() == m.InitProducerId("t", NO_TIMEOUT, True, True)
+    driver.answer(m.InitProducerIdAnswer(0, 42, 9))
+    assert completed.error is None
+    assert (manager.state, manager.producer_epoch) == (ProducerState.READY, 9)
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 51, 7])

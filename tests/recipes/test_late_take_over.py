@@ -1,0 +1,335 @@
+"""Take-overs that sleep: what was sent may arrive after the lock is gone and others have written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.faults import Fault, FaultHandle, Hold
+from dualwrite.errors import BoundExceededError, DatabaseWentBackError, FencedError, PreparedTransactionLost
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes import dual_writes
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.state_table import kafka_transaction_state
+from tests.producer.test_tiers import World, by_stored_pair, every_tier, on
+from tests.recipes.test_tiers import METADATA, Crash, rows, world, write, writer_of
+from tests.support.conditions import until
+from tests.support.databases import Database, SqliteDatabase
+
+__all__ = ["world"]  # a fixture
+
+DEADLINE_S: Final = 30
+
+with_exact_end = on(Tier.STORED_PAIR, Tier.BOUNDED)
+with_claim = on(Tier.BOUNDED_V1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Database]:
+    made = SqliteDatabase(tmp_path)
+    METADATA.create_all(made.aside)
+    yield made
+    made.close()
+
+
+class Taker:
+    """A process that takes the id over, in a thread, on connections that can be cut; its requests can be held."""
+
+    def __init__(self, world: World, store: Database) -> None:
+        self._world = world
+        self._store = store
+        self._held: list[FaultHandle] = []
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def hold(self, api: str, *, skip: int = 0) -> None:
+        """Keep its request number `skip` to take over, those aside that tell which tier this is."""
+        self._held.append(
+            self._world.emulator.faults.add(
+                Fault(
+                    api=api,
+                    action=Hold(),
+                    client_id="taker",
+                    skip=skip,
+                    predicate=lambda request: not getattr(request, "keep_prepared_txn", False),
+                )
+            )
+        )
+
+    def _run(self) -> None:
+        try:
+            with writer_of(self._world, self._store.engine, client_id="taker", max_block_ms=60_000) as writer:
+                writer.recover()
+        except BaseException as error:
+            self.error = error
+
+    def fall_asleep(self) -> None:
+        """Until a request is held; then the database ends its session, and its lock with it."""
+        self._thread.start()
+        until(lambda: any(handle.held for handle in self._held))
+        for handle in self._held:
+            if not handle.held:
+                handle.remove()
+        self._store.cut()
+
+    def wake(self) -> None:
+        """Its request arrives, and it finds out."""
+        for handle in self._held:
+            handle.release()
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+        self._world.settle()
+
+
+def dies_at(at: PausePoint) -> Callable[[PausePoint], None]:
+    def pause(point: PausePoint) -> None:
+        if point is at:
+            raise Crash
+
+    return pause
+
+
+def decide_and_die(world: World, engine: sa.Engine, value: str) -> None:
+    """A process between its two commits."""
+    with (
+        writer_of(world, engine, pause=dies_at(PausePoint.AFTER_DATABASE_COMMIT)) as writer,
+        pytest.raises(Crash),
+    ):
+        write(writer, value)
+
+
+def assert_lost_at_every_recovery(world: World, engine: sa.Engine) -> None:
+    for _ in range(3):
+        with writer_of(world, engine) as writer, pytest.raises(PreparedTransactionLost):
+            writer.recover()
+
+
+# ---- an owner that is idle ----------------------------------------------------------------------------------------
+
+
+@every_tier
+def test_an_idle_owner_commits_what_its_successor_has_decided(world: World, store: Database) -> None:
+    with writer_of(world, store.aside) as older:
+        write(older, "1")
+        decide_and_die(world, store.aside, "2")
+        write(older, "3")
+        assert older.state is SlotState.READY
+    assert sorted(world.committed()) == rows(store.aside) == ["1", "2", "3"]
+
+
+@every_tier
+def test_owners_that_take_turns_on_one_id(world: World, store: Database) -> None:
+    with writer_of(world, store.aside) as one, writer_of(world, store.aside) as other:
+        for number in range(4):
+            write(one, f"{number}a")
+            write(other, f"{number}b")
+    assert sorted(world.committed()) == rows(store.aside)
+    assert len(rows(store.aside)) == 8
+
+
+# ---- requests that arrive late ------------------------------------------------------------------------------------
+
+
+@with_exact_end
+@pytest.mark.parametrize("skip", [0, 1], ids=["first phase", "second phase"])
+@pytest.mark.parametrize("left", ["nothing", "undecided", "decided"])
+def test_a_late_take_over_touches_nothing_of_its_successor(world: World, store: Database, left: str, skip: int) -> None:
+    with writer_of(world, store.aside) as writer:
+        write(writer, "before")
+    if left != "nothing":
+        at = PausePoint.AFTER_PREPARE if left == "undecided" else PausePoint.AFTER_DATABASE_COMMIT
+        with writer_of(world, store.aside, pause=dies_at(at)) as dying, pytest.raises(Crash):
+            write(dying, left)
+    taker = Taker(world, store)
+    taker.hold("EndTxn", skip=skip)
+    if not skip:
+        taker.hold("InitProducerId")
+    taker.fall_asleep()
+    decide_and_die(world, store.aside, "of the successor")
+    taker.wake()
+    assert taker.error is not None
+    with writer_of(world, store.aside) as writer:
+        assert writer.recover().outcome is Outcome.COMMITTED
+        write(writer, "later")
+    assert sorted(world.committed()) == rows(store.aside)
+    assert "of the successor" in rows(store.aside)
+
+
+@with_claim
+@pytest.mark.parametrize("skip", [0, 1], ids=["first phase", "second phase"])
+def test_a_late_claim_that_aborts_a_decided_transaction_is_loud(world: World, store: Database, skip: int) -> None:
+    """Before transaction.version 2 InitProducerId aborts what is open, whichever pair it names."""
+    with writer_of(world, store.aside) as writer:
+        write(writer, "before")
+    taker = Taker(world, store)
+    taker.hold("InitProducerId", skip=skip)
+    taker.fall_asleep()
+    decide_and_die(world, store.aside, "of the successor")
+    taker.wake()
+    assert isinstance(taker.error, FencedError)
+    assert_lost_at_every_recovery(world, store.aside)
+
+
+@with_exact_end
+def test_a_late_end_that_meets_the_next_transaction_of_the_old_owner_is_loud(world: World, store: Database) -> None:
+    """It was not fenced yet, so its next transaction has the very pair that was described."""
+    taker = Taker(world, store)
+    armed = False
+
+    def pause(point: PausePoint) -> None:
+        if armed and point is PausePoint.AFTER_DATABASE_COMMIT:
+            taker.wake()
+
+    with writer_of(world, store.aside, pause=pause) as older:
+        write(older, "before")
+        taker.hold("EndTxn")
+        taker.fall_asleep()
+        armed = True
+        with pytest.raises(PreparedTransactionLost):
+            write(older, "decided")
+        for _ in range(2):
+            with pytest.raises(PreparedTransactionLost):
+                write(older, "refused")
+    assert taker.error is not None
+    assert_lost_at_every_recovery(world, store.aside)
+
+
+@by_stored_pair
+@pytest.mark.parametrize("at", [PausePoint.AFTER_INIT, PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER])
+def test_who_lost_its_lock_while_it_took_over_writes_nothing(world: World, store: Database, at: PausePoint) -> None:
+    def pause(point: PausePoint) -> None:
+        if point is at:
+            store.cut()
+            decide_and_die(world, store.aside, "of the successor")
+
+    with writer_of(world, store.aside) as writer:
+        write(writer, "before")
+    with writer_of(world, store.engine, pause=pause) as slept, pytest.raises(Exception):  # noqa: B017
+        write(slept, "refused")
+    with writer_of(world, store.aside) as writer:
+        assert writer.recover().outcome is Outcome.COMMITTED
+    assert sorted(world.committed()) == rows(store.aside) == ["before", "of the successor"]
+
+
+# ---- a database that went back in time ----------------------------------------------------------------------------
+
+
+def restore(engine: sa.Engine, state: PreparedTxnState, *lost: str) -> None:
+    """As from a backup that was taken when the row held `state`."""
+    with engine.begin() as connection:
+        connection.execute(kafka_transaction_state.update().values(prepared_transaction_state=str(state)))
+        connection.execute(
+            sa.text("DELETE FROM rows WHERE value IN :lost").bindparams(sa.bindparam("lost", lost, expanding=True))
+        )
+
+
+def row(engine: sa.Engine) -> PreparedTxnState:
+    with engine.connect() as connection:
+        return PreparedTxnState(connection.scalar(sa.select(kafka_transaction_state.c.prepared_transaction_state)))
+
+
+@every_tier
+def test_a_database_that_was_restored_under_a_living_writer(world: World, store: Database) -> None:
+    with writer_of(world, store.aside) as writer:
+        write(writer, "1")
+        backup = row(store.aside)
+        write(writer, "2")
+        restored = row(store.aside)
+        restore(store.aside, backup, "2")
+        world.settle()
+        before = world.described()
+        for _ in range(2):
+            with pytest.raises(DatabaseWentBackError, match=f"holds '{backup}'.*'{restored}'"):
+                write(writer, "3")
+            with pytest.raises(DatabaseWentBackError):
+                writer.recover()
+        assert world.described() == before
+    with writer_of(world, store.aside) as another:
+        write(another, "3")
+    assert rows(store.aside) == ["1", "3"]
+    assert world.committed() == ["1", "2", "3"]
+
+
+@every_tier
+def test_a_database_that_was_restored_while_kafka_was_still_to_follow(world: World, store: Database) -> None:
+    armed = False
+
+    def pause(point: PausePoint) -> None:
+        if armed and point is PausePoint.AFTER_DATABASE_COMMIT:
+            raise Crash
+
+    with writer_of(world, store.aside, pause=pause) as writer:
+        write(writer, "1")
+        backup = row(store.aside)
+        armed = True
+        with pytest.raises(Crash):
+            write(writer, "2")
+        assert writer.state is SlotState.IN_DOUBT
+        in_doubt = writer.in_doubt
+        restore(store.aside, backup, "2")
+        for _ in range(2):
+            with pytest.raises(DatabaseWentBackError):
+                write(writer, "3")
+        assert world.described()[0] == "Ongoing"
+        with store.aside.begin() as connection:  # it was the wrong backup
+            connection.execute(kafka_transaction_state.update().values(prepared_transaction_state=str(in_doubt)))
+        armed = False
+        assert writer.recover().outcome is Outcome.COMMITTED
+    assert world.committed() == ["1", "2"]
+
+
+# ---- a bound that is over -----------------------------------------------------------------------------------------
+
+
+class Clock:
+    """In place of `time`, ahead of it."""
+
+    def __init__(self) -> None:
+        self._real = dual_writes.time
+        self.ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return self._real.monotonic() + self.ahead_s
+
+
+@contextmanager
+def clock_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    clock = Clock()
+    with monkeypatch.context() as patched:
+        patched.setattr(dual_writes, "time", clock)
+        yield clock
+
+
+@every_tier
+@pytest.mark.parametrize(("late_s", "refused"), [(890.0, False), (899.5, True), (2000.0, True)])
+def test_no_commit_is_sent_when_the_bound_is_over(
+    world: World, store: Database, monkeypatch: pytest.MonkeyPatch, late_s: float, refused: bool
+) -> None:
+    is_bounded = world.tier in (Tier.BOUNDED, Tier.BOUNDED_V1)
+    armed = False
+
+    def pause(point: PausePoint) -> None:
+        if armed and point is PausePoint.BEFORE_DATABASE_COMMIT:
+            clock.ahead_s += late_s
+
+    with clock_ahead(monkeypatch) as clock, writer_of(world, store.aside, pause=pause) as writer:
+        write(writer, "1")
+        armed = True
+        if refused and is_bounded:
+            with pytest.raises(BoundExceededError, match=r"transaction\.timeout\.ms=900000"):
+                write(writer, "late")
+        else:
+            write(writer, "late")
+        armed = False
+        write(writer, "next")
+    assert sorted(world.committed()) == rows(store.aside)
+    assert ("late" in rows(store.aside)) is not (refused and is_bounded)
