@@ -10,6 +10,7 @@ Taking a transactional id over is in `initialisation`, what an old broker wants 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -137,6 +138,9 @@ class TransactionManager(StateMachine):
         self._leaves_id = False
         # positions of this transaction whose request got no answer, and so may be stored once more
         self._late_offsets: dict[tuple[str, TopicPartition], OffsetAndMetadata] = {}
+        # what is stored of this transaction, to be sent once more before EndTxn where an earlier one may come late
+        self._stored_offsets: deque[_Offsets] = deque()
+        self._repeats_offsets = False
         self._init_unanswered = False
         self._owns_later = False
         self.described: Described | None = None
@@ -412,6 +416,9 @@ class TransactionManager(StateMachine):
         self._offsets = None
         if self._late_offsets:
             self._late_offsets.clear()
+            self._repeats_offsets = True
+        if self._stored_offsets:
+            self._stored_offsets.clear()
         self._error = None
         self._registration.clear()
 
@@ -568,6 +575,9 @@ class TransactionManager(StateMachine):
         if self._offsets is not None:
             return self._offsets_request(self._offsets)
         if self._ends and delivered:
+            if self._must_repeat_offsets:
+                self._offsets = self._stored_offsets.popleft()
+                return self._offsets_request(self._offsets)
             return self._coordinators.to_transaction(
                 self._end_txn(committed=self.state is ProducerState.COMMITTING_TRANSACTION)
             )
@@ -575,6 +585,16 @@ class TransactionManager(StateMachine):
         if self.state is _READY and now_ms >= self._features_due_ms and coordinator is not None:
             return Outgoing(m.ApiVersions(), coordinator)
         return None
+
+    @property
+    def _must_repeat_offsets(self) -> bool:
+        """Whether offsets are to be sent again right before EndTxn.
+
+        The group coordinator of Kafka 3.9 and older refuses a late TxnOffsetCommit of an earlier epoch, and forgets
+        what is pending for the producer id meanwhile. Of a prepared transaction nothing may fail any more.
+        """
+        is_plain_commit = self.state is ProducerState.COMMITTING_TRANSACTION and self.prepared_txn_state.is_empty
+        return self._repeats_offsets and bool(self._stored_offsets) and is_plain_commit
 
     @property
     def _steps_are_due(self) -> bool:
@@ -948,7 +968,11 @@ class TransactionManager(StateMachine):
             self._failed_with(Api.TXN_OFFSET_COMMIT, error_code, now_ms, resource=self._offsets.group.group_id)
             return
         self._backoff.succeeded()
-        self._offsets = None
+        stored, self._offsets = self._offsets, None
+        if self.state is not _IN_TRANSACTION:
+            return  # sent once more before EndTxn, whose answer is waited for
+        if not self._initialisation.is_v2:
+            self._stored_offsets.append(stored)
         self._pending.finish(None)
 
     def _failed_with(self, api: Api, error_code: int, now_ms: float, *, resource: str | None = None) -> None:

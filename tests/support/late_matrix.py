@@ -69,13 +69,14 @@ def told(kind: str, cell: Cell) -> list[str]:
 
 
 def forgotten(kind: str, cell: Cell) -> list[str]:
-    """The anomaly of Kafka's group coordinator up to 3.9, which no client can prevent (docs/late-requests.md).
+    """The anomaly of Kafka's group coordinator up to 3.9 that is left (docs/late-requests.md).
 
     It notes the positions of a TxnOffsetCommit before it appends them. When the append is refused, because the epoch
     is an earlier one, it forgets what is pending for that producer id, which is by now the next transaction's. After
-    its commit the group stands where it stood before, until the coordinator reads its log again.
+    its commit the group stands where it stood before, until the coordinator reads its log again. A producer that missed
+    an answer sends its positions again right before EndTxn, unless the transaction is prepared: nothing may fail then.
     """
     forgets = kind == V1 and cell.request is Request.TXN_OFFSET_COMMIT and cell.how is How.LATE
-    if not forgets or cell.next_end is not End.COMMIT:
+    if not forgets or cell.next_end is not End.COMMIT or cell.end not in TWO_PHASE:
         return []
-    return [f"after C: committed offset 30, found {10 if cell.end is End.ABORT else 20}"]
+    return ["after C: committed offset 30, found 20"]

@@ -289,3 +289,50 @@ def test_a_look_at_the_features_that_fails_disturbs_nothing(answered: bool) -> N
     assert driver.manager.transaction_version == 1
     assert driver.manager.retry_at_ms is None
     assert driver.poll() is None
+
+
+def test_offsets_are_sent_again_before_the_end_once_an_earlier_request_may_come_late() -> None:
+    """Kafka 3.9's group coordinator refuses the late one, and forgets what is pending (docs/late-requests.md)."""
+    driver = Driver()
+    requests: list[m.Request] = []
+
+    def answered(request: m.Request) -> m.Answer:
+        match request:
+            case m.FindCoordinator():
+                return m.FindCoordinatorAnswer(0, 1, "h", 1)
+            case m.AddOffsetsToTxn():
+                return m.OffsetsAdded(0)
+            case m.TxnOffsetCommit():
+                return m.TxnOffsetCommitAnswer((0,))
+            case m.DescribeTransaction():
+                return m.TransactionDescribed(0, "CompleteCommit", 42, 7, -1)
+            case m.InitProducerId():
+                return m.InitProducerIdAnswer(0, 42, 8)
+            case _:
+                return m.EndTxnAnswer(0)
+
+    def transaction(*, lost: bool) -> list[type[m.Request]]:
+        requests.clear()
+        operation = driver.manager.send_offsets({P0: OffsetAndMetadata(1)}, ConsumerGroupMetadata("g"))
+        for _ in range(2):  # offsets, then the end
+            while not operation.done:
+                driver.now_ms += 100
+                request = driver.poll(delivered=True)
+                assert request is not None
+                requests.append(request)
+                if lost and isinstance(request, m.TxnOffsetCommit):
+                    lost = False
+                    driver.manager.on_no_answer(driver.now_ms)
+                else:
+                    driver.answer(answered(request))
+            driver.manager.heard(operation)
+            if operation.name.startswith("send_offsets"):
+                operation = driver.manager.commit_transaction()
+        driver.begin()
+        return [type(request) for request in requests if not isinstance(request, m.FindCoordinator)]
+
+    offsets = [m.AddOffsetsToTxn, m.TxnOffsetCommit]
+    assert transaction(lost=False) == [*offsets, m.EndTxn]
+    assert transaction(lost=True) == [*offsets, m.TxnOffsetCommit, m.EndTxn]
+    assert transaction(lost=False) == [m.DescribeTransaction, m.InitProducerId, *offsets, m.TxnOffsetCommit, m.EndTxn]
+    assert transaction(lost=False) == [*offsets, m.TxnOffsetCommit, m.EndTxn]
