@@ -316,12 +316,11 @@ class AdminCalls:
                 pair = None if code in _PAIR_REFUSED else (now.producer_id, now.producer_epoch)
                 code = await self._abort_what_is_open(transactional_id, timeout_ms, pair, deadline_s)
             if not await self._driver.pause(backoff, deadline_s):
-                said = f" (InitProducerId was answered with {error_name(code)})" if code else ""
-                raise KafkaTimeoutError(
-                    f"transactional id {transactional_id!r} was still {now.state}{said}; what it has open may be "
-                    "aborted or not: repeat the same call"
-                )
-            now = await self.describe_transaction(transactional_id, deadline_s)
+                raise _not_terminated_in_time(now, code)
+            try:
+                now = await self.describe_transaction(transactional_id, deadline_s)
+            except KafkaTimeoutError:
+                raise _not_terminated_in_time(now, code) from None
         return TerminatedTransaction(found, now.producer_id, now.producer_epoch)
 
     async def _abort_what_is_open(
@@ -358,6 +357,14 @@ class AdminCalls:
             deadline_s=deadline_s,
         )
         _ended(results, seen.transactional_id)
+
+
+def _not_terminated_in_time(seen: TransactionDescription, code: int) -> KafkaTimeoutError:
+    said = f" (InitProducerId was answered with {error_name(code)})" if code else ""
+    return KafkaTimeoutError(
+        f"transactional id {seen.transactional_id!r} was still {seen.state}{said} when the time was over; what it has "
+        "open may be aborted or not: repeat the same call"
+    )
 
 
 def _marker(
