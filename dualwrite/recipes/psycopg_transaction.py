@@ -20,6 +20,7 @@ from dualwrite.errors import IllegalStateError, TransactionDoomedError, Transact
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.isolation import sees_now
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SELECT_LOCKED, STILL_HELD, lock_row
+from dualwrite.recipes.postgres_row_lock import MARK as _MARK
 from dualwrite.recipes.psycopg_ahead import answered
 from dualwrite.recipes.psycopg_connections import Connections, settled
 from dualwrite.recipes.psycopg_reader import closed
@@ -31,11 +32,6 @@ from dualwrite.recipes.uninterrupted import Uninterrupted
 _log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
-
-# A setting that lives as long as the transaction in which it was made, and is undone by a savepoint from before it. So
-# the last statement can prove that the transaction is still the one in which the block began, whatever was sent by
-# whatever way.
-_MARK: Final = "dualwrite.transaction"
 
 # Where a transaction runs: this very table, of this very server.
 _WHERE: Final = (
