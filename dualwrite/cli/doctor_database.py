@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from dualwrite.cli.doctor_checks import Check, failure, warning
 from dualwrite.cli.output import counted
 from dualwrite.recipes.lease_table import kafka_transaction_lease
-from dualwrite.recipes.recovery import first_line
+from dualwrite.recipes.lost_connections import first_line
 from dualwrite.recipes.state_table import kafka_transaction_state
 
 _WHERE: Final = "database"

@@ -382,8 +382,8 @@ _ENDED = (
     "transaction to the dual write"
 )
 _BY_EXECUTE = (
-    "a statement about a savepoint came by another method than execute(), where savepoints are not followed; it was not "
-    "executed, and neither database nor Kafka is changed: use connection.transaction() or execute()"
+    "a statement about a savepoint came by another method than execute(), which is not followed; it was not executed, "
+    "and neither database nor Kafka is changed: use connection.transaction() or execute()"
 )
 _PIPELINE_OPEN = (
     "the block ended inside connection.pipeline(); neither database nor Kafka was changed: leave the pipeline inside "

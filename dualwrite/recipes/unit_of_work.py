@@ -15,8 +15,8 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.lost_connections import warn_of_drop
 from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.state_row import owner_of
 from dualwrite.recipes.transaction_control import TransactionControl, control_of, grammar_of
 
 if TYPE_CHECKING:
@@ -290,6 +290,7 @@ class UnitOfWork:
         self._second_database = False
         self._driver_has_begun = False
         self._control: TransactionControl | None = None  # of the statement that is under way
+        self._is_dropped = False
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
         self.connection = self._binding.connect()
@@ -360,9 +361,8 @@ class UnitOfWork:
             return
         try:
             self._binding.rollback()
-        except Exception:
-            self._warn("rolling back the database failed; dropping its connection")
-            self._invalidate()
+        except Exception as error:
+            self._drop("rolling back the database", error)
 
     def close(self) -> None:
         """Give back what this unit of work opened, and stop watching."""
@@ -375,24 +375,23 @@ class UnitOfWork:
         self.connection.execution_options(**{_OPTION: None})
         try:
             self._binding.close()
-        except Exception:
-            self._warn("closing the session failed; dropping its connection")
-            self._invalidate()
+        except Exception as error:
+            self._drop("closing the session", error)
 
     @property
     def _belongs_to_the_parent(self) -> bool:
         """In a forked child, which shares the socket: what it sent would end the parent's transaction."""
         return os.getpid() != self._process_id
 
-    def _invalidate(self) -> None:
+    def _drop(self, what: str, error: Exception) -> None:
+        """After `what` failed. Closing fails too where rolling back did, which says nothing new."""
+        if not self._is_dropped:
+            self._is_dropped = True
+            warn_of_drop(_log, self.transactional_id, what, error)
         try:
             self.connection.invalidate()
         except Exception:
-            self._warn("the database connection was already unusable")
-
-    def _warn(self, what: str) -> None:
-        """Of the error that is handled now."""
-        _log.warning("%s: %s", owner_of(self.transactional_id), what, exc_info=True)
+            _log.debug("The database connection was already unusable.", exc_info=True)
 
     def doom(self, error: BaseException) -> None:
         """From now on this dual write, or the savepoint that it is in, can only be rolled back, even if `error` is
