@@ -136,7 +136,9 @@ def database(url: str, *, may_be_made: bool = False) -> Iterator[sa.Engine]:
         parsed = sa.make_url(url)
         if parsed.get_backend_name() == "sqlite" and not may_be_made and not _is_file(parsed):
             raise ConfigError(f"--database: there is no file {parsed.database or ':memory:'}")
-        engine = sa.create_engine(parsed, poolclass=sa.NullPool)
+        # what is prepared may be another client's behind PgBouncer
+        arguments = {"prepare_threshold": None} if parsed.drivername.startswith("postgresql+psycopg") else {}
+        engine = sa.create_engine(parsed, poolclass=sa.NullPool, connect_args=arguments)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"--database needs the package {error.name}, which is not installed: pip install it "
