@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
+
+from dualwrite.recipes.prepared_statements import prepare_nothing
 
 _SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThreadPool, sa.pool.AssertionPool)
 
@@ -22,15 +22,8 @@ def background_engine(engine: sa.Engine) -> sa.Engine:
     )
     if engine.dialect.name == "sqlite":
         return made
-    if engine.dialect.driver in ("psycopg", "psycopg_async"):
-        sa.event.listen(made, "connect", _prepare_nothing)
+    prepare_nothing(made)
     return made.execution_options(isolation_level="READ COMMITTED")
-
-
-def _prepare_nothing(connection: object, record: sa.pool.ConnectionPoolEntry) -> None:
-    """Behind PgBouncer, psycopg's name of a prepared statement may stand for one of another client."""
-    driver: Any = record.driver_connection
-    driver.prepare_threshold = None
 
 
 class FirstConnection:

@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode for tests, in front of a Postgres: Debian's package, installed where that is allowed."""
+"""A real PgBouncer for tests, in front of a Postgres: Debian's package, installed where that is allowed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def fetch_pgbouncer() -> Path:
 
 
 class PgBouncer:
-    """A pooler in front of the database that `behind` names. `url` leads through it; it has few connections behind it."""
+    """A pooler in front of the database that `behind` names; `url` leads through it."""
 
     def __init__(self, behind: sa.URL, *, pool_size: int = 10, mode: str = "transaction") -> None:
         """Raises ServerUnavailableError where it cannot be started."""
