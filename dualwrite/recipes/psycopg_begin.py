@@ -50,8 +50,10 @@ class _MarkedStart:
         set_mark = f"SET LOCAL {MARK} = '{mark}'"
         del vars(connection)[_START]
         vars(connection)[MARK_ATTRIBUTE] = mark
-        if connection._pipeline:  # statements are sent one by one, and none is waited for
-            yield from connection._start_query()
+        begin = connection._get_tx_start_command()
+        if connection._pipeline:  # one statement is one message there, and none is waited for
+            yield from connection._exec_command(begin)
             yield from connection._exec_command(set_mark.encode())
+            yield from connection._pipeline._sync_gen()
         else:
-            yield from answered(connection, f"{connection._get_tx_start_command().decode()}; {set_mark}")
+            yield from answered(connection, f"{begin.decode()}; {set_mark}")
