@@ -22,6 +22,7 @@ from dualwrite.errors import (
     InvalidRecordError,
     OutcomeUnknown,
     TransactionDoomedError,
+    TransactionEndedInsideError,
 )
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
