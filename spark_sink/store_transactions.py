@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from dualwrite.recipes.database_conflicts import is_conflict
 from dualwrite.recipes.isolation import locks_whole_database
+from dualwrite.recipes.prepared_statements import prepare_nothing
 from dualwrite.recipes.record_buffer import RecordBuffer
 from dualwrite.recipes.unit_of_work import UnitOfWork, watch
 from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError
@@ -63,7 +64,9 @@ def _new_engine(url: sa.URL) -> sa.Engine:
     try:
         if url.get_backend_name() == "sqlite":
             return sa.create_engine(url, connect_args={"timeout": _SQLITE_BUSY_TIMEOUT_S})
-        return sa.create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+        engine = sa.create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+        prepare_nothing(engine)
+        return engine
     except (ImportError, sa.exc.NoSuchModuleError) as error:
         raise SinkOptionError(
             f"the driver of {url.drivername}:// cannot be loaded here: {error}; nothing was written. Install it "

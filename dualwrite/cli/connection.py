@@ -16,6 +16,7 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.cli.command_config import settings_of_file
 from dualwrite.config import AdminConfig
 from dualwrite.errors import ConfigError
+from dualwrite.recipes.prepared_statements import prepare_nothing
 
 DATABASE_VARIABLE: Final = "DUALWRITE_DATABASE_URL"
 SERVERS_VARIABLE: Final = "DUALWRITE_BOOTSTRAP_SERVER"
@@ -137,6 +138,7 @@ def database(url: str, *, may_be_made: bool = False) -> Iterator[sa.Engine]:
         if parsed.get_backend_name() == "sqlite" and not may_be_made and not _is_file(parsed):
             raise ConfigError(f"--database: there is no file {parsed.database or ':memory:'}")
         engine = sa.create_engine(parsed, poolclass=sa.NullPool)
+        prepare_nothing(engine)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"--database needs the package {error.name}, which is not installed: pip install it "

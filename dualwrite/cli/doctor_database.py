@@ -8,9 +8,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from dualwrite.cli.doctor_checks import Check, failure, warning
+from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
 from dualwrite.recipes.lease_table import kafka_transaction_lease
-from dualwrite.recipes.recovery import first_line
+from dualwrite.recipes.lost_connections import first_line
 from dualwrite.recipes.state_table import kafka_transaction_state
 
 _WHERE: Final = "database"
@@ -91,7 +92,7 @@ def _postgresql(connection: sa.Connection) -> list[Check]:
     if replicas and not standbys:
         remedy = f"set synchronous_standby_names: after a failover to a replica that lags, {_DURABLE}"
         checks.append(warning(_WHERE, "replication", f"{counted(replicas, 'replica')}, none synchronous", remedy))
-    return checks + _postgresql_rights(connection)
+    return [*checks, *_postgresql_rights(connection), pooler_check(connection)]
 
 
 def _postgresql_rights(connection: sa.Connection) -> list[Check]:

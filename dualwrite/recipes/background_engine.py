@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from dualwrite.recipes.prepared_statements import prepare_nothing
+
 _SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThreadPool, sa.pool.AssertionPool)
 
 
@@ -20,6 +22,7 @@ def background_engine(engine: sa.Engine) -> sa.Engine:
     )
     if engine.dialect.name == "sqlite":
         return made
+    prepare_nothing(made)
     return made.execution_options(isolation_level="READ COMMITTED")
 
 

@@ -20,6 +20,19 @@ locked the row is still the one that runs, even where somebody sent ROLLBACK as 
 After a savepoint that was not released the locker is a subtransaction, whose id only this backend holds a lock on.
 """
 
+MARK: Final = "dualwrite.transaction"
+"""A setting that lives as long as the transaction in which it was made, and is undone by a savepoint from before it.
+
+So the last statement can prove that the transaction is still the one in which the block began, whatever was sent by
+whatever way.
+"""
+
+MARK_ATTRIBUTE: Final = "_dualwrite_mark"
+"""Of a driver's connection: the mark of the transaction that it began last, where that has one."""
+
+IS_MARKED: Final = f"(:mark = '' OR current_setting('{MARK}', true) = :mark)"
+"""True in the transaction that bears `:mark`; and where that is empty, because it could not be set."""
+
 LOCK_NOT_AVAILABLE: Final = "55P03"
 """The SQLSTATE of a lock that was not free in time."""
 

@@ -144,9 +144,11 @@ class MadeConnections:
 def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int = 1) -> Connections:
     """From a conninfo, a pool or a function. Raises ConfigError for anything else."""
     if isinstance(source, str):
-        # In autocommit mode a transaction begins where we say so, in one round trip with what marks it.
+        # In autocommit mode a transaction begins where we say so, in one round trip with what marks it. Nothing is
+        # prepared: where PgBouncer gives each transaction another connection of the server, the name of a prepared
+        # statement may stand for that of another client there, which would be executed.
         async def make() -> Any:
-            return read_by_its_loop(await settled(connect(source, autocommit=True)))
+            return read_by_its_loop(await settled(connect(source, autocommit=True, prepare_threshold=None)))
 
         return KeptConnections(make, most=most_kept)
     if _is_pool(source):
@@ -170,6 +172,7 @@ def connections_beside(source: Any, connect: Callable[..., Any]) -> Connections:
             connection = await _made_as_by(source)
         else:
             connection = await settled(source())
+        connection.prepare_threshold = None  # as above
         try:
             await settled(connection.set_autocommit(True))
             await settled(connection.set_isolation_level(IsolationLevel.READ_COMMITTED))

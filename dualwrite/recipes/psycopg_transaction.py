@@ -19,23 +19,20 @@ from psycopg.rows import tuple_row
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.isolation import sees_now
+from dualwrite.recipes.lost_connections import warn_of_drop
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SELECT_LOCKED, STILL_HELD, lock_row
+from dualwrite.recipes.postgres_row_lock import MARK as _MARK
 from dualwrite.recipes.psycopg_ahead import answered
 from dualwrite.recipes.psycopg_connections import Connections, settled
 from dualwrite.recipes.psycopg_reader import closed
 from dualwrite.recipes.psycopg_watch import AnyConnection, Watch, assert_can_begin, is_busy, is_idle
 from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.state_row import missing_table, not_as_locked, owner_of, state_in, stayed_locked
+from dualwrite.recipes.state_row import missing_table, not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.uninterrupted import Uninterrupted
 
 _log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
-
-# A setting that lives as long as the transaction in which it was made, and is undone by a savepoint from before it. So
-# the last statement can prove that the transaction is still the one in which the block began, whatever was sent by
-# whatever way.
-_MARK: Final = "dualwrite.transaction"
 
 # Where a transaction runs: this very table, of this very server.
 _WHERE: Final = (
@@ -238,12 +235,8 @@ class PsycopgTransaction:
             return
         try:
             await settled(self.connection.rollback())
-        except psycopg.Error:
-            _log.warning(
-                "%s: rolling back the database failed; dropping its connection",
-                owner_of(self._transactional_id),
-                exc_info=True,
-            )
+        except psycopg.Error as error:
+            warn_of_drop(_log, self._transactional_id, "rolling back the database", error)
             self._drop()
         except BaseException:
             self._drop()

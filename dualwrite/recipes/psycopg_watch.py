@@ -20,7 +20,7 @@ from psycopg.sql import Composable
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.psycopg_ahead import SentAhead
 from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.transaction_control import ends_transaction, follow_savepoint
+from dualwrite.recipes.transaction_control import POSTGRES, TransactionControl, control_of, postgres_savepoint
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
@@ -153,24 +153,35 @@ class Watch:
 
     # No `with`: it would be a good part of what a short statement costs.
 
-    def before(self, query: Any) -> str:
-        """A cursor of the connection is about to execute `query`. Its text, for afterwards."""
+    def before(self, query: Any) -> TransactionControl:
+        """A cursor of the connection is about to execute `query`. What that does to the transaction, for afterwards."""
         text = _text(query, self._connection)
-        if ends_transaction(text):
-            self._refuse(
-                f"{text.strip()!r} was sent inside a dual write, whose transaction only the end of the block may "
-                "end; the statement was not executed, and neither database nor Kafka is changed"
-            )
-        return text
+        control = control_of(text, POSTGRES)
+        if control.steps:
+            try:
+                control.assert_may_be_sent(text)
+            except (TransactionEndedInsideError, IllegalStateError) as error:
+                self._refused_ending = error
+                raise
+        return control
 
-    def failed(self, error: psycopg.Error) -> None:
-        """It was executed, and failed."""
-        if not isinstance(error, psycopg.errors.InFailedSqlTransaction):
+    def before_other(self, query: Any) -> None:
+        """A cursor is about to send `query` in another way than `execute`, in which no savepoint is followed."""
+        if self.before(query).steps:
+            self._refused_ending = IllegalStateError(_BY_EXECUTE)
+            raise self._refused_ending
+
+    def failed(self, error: BaseException, control: TransactionControl) -> None:
+        """It was executed, and failed or was interrupted."""
+        if control.steps and (control.may_be_half_done or not isinstance(error, Exception)):
+            self._refused_ending = error
+        if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.InFailedSqlTransaction):
             self._statement_failure = error
 
-    def after(self, text: str) -> None:
+    def after(self, control: TransactionControl) -> None:
         """It was executed."""
-        follow_savepoint(text, self._records)
+        if control.steps:
+            control.follow(self._records)
 
     def _refuse_commit(self) -> NoReturn:
         self._refuse(
@@ -236,8 +247,8 @@ class _Savepoint:
         self.is_kept = False
 
     def set(self, name: str) -> None:
-        self._name = name
-        self._records.savepoint(name)
+        self._name = postgres_savepoint(name)
+        self._records.savepoint(self._name)
 
     def end(self) -> None:
         if self._name is not None:
@@ -266,14 +277,26 @@ def _blocking_cursor(factory: Any) -> Any:
             watch = vars(self.connection).get(_WATCH)
             if watch is None:  # it was kept beyond the block
                 return super().execute(query, *arguments, **keywords)
-            text = watch.before(query)
+            control = watch.before(query)
             try:
                 executed = super().execute(query, *arguments, **keywords)
-            except psycopg.Error as error:
-                watch.failed(error)
+            except BaseException as error:
+                watch.failed(error, control)
                 raise
-            watch.after(text)
+            watch.after(control)
             return executed
+
+        def executemany(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return super().executemany(query, *arguments, **keywords)
+
+        def stream(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return super().stream(query, *arguments, **keywords)
+
+        def copy(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return super().copy(query, *arguments, **keywords)
 
     return WatchedCursor
 
@@ -286,16 +309,34 @@ def _awaited_cursor(factory: Any) -> Any:
             watch = vars(self.connection).get(_WATCH)
             if watch is None:  # it was kept beyond the block
                 return await super().execute(query, *arguments, **keywords)
-            text = watch.before(query)
+            control = watch.before(query)
             try:
                 executed = await super().execute(query, *arguments, **keywords)
-            except psycopg.Error as error:
-                watch.failed(error)
+            except BaseException as error:
+                watch.failed(error, control)
                 raise
-            watch.after(text)
+            watch.after(control)
             return executed
 
+        async def executemany(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return await super().executemany(query, *arguments, **keywords)
+
+        def stream(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return super().stream(query, *arguments, **keywords)
+
+        def copy(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return super().copy(query, *arguments, **keywords)
+
     return WatchedAsyncCursor
+
+
+def _before_other(connection: AnyConnection, query: Any) -> None:
+    watch = vars(connection).get(_WATCH)
+    if watch is not None:
+        watch.before_other(query)
 
 
 def _doomed(failure: BaseException | None) -> str:
@@ -339,6 +380,10 @@ _ENDED = (
     "the transaction was ended inside the block, past the connection's own methods, which also gave the row lock away; "
     "Kafka is not changed, and the database only by what a COMMIT has made permanent: leave the ending of the "
     "transaction to the dual write"
+)
+_BY_EXECUTE = (
+    "a statement about a savepoint came by another method than execute(), which is not followed; it was not executed, "
+    "and neither database nor Kafka is changed: use connection.transaction() or execute()"
 )
 _PIPELINE_OPEN = (
     "the block ended inside connection.pipeline(); neither database nor Kafka was changed: leave the pipeline inside "

@@ -36,6 +36,7 @@ from dualwrite.recipes import blocking
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.dual_writes import DualWrites
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
+from dualwrite.recipes.lost_connections import first_line
 from dualwrite.recipes.recovery_plan import CHANGES, NEEDS_SOMEBODY, Action, Facts, Row, age_ms_of, decide
 from dualwrite.recipes.recovery_rows import stored_texts
 from dualwrite.recipes.settings import KafkaSettings
@@ -433,9 +434,3 @@ def _without(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     if name in settings:
         raise ConfigError(f"{name} is called timeout_ms here")
     return dict(settings)
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, without what it quotes."""
-    cause = getattr(error, "orig", None) or error  # SQLAlchemy's wraps what the driver said
-    return str(cause).strip().partition("\n")[0]

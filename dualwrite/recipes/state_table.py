@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.mysql_row_lock import (
     INSERT_TIMEOUT_MS,
@@ -22,7 +22,14 @@ from dualwrite.recipes.mysql_row_lock import (
     is_still_locked,
 )
 from dualwrite.recipes.mysql_row_lock import lock_row as lock_mysql_row
-from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, STILL_HELD, lock_row
+from dualwrite.recipes.postgres_row_lock import (
+    IS_MARKED,
+    LOCK_NOT_AVAILABLE,
+    MARK,
+    MARK_ATTRIBUTE,
+    STILL_HELD,
+    lock_row,
+)
 from dualwrite.recipes.state_row import (
     MAX_TRANSACTIONAL_ID_LENGTH,
     missing_table,
@@ -73,6 +80,9 @@ class _RowLock(Protocol):
     still_held: sa.ColumnElement[bool]
     """True of the row where the present transaction has locked it; as much of that as the database can say."""
 
+    def proof(self, connection: sa.Connection) -> dict[str, str]:
+        """The parameters of `still_held`."""
+
     def insert(self, connection: sa.Connection, transactional_id: str) -> None:
         """Create the row, empty."""
 
@@ -85,6 +95,9 @@ class _RowLock(Protocol):
     def outlasted(self, connection: sa.Connection) -> bool:
         """Whether the transaction that locked the row is the one that has written it; as `still_held`, but later."""
 
+    def is_another(self, connection: sa.Connection) -> bool:
+        """Whether the present transaction is known not to be the one that SQLAlchemy began."""
+
 
 class _UpdatedRow:
     """Any database: an UPDATE that changes nothing locks its row everywhere.
@@ -94,6 +107,9 @@ class _UpdatedRow:
     """
 
     still_held: sa.ColumnElement[bool] = sa.true()
+
+    def proof(self, connection: sa.Connection) -> dict[str, str]:
+        return {}
 
     def insert(self, connection: sa.Connection, transactional_id: str) -> None:
         connection.execute(_INSERT, {"id": transactional_id})
@@ -110,6 +126,9 @@ class _UpdatedRow:
     def outlasted(self, connection: sa.Connection) -> bool:
         return True
 
+    def is_another(self, connection: sa.Connection) -> bool:
+        return False
+
 
 _text = cache(sa.text)
 
@@ -117,7 +136,17 @@ _text = cache(sa.text)
 class _PostgresRowLock(_UpdatedRow):
     """By the statements of `postgres_row_lock.py`."""
 
-    still_held: sa.ColumnElement[bool] = sa.literal_column(STILL_HELD, sa.Boolean)
+    still_held: sa.ColumnElement[bool] = sa.and_(
+        sa.literal_column(STILL_HELD, sa.Boolean),
+        sa.text(IS_MARKED).bindparams(sa.bindparam("mark", type_=sa.String)),
+    )
+
+    def proof(self, connection: sa.Connection) -> dict[str, str]:
+        return {"mark": getattr(connection.connection.driver_connection, MARK_ATTRIBUTE, "")}
+
+    def is_another(self, connection: sa.Connection) -> bool:
+        mark = self.proof(connection)["mark"]
+        return bool(mark) and connection.scalar(sa.select(sa.func.current_setting(MARK, True))) != mark
 
     def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
         steps = lock_row(transactional_id, timeout_ms)
@@ -245,7 +274,16 @@ class SqlAlchemyStateStore:
     def write(
         self, transaction: sa.Connection, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState
     ) -> None:
-        values = {"id": transactional_id, "previous": str(previous), "new": str(new)}
+        proof = self._row_lock.proof(transaction)
+        values = {"id": transactional_id, "previous": str(previous), "new": str(new), **proof}
         written = transaction.execute(self._write, values).rowcount == 1
         if not written or not self._row_lock.outlasted(transaction):
+            if self._row_lock.is_another(transaction):
+                raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
+
+
+_ANOTHER_TRANSACTION = (
+    "the transaction in which this block began is over, past SQLAlchemy; Kafka is not changed, and the database only "
+    "by what a COMMIT has made permanent: leave the ending of the transaction to the dual write"
+)

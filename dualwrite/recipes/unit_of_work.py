@@ -15,14 +15,9 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.lost_connections import warn_of_drop
 from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.state_row import owner_of
-from dualwrite.recipes.transaction_control import (
-    commits_in_mysql,
-    ends_transaction,
-    follow_savepoint,
-    is_of_savepoint,
-)
+from dualwrite.recipes.transaction_control import TransactionControl, control_of, grammar_of
 
 if TYPE_CHECKING:
     from dualwrite.recipes.dual_writes import DualWrite
@@ -112,6 +107,8 @@ def _binding(bind: Bind, *, owned: bool) -> Binding:
 _PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
 _MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, as of the last answer that was not rows
 
+_DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
+
 # The execution option of a Connection under which the engine's listeners find the unit of work that runs on it.
 _OPTION = "dualwrite_unit_of_work"
 
@@ -142,11 +139,24 @@ def watch(engine: sa.Engine) -> None:
                 event.listen(engine, name, listener)
             if engine.dialect.name == "sqlite":
                 event.listen(engine, "savepoint", _begin_before_savepoint)
+            if engine.dialect.name == "postgresql" and engine.dialect.driver in _DRIVERS_THAT_MARK:
+                # Before other listeners, which may send the first statement.
+                event.listen(engine, "begin", _mark_begin(), insert=True)
 
 
 def for_own_use(engine: sa.Engine) -> sa.Engine:
     """The same engine, for what a writer does besides the caller's transactions; to be watched too."""
     return engine.execution_options(**{_OWN: True})
+
+
+def _mark_begin() -> Callable[[sa.Connection], None]:
+    from dualwrite.recipes.psycopg_begin import mark_next_begin  # psycopg is not there where others are used
+
+    def mark(connection: sa.Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        mark_next_begin(driver)
+
+    return mark
 
 
 def _before_commit(connection: sa.Connection) -> None:
@@ -279,10 +289,12 @@ class UnitOfWork:
         self._failure: BaseException | None = None
         self._second_database = False
         self._driver_has_begun = False
+        self._control: TransactionControl | None = None  # of the statement that is under way
+        self._is_dropped = False
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
         self.connection = self._binding.connect()
-        self._commits_implicitly = self.connection.dialect.name in ("mysql", "mariadb")
+        self._grammar = grammar_of(self.connection.dialect.name)
         self._root = self.connection.get_transaction()
         try:
             self._assert_can_decide(engine)
@@ -349,9 +361,8 @@ class UnitOfWork:
             return
         try:
             self._binding.rollback()
-        except Exception:
-            self._warn("rolling back the database failed; dropping its connection")
-            self._invalidate()
+        except Exception as error:
+            self._drop("rolling back the database", error)
 
     def close(self) -> None:
         """Give back what this unit of work opened, and stop watching."""
@@ -364,24 +375,23 @@ class UnitOfWork:
         self.connection.execution_options(**{_OPTION: None})
         try:
             self._binding.close()
-        except Exception:
-            self._warn("closing the session failed; dropping its connection")
-            self._invalidate()
+        except Exception as error:
+            self._drop("closing the session", error)
 
     @property
     def _belongs_to_the_parent(self) -> bool:
         """In a forked child, which shares the socket: what it sent would end the parent's transaction."""
         return os.getpid() != self._process_id
 
-    def _invalidate(self) -> None:
+    def _drop(self, what: str, error: Exception) -> None:
+        """After `what` failed. Closing fails too where rolling back did, which says nothing new."""
+        if not self._is_dropped:
+            self._is_dropped = True
+            warn_of_drop(_log, self.transactional_id, what, error)
         try:
             self.connection.invalidate()
         except Exception:
-            self._warn("the database connection was already unusable")
-
-    def _warn(self, what: str) -> None:
-        """Of the error that is handled now."""
-        _log.warning("%s: %s", owner_of(self.transactional_id), what, exc_info=True)
+            _log.debug("The database connection was already unusable.", exc_info=True)
 
     def doom(self, error: BaseException) -> None:
         """From now on this dual write, or the savepoint that it is in, can only be rolled back, even if `error` is
@@ -421,17 +431,15 @@ class UnitOfWork:
         # What an interrupted statement has done, nobody knows.
         if (
             not self.connection.in_nested_transaction()
-            or (statement is not None and is_of_savepoint(statement))
+            or (statement is not None and control_of(statement, self._grammar).steps)
             or not isinstance(error, Exception)
         ):
             self._doom_all(error)
 
     def _before_statement(self, statement: str) -> None:
-        if ends_transaction(statement) or (self._commits_implicitly and commits_in_mysql(statement)):
-            raise TransactionEndedInsideError(
-                f"{statement.strip()!r} was sent inside a dual write, whose transaction only the end of the block may "
-                "end; the statement was not executed, and neither database nor Kafka is changed"
-            )
+        self._control = control_of(statement, self._grammar)
+        if self._control.steps:
+            self._control.assert_may_be_sent(statement)
         if self._driver_has_begun and _in_transaction(self.connection) is False:
             ended = TransactionEndedInsideError(
                 "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
@@ -448,7 +456,8 @@ class UnitOfWork:
         if not self._driver_has_begun:
             self._driver_has_begun = self._driver_is_in_transaction()
         # From the statement, because the event of a new savepoint comes before SQLAlchemy has named it.
-        follow_savepoint(statement, self._records)
+        if self._control is not None and self._control.steps:
+            self._control.follow(self._records)
 
     def refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
         """The Session goes to `connection` too. Raises IllegalStateError where that is another one."""

@@ -407,6 +407,9 @@ def test_the_connections_own_commit_and_rollback_are_refused(
         sql.SQL("COMMIT"),
         "/* so */ COMMIT",
         "--\nROLLBACK",
+        "SELECT 1; ROLLBACK; BEGIN",
+        ";COMMIT; BEGIN",
+        "/* /* */ */ COMMIT AND CHAIN",
     ],
 )
 def test_a_written_out_end_of_the_transaction_is_refused(
@@ -415,6 +418,52 @@ def test_a_written_out_end_of_the_transaction_is_refused(
     with pytest.raises(TransactionEndedInsideError, match="not executed"), writer.transaction() as tx:
         put(tx, scenario, 1)
         tx.connection.execute(statement)
+    scenario.assert_both_sides_agree()
+
+
+def test_savepoints_among_several_statements_are_followed(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+        tx.connection.execute(f"SELECT 1; SAVEPOINT {'x' * 64}--comment")
+        put(tx, scenario, 2)
+        tx.connection.execute(f"SELECT 'COMMIT'; ROLLBACK TO {'X' * 63}; SELECT 1")
+        put(tx, scenario, 3)
+        with tx.connection.transaction("y" * 64):
+            put(tx, scenario, 4)
+            tx.connection.execute(f'ROLLBACK TO "{"y" * 63}"')
+            put(tx, scenario, 5)
+    scenario.expected += ["1", "3", "5"]
+    scenario.assert_both_sides_agree()
+
+
+def test_a_text_with_savepoints_that_fails_in_the_middle_dooms_the_write(
+    scenario: Scenario, writer: PsycopgDualWriter
+) -> None:
+    """Its savepoint is there or not; what it is worth for the records, nobody was told."""
+    with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            tx.connection.execute("SAVEPOINT s; SELECT 1/0")
+        tx.connection.execute("ROLLBACK TO s")
+        put(tx, scenario, 2)
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda cursor: cursor.executemany("SAVEPOINT s", [()]),
+        lambda cursor: list(cursor.stream("SAVEPOINT s")),
+        lambda cursor: cursor.copy("SAVEPOINT s; COPY events TO STDOUT").__enter__(),
+    ],
+    ids=["executemany", "stream", "copy"],
+)
+def test_savepoints_by_other_methods_are_refused(
+    scenario: Scenario, writer: PsycopgDualWriter, send: Callable[[Any], object]
+) -> None:
+    with pytest.raises(IllegalStateError, match="by another method"), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        send(tx.connection.cursor())
     scenario.assert_both_sides_agree()
 
 

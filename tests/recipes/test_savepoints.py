@@ -157,3 +157,74 @@ def test_a_written_out_savepoint_that_begins_sqlites_transaction_commits_it(
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
     assert event_bodies(scenario.database) == ["1"]
     assert scenario.row().is_empty
+
+
+# ---- savepoints that are written out ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["SELECT 1; ROLLBACK; BEGIN", ";COMMIT; BEGIN", "/* /* */ */ ROLLBACK AND CHAIN", "SELECT $$;$$; COMMIT"]
+)
+@pytest.mark.parametrize("swallow", [False, True])
+def test_an_end_that_is_hidden_behind_other_text_is_refused(
+    scenario: Scenario, writer: DualWriter, text: str, swallow: bool
+) -> None:
+    if scenario.database.engine.dialect.name != "postgresql":
+        pytest.skip("no other driver sends several statements at once")
+    with pytest.raises((TransactionEndedInsideError, TransactionDoomedError)), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        try:
+            tx.connection.execute(sa.text(text))
+        except TransactionEndedInsideError:
+            if not swallow:
+                raise
+        put(tx, scenario, 2)
+    scenario.assert_both_sides_agree()
+
+
+def test_savepoints_among_several_statements_are_followed(scenario: Scenario, tx: DualTransaction) -> None:
+    if scenario.database.engine.dialect.name != "postgresql":
+        pytest.skip("no other driver sends several statements at once")
+    tx.connection.execute(sa.text("SELECT 1; SAVEPOINT s--comment\n; SELECT 'ROLLBACK TO s'"))
+    put(tx, scenario, 2)
+    tx.connection.execute(sa.text("SELECT 1; ROLLBACK TO s; SAVEPOINT s"))
+    put(tx, scenario, 3)
+    tx.connection.execute(sa.text("RELEASE s; ROLLBACK TO S; SELECT ';'"))
+    put(tx, scenario, 4)
+    scenario.expected.append("4")
+
+
+def test_a_text_with_savepoints_that_fails_in_the_middle_dooms_the_write(
+    scenario: Scenario, writer: DualWriter
+) -> None:
+    """Its savepoint is there or not; what it is worth for the records, nobody was told."""
+    if scenario.database.engine.dialect.name != "postgresql":
+        pytest.skip("no other driver sends several statements at once")
+    with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        with pytest.raises(sa.exc.DBAPIError):
+            tx.connection.execute(sa.text("SAVEPOINT s; SELECT 1/0"))
+        tx.connection.execute(sa.text("ROLLBACK TO s"))
+        put(tx, scenario, 2)
+    scenario.assert_both_sides_agree()
+
+
+def test_names_beyond_what_the_database_keeps_are_the_same_savepoint(scenario: Scenario, tx: DualTransaction) -> None:
+    if scenario.database.engine.dialect.name != "postgresql":
+        pytest.skip("others keep the whole name, or refuse it")
+    tx.connection.execute(sa.text(f"SAVEPOINT {'x' * 64}"))
+    put(tx, scenario, 2)
+    tx.connection.execute(sa.text(f"ROLLBACK TO {'X' * 63}"))
+    put(tx, scenario, 3)
+    scenario.expected.append("3")
+
+
+def test_words_in_strings_names_and_comments_are_not_refused(scenario: Scenario, tx: DualTransaction) -> None:
+    texts = [
+        "SELECT 'COMMIT'",
+        "SELECT '; COMMIT; '",
+        "/* COMMIT; */ SELECT 1 -- ; ROLLBACK;",
+        'SELECT 1 AS "; COMMIT"',
+    ]
+    for text in texts:
+        tx.connection.execute(sa.text(text))

@@ -22,6 +22,7 @@ from dualwrite.errors import (
     InvalidRecordError,
     OutcomeUnknown,
     TransactionDoomedError,
+    TransactionEndedInsideError,
 )
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
@@ -768,4 +769,19 @@ def test_a_session_that_is_forgotten_takes_its_records_with_it(scenario: Scenari
     with sessions.begin() as other:
         put(other, scenario, 1)
     scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_transaction_that_was_ended_and_begun_anew_past_sqlalchemy(scenario: Scenario, sessions: Sessions) -> None:
+    if scenario.database.engine.dialect.name != "postgresql":
+        pytest.skip("its drivers do not let several statements through at once")
+    with sessions() as session:
+        put(session, scenario, 1)
+        session.flush()
+        driver: Any = session.connection().connection.driver_connection
+        driver.pgconn.exec_(b"ROLLBACK; BEGIN")
+        put(session, scenario, 2)
+        with pytest.raises(TransactionEndedInsideError, match="is over"):
+            session.commit()
+        session.rollback()
     scenario.assert_both_sides_agree()

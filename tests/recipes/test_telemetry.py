@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import OutcomeUnknown, PoolTimeoutError
@@ -27,6 +29,7 @@ from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
 from tests.recipes.pools import make_pool, write, written
 from tests.support.conditions import until
+from tests.support.databases import events
 
 
 class Heard:
@@ -176,8 +179,30 @@ def test_a_connection_that_is_dropped_is_told_of_with_the_transactional_id(
 
     with scenario.writer(AtPoint(PausePoint.AFTER_LOCK, fail_and_cut)) as writer:
         assert isinstance(scenario.write(writer, 1).error, InjectedError)
-    (told,) = (line for line in caplog.messages if "dropping its connection" in line)
-    assert told.startswith(f"transactional id {scenario.transactional_id}: rolling back the database failed")
+    (told,) = (record for record in caplog.records if record.levelno >= logging.WARNING)
+    assert told.getMessage().startswith(
+        f"transactional id {scenario.transactional_id}: rolling back the database failed ("
+    )
+    assert told.getMessage().endswith("dropping its connection, and the database drops what was not committed")
+    assert (told.exc_info, "\n" in told.getMessage(), "ResourceClosedError" in caplog.text) == (None, False, False)
+
+
+@pytest.mark.parametrize("owned", [True, False], ids=["session of ours", "session of the caller"])
+def test_a_connection_that_is_lost_in_the_block_is_told_of_once(
+    scenario: Scenario, owned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if scenario.database.engine.dialect.name == "sqlite":
+        pytest.skip("has no connection that a server could lose")
+    caplog.set_level(logging.INFO)
+    with scenario.writer() as writer, Session(scenario.database.engine) as session:
+        with pytest.raises(InjectedError), writer.transaction(*([] if owned else [session])) as tx:
+            tx.session.execute(sa.select(events))
+            scenario.database.cut()
+            raise InjectedError
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(told) == 1
+    assert told[0].exc_info is None
+    assert "ResourceClosedError" not in caplog.text
 
 
 def test_a_commit_without_an_outcome_is_in_doubt_too(heard: Heard, scenario: Scenario) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -11,12 +12,14 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from dualwrite.errors import IllegalStateError, StateRowError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.postgres_row_lock import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualWriter
 from dualwrite.recipes.state_table import SqlAlchemyStateStore
 from tests.crash.scenario import Scenario
 from tests.recipes.steps import put
-from tests.support.databases import events
+from tests.support.databases import event_bodies, events
+from tests.support.topics import read_topic
 
 
 @pytest.fixture(autouse=True)
@@ -167,3 +170,50 @@ def test_the_lock_is_recognised_inside_and_after_a_savepoint(scenario: Scenario,
         with nullcontext() if connection.dialect.name == "mysql" else connection.begin_nested():
             store.write(connection, scenario.transactional_id, previous=row, new=PreparedTxnState("1:1"))
     assert scenario.row() == PreparedTxnState("1:1")
+
+
+@pytest.mark.parametrize("ending", ["ROLLBACK; BEGIN", "COMMIT; BEGIN", "ROLLBACK AND CHAIN"])
+@pytest.mark.parametrize("many", [False, True], ids=["one", "executemany"])
+def test_a_transaction_that_was_ended_and_begun_anew_past_sqlalchemy(
+    scenario: Scenario, writer: DualWriter, ending: str, many: bool
+) -> None:
+    """Before the row is locked, so that the lock proves nothing: only the mark that went with BEGIN is missing."""
+    if scenario.database.engine.dialect.name != "postgresql":
+        pytest.skip("its drivers do not let several statements through at once")
+    with pytest.raises(TransactionEndedInsideError, match="is over"), writer.transaction() as tx:
+        rows = [{"id": 1, "event_key": "k", "body": "1"}, {"id": 2, "event_key": "k", "body": "2"}]
+        tx.connection.execute(sa.insert(events), rows if many else rows[0])
+        tx.send(scenario.topic, key="k", value="1")
+        _raw(tx.connection, ending)
+        put(tx, scenario, 3)
+    assert scenario.row().is_empty
+    assert event_bodies(scenario.database) == ((["1", "2"] if many else ["1"]) if "COMMIT" in ending else [])
+    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
+    scenario.assert_nothing_open()
+
+
+def test_the_mark_goes_with_begin_in_its_round_trip(scenario: Scenario, writer: DualWriter) -> None:
+    """psycopg's own way to begin is used; where that changes, this fails."""
+    if scenario.database.engine.dialect.name != "postgresql":
+        pytest.skip("is of psycopg")
+    with writer.transaction() as tx:
+        driver = tx.connection.connection.driver_connection
+        assert MARK_ATTRIBUTE not in vars(driver)
+        put(tx, scenario, 1)
+        mark = vars(driver)[MARK_ATTRIBUTE]
+        assert tx.connection.scalar(sa.text(f"SELECT current_setting('{MARK}', true)")) == mark
+        assert "_start_query" not in vars(driver)
+        with tx.savepoint():
+            put(tx, scenario, 2)
+    scenario.expected += ["1", "2"]
+    with writer.transaction() as tx:
+        put(tx, scenario, 3)
+        assert vars(tx.connection.connection.driver_connection)[MARK_ATTRIBUTE] != mark
+    scenario.expected.append("3")
+    scenario.assert_both_sides_agree()
+
+
+def _raw(connection: sa.Connection, text: str) -> None:
+    """Past everything that psycopg and SQLAlchemy know."""
+    driver: Any = connection.connection.driver_connection
+    driver.pgconn.exec_(text.encode())

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dualwrite.testing.apache_kafka import KAFKA_VERSION, fetch_kafka
 from dualwrite.testing.chromium import fetch_chromium
 from dualwrite.testing.mariadb import fetch_mariadb
+from dualwrite.testing.pgbouncer import fetch_pgbouncer
 from dualwrite.testing.postgres import VERSIONS as POSTGRES_VERSIONS
 from dualwrite.testing.postgres import fetch_postgres
 from dualwrite.testing.server_unavailable import ServerUnavailableError
@@ -34,6 +35,7 @@ def main() -> None:
     for release in POSTGRES_VERSIONS.values():
         _fetch(f"PostgreSQL {release}", lambda release=release: fetch_postgres(release))
     _fetch("MariaDB", fetch_mariadb)
+    _fetch("PgBouncer", fetch_pgbouncer)
     _fetch("ZooKeeper", fetch_zookeeper)
     _fetch("Spark's Kafka connector", fetch_spark_kafka)
     _fetch("Spark's classes in memory", make_spark_classes)

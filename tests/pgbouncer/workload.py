@@ -1,0 +1,299 @@
+"""Dual writes by all kinds of pools through a PgBouncer in transaction mode, from threads and tasks of this process.
+
+A seeded director may cut connections meanwhile. Afterwards comes calm: table and topic are compared record by record,
+each caller must have been told the truth, and no slot may be stuck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psycopg
+import psycopg_pool
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.group_commit import AsyncPsycopgGroupCommit
+from dualwrite.recipes.pool import DualWriterPool
+from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg_pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.testing.pgbouncer import PgBouncer
+from tests.support.conditions import until
+from tests.support.topics import read_topic
+
+TOPIC: Final = "bounced"
+INSERT: Final = "INSERT INTO bounced_events VALUES (%s)"
+WRITERS: Final = 3
+CALM_S: Final = 60
+_PAUSE_S: Final = (0.3, 1.5)
+_EXPECTED: Final = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error, psycopg_pool.PoolTimeout)
+
+events = sa.Table("bounced_events", sa.MetaData(), sa.Column("body", sa.String(80), primary_key=True))
+
+
+class _GivenUpError(Exception):
+    """The block, or a savepoint of it, changes its mind."""
+
+
+@dataclass
+class Tally:
+    """What happened, for people."""
+
+    told: Counter[str] = field(default_factory=Counter)
+    strikes: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+
+
+class Workload:
+    """One kind of pool under load. `until_over` says when a thread or task begins no further dual write."""
+
+    def __init__(self, pooler: PgBouncer, direct: sa.Engine, emulator: Emulator, seed: int) -> None:
+        self._pooler = pooler
+        self._direct = direct
+        self._emulator = emulator
+        self._seed = seed
+        self._is_over = threading.Event()
+        self._told: dict[str, tuple[Outcome | None, list[str]]] = {}
+        self._mistakes: list[str] = []
+        self.prefix = f"bounced-{uuid.uuid4().hex[:8]}"
+        self.tally = Tally()
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "prefix": self.prefix,
+            "max_writers": WRITERS,
+            "bootstrap_servers": self._emulator.bootstrap_servers,
+            "acquire_timeout_ms": 10_000,
+            "lease_ms": 2_000,
+            "lock_timeout_ms": 5_000,
+            "resolve_timeout_ms": 5_000,
+            "max_block_ms": 15_000,
+        }
+
+    @property
+    def conninfo(self) -> str:
+        return self._pooler.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    def run(self, kind: str, seconds: float, *, strike: bool) -> None:
+        """`kind` is one of `KINDS`."""
+        with ThreadPoolExecutor(1) as executor:
+            load = executor.submit(KINDS[kind], self)
+            try:
+                self._rage(seconds, strike=strike)
+            finally:
+                self._is_over.set()
+            load.result(CALM_S)
+        self._come_right()
+
+    # ---- the restless phase ---------------------------------------------------------------------------------
+
+    def _rage(self, seconds: float, *, strike: bool) -> None:
+        chance = random.Random(self._seed)
+        strikes: dict[str, Callable[[], object]] = {
+            "cut": self._pooler.cut,
+            "kill": self._pooler.kill_clients,
+            "renew": self._pooler.renew_connections,
+        }
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            time.sleep(min(chance.uniform(*_PAUSE_S), max(0.0, end_s - time.monotonic())))
+            if strike:
+                what = chance.choice(sorted(strikes))
+                self.tally.strikes[what] += 1
+                strikes[what]()
+
+    def in_threads(self, pool: DualWriterPool | PsycopgDualWriterPool) -> None:
+        threads = [threading.Thread(target=self._write_on, args=(pool, number)) for number in range(2 * WRITERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _write_on(self, pool: DualWriterPool | PsycopgDualWriterPool, number: int) -> None:
+        chance = random.Random(f"{self._seed}/{number}")
+        count = 0
+        while not self._is_over.is_set():
+            count += 1
+            name = f"{number}/{count}"
+            with self._heard(name) as heard, pool.transaction() as tx:
+                heard.tx = tx
+                self._put(tx, heard, "a")
+                with self._given_up(), tx.savepoint():
+                    self._put(tx, heard, "b")
+                    if chance.random() < 0.3:
+                        heard.bodies.pop()
+                        raise _GivenUpError
+                self._put(tx, heard, "c")
+                if chance.random() < 0.1:
+                    raise _GivenUpError
+            self._is_over.wait(0.05 if heard.has_failed else 0)
+
+    def _put(self, tx: Any, heard: _Heard, suffix: str) -> None:
+        body = f"{heard.name}/{suffix}"
+        if hasattr(tx, "session"):
+            tx.connection.execute(sa.insert(events), {"body": body})
+        else:
+            tx.connection.execute(INSERT, (body,))
+        tx.send(TOPIC, key=heard.name, value=body)
+        heard.bodies.append(body)
+
+    async def in_tasks(self, begin: Callable[[], Any], *, savepoints: bool) -> None:
+        await asyncio.gather(*(self._await_on(begin, number, savepoints) for number in range(2 * WRITERS)))
+
+    async def _await_on(self, begin: Callable[[], Any], number: int, savepoints: bool) -> None:
+        chance = random.Random(f"{self._seed}/{number}")
+        count = 0
+        while not self._is_over.is_set():
+            count += 1
+            name = f"{number}/{count}"
+            with self._heard(name) as heard:
+                async with begin() as tx:
+                    heard.tx = tx
+                    await self._await_put(tx, heard, "a")
+                    if savepoints:
+                        with self._given_up():
+                            async with tx.savepoint():
+                                await self._await_put(tx, heard, "b")
+                                if chance.random() < 0.3:
+                                    heard.bodies.pop()
+                                    raise _GivenUpError
+                    await self._await_put(tx, heard, "c")
+                    if chance.random() < 0.1:
+                        raise _GivenUpError
+            await asyncio.sleep(0.05 if heard.has_failed else 0)
+
+    async def _await_put(self, tx: Any, heard: _Heard, suffix: str) -> None:
+        body = f"{heard.name}/{suffix}"
+        await tx.connection.execute(INSERT, (body,))
+        tx.send(TOPIC, key=heard.name, value=body)
+        heard.bodies.append(body)
+
+    @contextmanager
+    def _given_up(self) -> Iterator[None]:
+        try:
+            yield
+        except _GivenUpError:
+            pass
+
+    @contextmanager
+    def _heard(self, name: str) -> Iterator[_Heard]:
+        """What the dual write of that name tells its caller."""
+        heard = _Heard(name)
+        outcome: Outcome | None = Outcome.ROLLED_BACK
+        try:
+            yield heard
+            outcome = Outcome.COMMITTED
+        except _GivenUpError:
+            pass
+        except IllegalStateError as error:
+            self._mistakes.append(f"{name}: {error!r}")
+        except _EXPECTED as error:
+            heard.has_failed = True
+            self.tally.told[f"{type(error).__name__}: {str(error)[:150]}"] += 1
+            if heard.tx is not None and heard.tx.outcome is not None:
+                outcome = heard.tx.outcome
+            elif isinstance(error, OutcomeUnknown):
+                outcome = None
+        except Exception as error:
+            self._mistakes.append(f"{name}: {error!r}")
+        self._told[name] = outcome, heard.bodies
+        self.tally.told[str(outcome)] += 1
+
+    # ---- the calm phase -------------------------------------------------------------------------------------
+
+    def _come_right(self) -> None:
+        assert not self._mistakes, self._mistakes[:3]
+        with DualWriterPool(self._direct, **self.settings()) as pool:
+            pool.recover()
+            until(lambda: not pool.status.set_aside, CALM_S)
+        until(lambda: not self._open_transactions(), CALM_S)
+        with self._direct.connect() as connection:
+            in_table = sorted(connection.scalars(sa.select(events.c.body)))
+        in_topic = sorted(value for _, value in read_topic(self._emulator.bootstrap_servers, TOPIC))
+        assert len(in_topic) == len(set(in_topic)), "a record is in the topic twice"
+        only_one = sorted(set(in_table) ^ set(in_topic))
+        assert not only_one, f"{len(only_one)} are on one side only, such as {only_one[:5]}"
+        self._assert_callers_were_told_the_truth(set(in_table))
+        self.tally.rows = len(in_table)
+
+    def _open_transactions(self) -> list[str]:
+        over = {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
+        return [each.transactional_id for each in self._emulator.transactions() if each.state not in over]
+
+    def _assert_callers_were_told_the_truth(self, in_table: set[str]) -> None:
+        by_name: dict[str, set[str]] = {}
+        for body in in_table:
+            by_name.setdefault(body.rpartition("/")[0], set()).add(body)
+        assert by_name.keys() <= self._told.keys(), "there are rows of nobody"
+        for name, (outcome, bodies) in self._told.items():
+            there = by_name.get(name, set())
+            assert there in (set(), set(bodies)), f"a part of {name}: {there} of {bodies}"
+            assert outcome is None or (outcome is Outcome.COMMITTED) is bool(there), f"{name} was told {outcome}"
+
+
+@dataclass
+class _Heard:
+    name: str
+    tx: Any = None
+    bodies: list[str] = field(default_factory=list)
+    has_failed: bool = False
+
+
+def _sqlalchemy(load: Workload) -> None:
+    engine = sa.create_engine(
+        load._pooler.url, pool_size=2 * WRITERS, pool_pre_ping=True, connect_args={"prepare_threshold": None}
+    )
+    with DualWriterPool(engine, **load.settings()) as pool:
+        load.in_threads(pool)
+    engine.dispose()
+
+
+def _psycopg(load: Workload) -> None:
+    with PsycopgDualWriterPool(load.conninfo, **load.settings()) as pool:
+        load.in_threads(pool)
+
+
+def _psycopg_pool(load: Workload) -> None:
+    connections: psycopg_pool.ConnectionPool[Any] = psycopg_pool.ConnectionPool(
+        load.conninfo, min_size=1, max_size=WRITERS, kwargs={"prepare_threshold": None}, open=True
+    )
+    with connections, PsycopgDualWriterPool(connections, **load.settings()) as pool:
+        load.in_threads(pool)
+
+
+def _tasks(load: Workload) -> None:
+    async def run() -> None:
+        async with AsyncPsycopgDualWriterPool(load.conninfo, **load.settings()) as pool:
+            await load.in_tasks(pool.transaction, savepoints=True)
+
+    asyncio.run(run())
+
+
+def _grouped(load: Workload) -> None:
+    async def run() -> None:
+        async with AsyncPsycopgDualWriterPool(load.conninfo, **load.settings()) as pool:
+            async with AsyncPsycopgGroupCommit(pool) as groups:
+                await load.in_tasks(groups.transaction, savepoints=False)
+
+    asyncio.run(run())
+
+
+KINDS: Final[dict[str, Callable[[Workload], None]]] = {
+    "sqlalchemy": _sqlalchemy,
+    "psycopg": _psycopg,
+    "psycopg_pool": _psycopg_pool,
+    "tasks": _tasks,
+    "grouped": _grouped,
+}
