@@ -67,17 +67,15 @@ class ChaosDatabase:
     def bodies(self) -> dict[str, int]:
         """Every row, with the database transaction that wrote it."""
         with self.engine.connect() as connection:
-            return dict(connection.execute(sa.select(events.c.body, events.c.xid)).tuples().all())
+            found = connection.execute(sa.select(events.c.body, events.c.xid))
+            return {body: xid for body, xid in found}  # noqa: C416 - a result's keys() are its columns
 
     def rows(self) -> dict[str, str]:
         """The state rows as they stand."""
         table = kafka_transaction_state
         with self.engine.connect() as connection:
-            return dict(
-                connection.execute(sa.select(table.c.transactional_id, table.c.prepared_transaction_state))
-                .tuples()
-                .all()
-            )
+            found = connection.execute(sa.select(table.c.transactional_id, table.c.prepared_transaction_state))
+            return {each: state for each, state in found}  # noqa: C416 - a result's keys() are its columns
 
     def decisions(self) -> dict[int, Decision]:
         """What each database transaction left in a state row at its end."""

@@ -162,11 +162,14 @@ def log_to(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Trap:
-    """An order to stop at a pause point, or a moment later: in the middle of what follows."""
+    """An order to say so at a pause point, or a moment later, in the middle of what follows; and to stop there.
+
+    `signal` is what the process sends to itself: SIGSTOP or SIGKILL, or None to go on.
+    """
 
     point: PausePoint
     after_s: float
-    deadly: bool
+    signal: signal.Signals | None
 
 
 class Orders:
@@ -199,4 +202,5 @@ class Orders:
 
     def _spring(self, trap: Trap) -> None:
         self._pipe.send(str(trap.point))
-        os.kill(os.getpid(), signal.SIGKILL if trap.deadly else signal.SIGSTOP)
+        if trap.signal is not None:
+            os.kill(os.getpid(), trap.signal)

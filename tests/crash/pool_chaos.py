@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -49,6 +50,7 @@ from tests.crash.chaos_servers import DEADLINE_S, KillableEmulator, KillableKafk
 from tests.crash.chaos_verdict import Findings, Verdict
 from tests.crash.pool_worker import work_through_pool
 from tests.crash.rival_worker import RECOVERY, work_as_recovery, work_as_rival
+from tests.support.conditions import until
 from tests.support.forked_processes import processes
 from tests.support.real_kafkas import OLDER, RELEASED, TWO_PHASE_COMMIT, Kind
 
@@ -66,7 +68,8 @@ KILLS_AND_FREEZES: Final[Mapping[str, float]] = {
     "backend": 2,
     "frozen worker": 3,
     "frozen worker at a pause point": 12,
-    "frozen lane": 4,
+    "frozen lane": 3,
+    "late requests of a rival": 5,
     "database": 0.2,
     "broker": 0.2,
     "frozen database": 0.4,
@@ -97,6 +100,8 @@ _REAL: Final[Mapping[Tier, Kind]] = {
     Tier.BOUNDED_V1: OLDER,
 }
 _LANES: Final = 2
+_SERVER_AWAY_S: Final = 2.0
+"""The longest that the broker or the database is frozen: everybody is."""
 _NEXT_POINT_S: Final = 0.02
 """The longest after a pause point at which a trap springs."""
 
@@ -182,7 +187,7 @@ class Tally:
         return (
             f"kills and freezes: {kills}; traps sprung: {traps or 'none'}; dual writes: {told}; "
             f"{agree} rows and records agree; {found.loud} ids loudly lost, with {found.lost_rows} rows; "
-            f"{found.slots} slots"
+            f"{found.slots} slots" + "".join(f"\nlost although no bound was over: {each}" for each in found.early)
         )
 
 
@@ -193,8 +198,11 @@ class _Worker:
     kind: str
     process: BaseProcess
     orders: Connection
+    lane: int | None
+    """By which its requests go; None: by none."""
     is_frozen: bool = False
-    trap_is_deadly: bool = False
+    sprung: Callable[[], None] | None = None
+    """What happens when it says that it is at the point of its trap."""
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process.pid is not None
@@ -249,6 +257,7 @@ class Chaos:
         self._expect_the_tier()
         for number in range(self._plan.processes):
             self._start_worker(number)
+        until(lambda: bool(self._database.bodies()), DEADLINE_S)
         self._rage()
         self._calm_down()
         self.tally.findings = Verdict(self._job, self._database).reach()
@@ -268,14 +277,15 @@ class Chaos:
         kinds = self._plan.kinds
         kind = kinds[(number if self._lanes else self._lives) % len(kinds)]
         follows = kind != "grouped" and self._chance.random() < self._plan.follows_later
-        way = self._chance.choice((self._broker.bootstrap_servers, *(lane.address for lane in self._lanes)))
+        lane = self._chance.choice((None, *range(len(self._lanes))))
+        way = self._broker.bootstrap_servers if lane is None else self._lanes[lane].address
         job = dataclasses.replace(self._job, bootstrap_servers=way, confirm="database" if follows else "kafka")
         ours, theirs = self._processes.Pipe()
         name = f"w{number}.{self._lives}"
         process = self._processes.Process(target=_work_of(kind), args=(job, name, kind, theirs))
         process.start()
         theirs.close()
-        self._workers[number] = _Worker(kind, process, ours)
+        self._workers[number] = _Worker(kind, process, ours, lane)
         self._note(f"{name} is {kind}, by {way}, confirm={job.confirm}, process {process.pid}")
 
     def _note(self, what: str) -> None:
@@ -296,11 +306,13 @@ class Chaos:
             case "worker":
                 self._kill_worker(number)
             case "worker at a pause point":
-                self._set_trap(number, deadly=True)
+                self._set_trap(number, signal.SIGKILL)
             case "frozen worker":
                 self._freeze_worker(number)
             case "frozen worker at a pause point":
-                self._set_trap(number, deadly=False)
+                self._set_trap(number, signal.SIGSTOP)
+            case "late requests of a rival":
+                self._set_ambush(number)
             case "backend":
                 if "database" not in self._away:
                     with suppress(sa.exc.SQLAlchemyError):
@@ -310,17 +322,17 @@ class Chaos:
             case "broker":
                 self._kill_server("broker", self._broker)
             case "frozen database":
-                self._freeze("database", self._postgres, longest_s=2.0)
+                self._freeze("database", self._postgres, min(self._for_how_long_s(), _SERVER_AWAY_S))
             case "frozen broker":
-                self._freeze("broker", self._broker, longest_s=2.0)
+                self._freeze("broker", self._broker, min(self._for_how_long_s(), _SERVER_AWAY_S))
             case "frozen lane":
                 index = self._chance.randrange(len(self._lanes))
-                self._freeze(f"lane {index}", self._lanes[index], longest_s=None)
+                self._freeze(f"lane {index}", self._lanes[index], self._for_how_long_s())
 
     def _victim(self, deed: str) -> int:
         """Rivals are the ones that take ids over all the time."""
         rivals = [number for number, worker in self._workers.items() if worker.kind.startswith("rival")]
-        if "pause point" in deed and rivals and self._chance.random() < 0.5:
+        if rivals and ("rival" in deed or ("pause point" in deed and self._chance.random() < 0.5)):
             return self._chance.choice(rivals)
         return self._chance.randrange(self._plan.processes)
 
@@ -347,11 +359,10 @@ class Chaos:
                 self._bury(number)
                 continue
             self.tally.traps[point] += 1
-            self._note(f"worker {number} stopped at {point}")
-            if self._workers[number].trap_is_deadly:
-                self._bury(number)
-            else:
-                self._frozen(number)
+            self._note(f"worker {number} is at {point}")
+            sprung, self._workers[number].sprung = self._workers[number].sprung, None
+            if sprung is not None:
+                sprung()
 
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._later, (time.monotonic() + seconds, self._chance.getrandbits(60), act))
@@ -377,21 +388,47 @@ class Chaos:
         worker.orders.close()
         self._start_worker(number)
 
-    def _set_trap(self, number: int, *, deadly: bool) -> None:
+    def _set_trap(self, number: int, stop: signal.Signals) -> None:
         (point,) = self._chance.choices(list(TRAPS), list(TRAPS.values()))
         after_s = self._chance.choice((0.0, self._chance.uniform(0, _NEXT_POINT_S)))
+        ends = stop is signal.SIGKILL
+        self._send_trap(
+            number, Trap(point, after_s, stop), lambda: self._bury(number) if ends else self._frozen(number)
+        )
+
+    def _send_trap(self, number: int, trap: Trap, sprung: Callable[[], None]) -> None:
         worker = self._workers[number]
         if not worker.is_frozen:
-            worker.trap_is_deadly = deadly
+            worker.sprung = sprung
             with suppress(OSError):
-                worker.orders.send(Trap(point, after_s, deadly))
+                worker.orders.send(trap)
+
+    def _set_ambush(self, number: int) -> None:
+        """What a rival sends under the lock of the row, such as InitProducerId, is later than it may idle."""
+        if self._workers[number].lane is not None:
+            point = self._chance.choice((PausePoint.AFTER_LOCK, PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT))
+            self._send_trap(number, Trap(point, 0.0, None), lambda: self._spring_ambush(number))
+
+    def _spring_ambush(self, number: int) -> None:
+        """Meanwhile another one decides, and stands still between its decision and Kafka's commit."""
+        index = self._workers[number].lane
+        assert index is not None
+        late_s = (self._plan.idle_timeout_ms or 0) / 1000 + self._chance.uniform(0.2, 1.5)
+        self._freeze(f"lane {index}", self._lanes[index], late_s)
+        for other, worker in self._workers.items():
+            if worker.kind.startswith("rival") and worker.lane != index:
+                self._send_trap(
+                    other,
+                    Trap(PausePoint.AFTER_DATABASE_COMMIT, 0.0, signal.SIGSTOP),
+                    partial(self._frozen, other, late_s + 0.5),
+                )
 
     def _freeze_worker(self, number: int) -> None:
         if not self._workers[number].is_frozen:
             self._workers[number].signal(signal.SIGSTOP)
             self._frozen(number)
 
-    def _frozen(self, number: int) -> None:
+    def _frozen(self, number: int, for_s: float | None = None) -> None:
         """It stands still; some never wake again."""
         worker = self._workers[number]
         worker.is_frozen = True
@@ -407,7 +444,7 @@ class Chaos:
             else:
                 worker.signal(signal.SIGCONT)
 
-        self._after(self._for_how_long_s(), wake)
+        self._after(self._for_how_long_s() if for_s is None else for_s, wake)
 
     # ---- servers --------------------------------------------------------------------------------------------
 
@@ -419,7 +456,7 @@ class Chaos:
         server.start_again()
 
     def _freeze(
-        self, name: str, server: KillablePostgres | KillableEmulator | KillableKafka | Lane, *, longest_s: float | None
+        self, name: str, server: KillablePostgres | KillableEmulator | KillableKafka | Lane, for_s: float
     ) -> None:
         if name in self._away:
             return
@@ -431,8 +468,7 @@ class Chaos:
             server.thaw()
             self._away.discard(name)
 
-        duration_s = self._for_how_long_s()
-        self._after(duration_s if longest_s is None else min(duration_s, longest_s), thaw)
+        self._after(for_s, thaw)
 
     # ---- the end of it --------------------------------------------------------------------------------------
 
