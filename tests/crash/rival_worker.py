@@ -22,8 +22,8 @@ from dualwrite.recipes import blocking
 from dualwrite.recipes.psycopg import PsycopgDualWriter
 from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery import RecoveryReport, RecoveryService
-from dualwrite.recipes.sqlalchemy import DualWriter
-from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter
+from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.chaos_job import (
     AFTER_TROUBLE_S,
     EXPECTED,
@@ -79,7 +79,7 @@ class _Blocking:
         with self._writer.transaction() as tx:
             block.tx = tx
             for body in bodies_of(block.name):
-                if isinstance(self._writer, DualWriter):
+                if isinstance(tx, DualTransaction):
                     tx.session.execute(sa.insert(events), {"body": body})
                 else:
                     tx.connection.execute(INSERT, (body,))
@@ -111,7 +111,7 @@ class _Awaited:
         async with self._writer.transaction() as tx:
             block.tx = tx
             for body in bodies_of(block.name):
-                if isinstance(self._writer, AsyncDualWriter):
+                if isinstance(tx, AsyncDualTransaction):
                     await tx.session.execute(sa.insert(events), {"body": body})
                 else:
                     await tx.connection.execute(INSERT, (body,))
