@@ -1,20 +1,31 @@
-"""A database and a broker that are killed by SIGKILL and started again on what they had written."""
+"""A database and a broker that are killed or frozen, and go on with what they had written; slow ways to a broker."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Final
 
 import sqlalchemy as sa
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from dualwrite.testing.apache_kafka import PLAIN_LISTENER, ApacheKafka
+from dualwrite.testing.ports import free_port
 from dualwrite.testing.postgres import PostgresServer
+from tests.support.forked_processes import processes
+from tests.support.real_kafkas import Kind, real_kafka
 
 DEADLINE_S = 60.0
+HOST: Final = "127.0.0.1"
+_CHUNK_BYTES: Final = 65536
 
 
 class KillablePostgres:
@@ -62,6 +73,19 @@ class KillablePostgres:
                 assert time.monotonic() < deadline_s, "Postgres does not come back"
                 time.sleep(0.05)
 
+    def freeze(self) -> None:
+        """Stop the postmaster and every process of it, until `thaw`."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        postmaster = self._pid()
+        for pid in (postmaster, *_children(postmaster)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def _answers(self) -> bool:
         engine = sa.create_engine(self.url, poolclass=sa.NullPool)
         with suppress(sa.exc.OperationalError), engine.connect():
@@ -75,20 +99,102 @@ class KillablePostgres:
             self._restarted.wait(DEADLINE_S)
 
 
-class KillableEmulator:
-    """The emulator in a process of its own, on disk, always at the same address."""
+def _children(parent: int) -> list[int]:
+    found = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(pid) for pid in found.split()]
 
-    def __init__(self, directory: Path, topic: str, partitions: int) -> None:
+
+class Lane:
+    """A way of its own to the broker: a process that relays one listener, and can be frozen with what is on its way.
+
+    What was sent into it arrives when it is thawed, however late that is, and even if the sender is gone.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.listener: Final = f"LANE{number}"
+        self.port: Final = free_port()
+        self._process: BaseProcess | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def open(self, target_port: int) -> None:
+        self._process = processes().Process(target=_relay, args=(self.port, target_port))
+        self._process.start()
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+
+def _relay(port: int, target_port: int) -> None:
+    asyncio.run(_relay_all(port, target_port))
+
+
+async def _relay_all(port: int, target_port: int) -> None:
+    async def serve(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        try:
+            server, to_server = await asyncio.open_connection(HOST, target_port)
+        except OSError:
+            to_client.close()
+            return
+        await asyncio.gather(_pump(client, to_server), _pump(server, to_client))
+
+    async with await asyncio.start_server(serve, HOST, port) as listener:
+        await listener.serve_forever()
+
+
+async def _pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await source.read(_CHUNK_BYTES):
+            to.write(data)
+            await to.drain()
+    to.close()
+
+
+class KillableEmulator:
+    """The emulator in a process of its own, on disk, always at the same address.
+
+    `settings` are those of the broker by Kafka's names; each lane gets a listener of its own.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        topic: str,
+        partitions: int,
+        *,
+        settings: Mapping[str, str] | None = None,
+        lanes: tuple[Lane, ...] = (),
+    ) -> None:
         self._directory = directory
         self._topic = f"{topic}:{partitions}"
-        self._process = self._start("127.0.0.1:0")
+        self._settings = dict(settings or {})
+        if lanes:
+            self._settings |= _listeners(lanes)
+        self._process = self._start(f"{HOST}:0")
         assert self._process.stdout is not None
         self.bootstrap_servers = self._process.stdout.readline().strip()
 
     def _start(self, address: str) -> subprocess.Popen[str]:
+        where = () if "listeners" in self._settings else ("--listen", address)
+        settings = [text for name, value in self._settings.items() for text in ("--config", f"{name}={value}")]
         return subprocess.Popen(
             [
-                *(sys.executable, "-m", "dualwrite.broker_emulator", "--listen", address),
+                *(sys.executable, "-m", "dualwrite.broker_emulator", *where, *settings),
                 *("--data-dir", str(self._directory), "--topic", self._topic),
             ],
             stdout=subprocess.PIPE,
@@ -105,6 +211,70 @@ class KillableEmulator:
         assert self._process.stdout is not None
         assert self._process.stdout.readline().strip() == self.bootstrap_servers, "the emulator does not come back"
 
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         self._process.terminate()
         self._process.wait(DEADLINE_S)
+
+
+def _listeners(lanes: tuple[Lane, ...]) -> dict[str, str]:
+    """Settings of a broker with a plain listener and one for each lane, which is opened here."""
+    plain = f"PLAINTEXT://{HOST}:{free_port()}"
+    behind = {lane: free_port() for lane in lanes}
+    for lane, port in behind.items():
+        lane.open(port)
+    return {
+        "listeners": ",".join([plain, *(f"{lane.listener}://{HOST}:{port}" for lane, port in behind.items())]),
+        "advertised.listeners": ",".join([plain, *(f"{lane.listener}://{lane.address}" for lane in lanes)]),
+        "listener.security.protocol.map": ",".join(
+            ["PLAINTEXT:PLAINTEXT", *(f"{lane.listener}:PLAINTEXT" for lane in lanes)]
+        ),
+    }
+
+
+class KillableKafka:
+    """A real Apache Kafka of its own, always at the same addresses, with a listener for each lane."""
+
+    def __init__(self, kind: Kind, topic: str, partitions: int, *, lanes: tuple[Lane, ...] = ()) -> None:
+        listeners = {**PLAIN_LISTENER, **{lane.listener: "PLAINTEXT" for lane in lanes}}
+        self._kafka: ApacheKafka = real_kafka(kind, listeners=listeners).start()
+        self.bootstrap_servers = self._kafka.bootstrap_servers
+        try:
+            self._send_clients_through(lanes)
+            admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+            admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(DEADLINE_S)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _send_clients_through(self, lanes: tuple[Lane, ...]) -> None:
+        """Its ports are known once it has run; the addresses that clients are told are read when it starts again."""
+        told = [f"PLAINTEXT://{self.bootstrap_servers}"]
+        for lane in lanes:
+            lane.open(int(self._kafka.address(lane.listener).rpartition(":")[2]))
+            told.append(f"{lane.listener}://{lane.address}")
+        settings = self._kafka.log_path.parent / "server.properties"
+        self._kafka.kill()
+        with settings.open("a") as file:
+            file.write(f"advertised.listeners={','.join(told)}\n")
+        self._kafka.start()
+
+    def kill(self) -> None:
+        self._kafka.kill()
+
+    def start_again(self) -> None:
+        self._kafka.start()
+
+    def freeze(self) -> None:
+        os.kill(self._kafka.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self._kafka.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        self._kafka.stop()

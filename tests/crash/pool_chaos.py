@@ -1,47 +1,109 @@
-"""Processes with a pool each, the database and the broker are killed at random; afterwards both sides must agree.
+"""Processes, the database and the broker are killed and frozen at random; afterwards both sides must agree.
 
-    python -m tests.crash.pool_chaos --seconds 600
+    python -m tests.crash.pool_chaos --seconds 600                      # pools under kills, tier 1
+    python -m tests.crash.pool_chaos --seconds 600 --freezes --tier 4   # the emulator as Apache Kafka 3.9
+    python -m tests.crash.pool_chaos --seconds 600 --freezes --tier 3 --real
 
-Workers, every other of them on psycopg alone, do dual writes, without a pause unless the plan has one, while a seeded
-director sends SIGKILL to them, to Postgres and to the emulator, and starts again what it has killed. Then comes calm,
-in which everything must come right without anybody's help: table and topic are compared record by record, every caller
-must have been told the truth, no transaction may be open, no lease held, no slot stuck. Exit status 1 where that is not
-so.
+Workers do dual writes, without a pause unless the plan has one, while a seeded director sends SIGKILL to them, to
+Postgres and to the broker, and starts again what it has killed. With `--freezes` there are rivals for one transactional
+id, blocks that Kafka follows later, and a recovery service too; processes, the ways that their requests take to the
+broker, the broker and the database are stopped in their tracks for longer than the database lets a transaction idle,
+than a lease lasts, and on tiers 3 and 4 than `transaction.timeout.ms`; many of them at a pause point, or right after.
+`--real` runs an Apache Kafka of that tier instead of the emulator.
+
+Then comes calm, in which everything must come right without anybody's help: `chaos_verdict.py`. Exit status 1 where it
+does not; what the processes noted and logged is kept then.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import heapq
+import os
 import random
+import shutil
+import signal
 import sys
 import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from functools import partial
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from dualwrite.admin import TransactionAdmin
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.lease_table import kafka_transaction_lease
-from dualwrite.recipes.leases import transactional_id_of
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.guarantee import Tier
+from dualwrite.producer import Producer
+from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.testing.postgres import PostgresServer
-from tests.crash.chaos_servers import DEADLINE_S, KillableEmulator, KillablePostgres
-from tests.crash.pool_worker import COMMITTED, KINDS, MISTAKE, ROLLED_BACK, Job, bodies_of, events, work
+from tests.crash.chaos_database import ChaosDatabase
+from tests.crash.chaos_job import Job, Trap, log_to
+from tests.crash.chaos_servers import DEADLINE_S, KillableEmulator, KillableKafka, KillablePostgres, Lane
+from tests.crash.chaos_verdict import Findings, Verdict
+from tests.crash.pool_worker import work_through_pool
+from tests.crash.rival_worker import RECOVERY, work_as_recovery, work_as_rival
 from tests.support.conditions import until
 from tests.support.forked_processes import processes
-from tests.support.topics import read_topic
+from tests.support.real_kafkas import OLDER, RELEASED, TWO_PHASE_COMMIT, Kind
 
-TOPIC = "chaos"
-PARTITIONS = 4
-OVER = {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
+TOPIC: Final = "chaos"
+PARTITIONS: Final = 4
+POOLS: Final = ("sqlalchemy", "psycopg", "grouped")
+EVERYBODY: Final = (
+    *("rival-sqlalchemy", "rival-psycopg", "rival-async-psycopg", "rival-async-sqlalchemy"),
+    *("sqlalchemy", "psycopg", "grouped", "tasks", RECOVERY),
+)
+KILLS: Final[Mapping[str, float]] = {"worker": 6, "database": 1, "broker": 1}
+KILLS_AND_FREEZES: Final[Mapping[str, float]] = {
+    "worker": 2,
+    "worker at a pause point": 3,
+    "backend": 2,
+    "frozen worker": 3,
+    "frozen worker at a pause point": 12,
+    "frozen lane": 3,
+    "late requests of a rival": 5,
+    "database": 0.2,
+    "broker": 0.2,
+    "frozen database": 0.4,
+    "frozen broker": 0.4,
+}
+TRAPS: Final[Mapping[PausePoint, float]] = dict.fromkeys(PausePoint, 1.0) | {
+    PausePoint.AFTER_LOCK: 3,
+    PausePoint.AFTER_INIT: 2,
+    PausePoint.AFTER_PREPARE: 2,
+    PausePoint.BEFORE_DATABASE_COMMIT: 2,
+    PausePoint.AFTER_DATABASE_COMMIT: 4,
+}
+"""Where processes are stopped, by weight: around the decision, and where an id is taken over."""
+_EMULATED: Final[Mapping[Tier, Mapping[str, str]]] = {
+    Tier.KEEP_PREPARED: {},
+    Tier.STORED_PAIR: {
+        "profile": "kafka-4.3",
+        "unstable.api.versions.enable": "true",
+        "transaction.two.phase.commit.enable": "true",
+    },
+    Tier.BOUNDED: {"profile": "kafka-4.3"},
+    Tier.BOUNDED_V1: {"profile": "kafka-3.9"},
+}
+_SCAN: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+_REAL: Final[Mapping[Tier, Kind]] = {
+    Tier.STORED_PAIR: TWO_PHASE_COMMIT,
+    Tier.BOUNDED: RELEASED,
+    Tier.BOUNDED_V1: OLDER,
+}
+_LANES: Final = 2
+_SERVER_AWAY_S: Final = 2.0
+"""The longest that the broker or the database is frozen: everybody is."""
+_NEXT_POINT_S: Final = 0.02
+"""The longest after a pause point at which a trap springs."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +115,55 @@ class Plan:
     processes: int = 8
     writers: int = 8
     pause_s: tuple[float, float] = (0.2, 1.2)
-    """Between two kills."""
+    """Between two deeds."""
     away_s: tuple[float, float] = (0.0, 1.5)
     """For which a server stays dead."""
     rest_s: float = 0.0
     """The longest that a slot rests between two dual writes."""
+    tier: Tier = Tier.KEEP_PREPARED
+    real: bool = False
+    deeds: Mapping[str, float] = dataclasses.field(default_factory=lambda: KILLS)
+    """What is done, by weight."""
+    kinds: Sequence[str] = POOLS
+    """Of the processes, in turns."""
+    lanes: int = 0
+    idle_timeout_ms: int | None = None
+    """After which the database ends a session that idles in a transaction."""
+    lease_ms: int = 2_000
+    transaction_timeout_ms: int = 6_000
+    """On tiers 3 and 4."""
+    follows_later: float = 0.0
+    """How many of the processes do not wait for Kafka's commit."""
+    niceness: int = 10
+    """Of the workers: others go first where they hardly pause."""
+    keep: bool = False
+    """Keep what the processes have noted and logged even where all is well."""
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.tier in (Tier.BOUNDED, Tier.BOUNDED_V1)
+
+
+def with_freezes(seconds: float, seed: int, *, tier: Tier, real: bool = False, **changes: Any) -> Plan:
+    """Everything at once."""
+    plan = Plan(
+        seconds,
+        seed,
+        processes=len(EVERYBODY),
+        writers=3,
+        pause_s=(0.05, 0.5),
+        rest_s=0.05,
+        niceness=0,
+        tier=tier,
+        real=real,
+        deeds=KILLS_AND_FREEZES,
+        kinds=EVERYBODY,
+        lanes=_LANES,
+        idle_timeout_ms=random.Random(seed).choice((400, 600, 800)),
+        lease_ms=1_000,
+        follows_later=0.4,
+    )
+    return dataclasses.replace(plan, **changes)
 
 
 @dataclass
@@ -65,187 +171,411 @@ class Tally:
     """What happened, for people."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    told: Counter[str] = field(default_factory=Counter)
-    slots: int = 0
-    rows: int = 0
+    traps: Counter[str] = field(default_factory=Counter)
+    findings: Findings = field(default_factory=Findings)
+
+    @property
+    def told(self) -> Counter[str]:
+        return self.findings.told
 
     def __str__(self) -> str:
         kills = ", ".join(f"{count} of {what}" for what, count in sorted(self.kills.items()))
+        traps = ", ".join(f"{count} {what}" for what, count in sorted(self.traps.items()))
         told = ", ".join(f"{count} {what}" for what, count in sorted(self.told.items()))
-        return f"kills: {kills}; dual writes: {told}; {self.rows} rows and records agree; {self.slots} slots"
+        found = self.findings
+        agree = found.rows - found.lost_rows
+        return (
+            f"kills and freezes: {kills}; traps sprung: {traps or 'none'}; dual writes: {told}; "
+            f"{agree} rows and records agree; {found.loud} ids loudly lost, with {found.lost_rows} rows; "
+            f"{found.slots} slots" + "".join(f"\nlost although no bound was over: {each}" for each in found.early)
+        )
+
+
+@dataclass
+class _Worker:
+    """A process, and the director's end of its pipe."""
+
+    kind: str
+    process: BaseProcess
+    orders: Connection
+    lane: int | None
+    """By which its requests go; None: by none."""
+    is_frozen: bool = False
+    sprung: Callable[[], None] | None = None
+    """What happens when it says that it is at the point of its trap."""
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process.pid is not None
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
 
 
 class Chaos:
     """One run on servers of its own."""
 
-    def __init__(self, plan: Plan, directory: Path, postgres: KillablePostgres, emulator: KillableEmulator) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        directory: Path,
+        postgres: KillablePostgres,
+        broker: KillableEmulator | KillableKafka,
+        lanes: Sequence[Lane] = (),
+    ) -> None:
         self._plan = plan
         self._chance = random.Random(plan.seed)
         self._postgres = postgres
-        self._emulator = emulator
+        self._broker = broker
+        self._lanes = lanes
         self._processes = processes()
-        self._workers: dict[int, tuple[BaseProcess, Connection]] = {}
+        self._workers: dict[int, _Worker] = {}
         self._lives = 0
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._away: set[str] = set()
         self.tally = Tally()
         journals = directory / "journals"
         journals.mkdir()
+        self._log = (directory / "director.log").open("a", buffering=1)
+        log_to(directory / "calm.log")
+        self._database = ChaosDatabase(postgres.url)
+        bounded = {"accept_bounded_guarantee": True, "transaction_timeout_ms": plan.transaction_timeout_ms}
         self._job = Job(
             database_url=postgres.url.render_as_string(hide_password=False),
-            bootstrap_servers=emulator.bootstrap_servers,
+            bootstrap_servers=broker.bootstrap_servers,
             prefix=f"chaos-{uuid.uuid4().hex[:8]}",
             topic=TOPIC,
             writers=plan.writers,
             journals=journals,
             rest_s=plan.rest_s,
+            lease_ms=plan.lease_ms,
+            niceness=plan.niceness,
+            kafka=bounded if plan.is_bounded else {},
         )
-        self._engine = sa.create_engine(self._postgres.url, pool_pre_ping=True)
-        events.metadata.drop_all(self._engine)
-        events.metadata.create_all(self._engine)
+        if plan.idle_timeout_ms is not None:
+            self._database.end_idle_transactions_after(plan.idle_timeout_ms)
 
     def run(self) -> Tally:
+        self._expect_the_tier()
         for number in range(self._plan.processes):
             self._start_worker(number)
+        until(lambda: bool(self._database.bodies()), DEADLINE_S)
         self._rage()
-        self._stop_workers()
-        self._come_right()
+        self._calm_down()
+        self.tally.findings = Verdict(self._job, self._database).reach()
         return self.tally
+
+    def _expect_the_tier(self) -> None:
+        with Producer(
+            transactional_id=f"{self._job.prefix}-tier", transaction_two_phase_commit_enable=True, **self._job.producer
+        ) as producer:
+            producer.init_transactions()
+            assert producer.guarantee.tier is self._plan.tier, producer.guarantee
 
     # ---- the restless phase ---------------------------------------------------------------------------------
 
     def _start_worker(self, number: int) -> None:
         self._lives += 1
-        name = f"w{number}.{self._lives}"
+        kinds = self._plan.kinds
+        kind = kinds[(number if self._lanes else self._lives) % len(kinds)]
+        follows = kind != "grouped" and self._chance.random() < self._plan.follows_later
+        lane = self._chance.choice((None, *range(len(self._lanes))))
+        way = self._broker.bootstrap_servers if lane is None else self._lanes[lane].address
+        job = dataclasses.replace(self._job, bootstrap_servers=way, confirm="database" if follows else "kafka")
         ours, theirs = self._processes.Pipe()
-        process = self._processes.Process(target=work, args=(self._job, name, KINDS[self._lives % len(KINDS)], theirs))
+        name = f"w{number}.{self._lives}"
+        process = self._processes.Process(target=_work_of(kind), args=(job, name, kind, theirs))
         process.start()
         theirs.close()
-        self._workers[number] = (process, ours)
+        self._workers[number] = _Worker(kind, process, ours, lane)
+        self._note(f"{name} is {kind}, by {way}, confirm={job.confirm}, process {process.pid}")
+
+    def _note(self, what: str) -> None:
+        self._log.write(f"{time.time():.3f} {what}\n")
 
     def _rage(self) -> None:
         end_s = time.monotonic() + self._plan.seconds
         while time.monotonic() < end_s:
-            time.sleep(self._chance.uniform(*self._plan.pause_s))
-            victim = self._chance.choices(("worker", "database", "broker"), (6, 1, 1))[0]
-            self.tally.kills[victim] += 1
-            match victim:
-                case "worker":
-                    self._kill_worker(self._chance.randrange(self._plan.processes))
-                case "database":
-                    self._kill_server(self._postgres)
-                case "broker":
-                    self._kill_server(self._emulator)
+            self._let_time_pass(self._chance.uniform(*self._plan.pause_s))
+            (deed,) = self._chance.choices(list(self._plan.deeds), list(self._plan.deeds.values()))
+            self.tally.kills[deed] += 1
+            self._do(deed)
+
+    def _do(self, deed: str) -> None:
+        number = self._victim(deed)
+        self._note(f"{deed} ({number})")
+        match deed:
+            case "worker":
+                self._kill_worker(number)
+            case "worker at a pause point":
+                self._set_trap(number, signal.SIGKILL)
+            case "frozen worker":
+                self._freeze_worker(number)
+            case "frozen worker at a pause point":
+                self._set_trap(number, signal.SIGSTOP)
+            case "late requests of a rival":
+                self._set_ambush(number)
+            case "backend":
+                if "database" not in self._away:
+                    with suppress(sa.exc.SQLAlchemyError):
+                        self._database.terminate_a_backend()
+            case "database":
+                self._kill_server("database", self._postgres)
+            case "broker":
+                self._kill_server("broker", self._broker)
+            case "frozen database":
+                self._freeze("database", self._postgres, min(self._for_how_long_s(), _SERVER_AWAY_S))
+            case "frozen broker":
+                self._freeze("broker", self._broker, min(self._for_how_long_s(), _SERVER_AWAY_S))
+            case "frozen lane":
+                index = self._chance.randrange(len(self._lanes))
+                self._freeze(f"lane {index}", self._lanes[index], self._for_how_long_s())
+
+    def _victim(self, deed: str) -> int:
+        """Rivals are the ones that take ids over all the time."""
+        rivals = [number for number, worker in self._workers.items() if worker.kind.startswith("rival")]
+        if rivals and ("rival" in deed or ("pause point" in deed and self._chance.random() < 0.5)):
+            return self._chance.choice(rivals)
+        return self._chance.randrange(self._plan.processes)
+
+    def _let_time_pass(self, seconds: float) -> None:
+        """Do what is due, and hear of traps that have sprung."""
+        end_s = time.monotonic() + seconds
+        while True:
+            now_s = time.monotonic()
+            while self._later and self._later[0][0] <= now_s:
+                heapq.heappop(self._later)[2]()
+            due_s = min(end_s, self._later[0][0] if self._later else end_s)
+            self._hear(max(0.0, due_s - time.monotonic()))
+            if time.monotonic() >= end_s:
+                return
+
+    def _hear(self, timeout_s: float) -> None:
+        pipes = {worker.orders: number for number, worker in self._workers.items()}
+        for pipe in wait(list(pipes), timeout_s):
+            number = pipes[pipe]  # type: ignore[index]
+            try:
+                point = self._workers[number].orders.recv()
+            except (EOFError, OSError):
+                self._note(f"worker {number} has ended")
+                self._bury(number)
+                continue
+            self.tally.traps[point] += 1
+            self._note(f"worker {number} is at {point}")
+            sprung, self._workers[number].sprung = self._workers[number].sprung, None
+            if sprung is not None:
+                sprung()
+
+    def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (time.monotonic() + seconds, self._chance.getrandbits(60), act))
+
+    def _for_how_long_s(self) -> float:
+        """Shorter than a database transaction may idle, longer than a lease, or longer than Kafka's bound."""
+        bound_s = self._plan.transaction_timeout_ms / 1000
+        ranges = [(0.02, 0.4), (0.6, 1.5), (1.5, 3.0)] + [(bound_s * 0.9, bound_s * 1.4)] * self._plan.is_bounded
+        (chosen,) = self._chance.choices(ranges, (3, 5, 2, 0.5)[: len(ranges)])
+        return self._chance.uniform(*chosen)
+
+    # ---- processes ------------------------------------------------------------------------------------------
 
     def _kill_worker(self, number: int) -> None:
-        process, orders = self._workers[number]
-        process.kill()
-        process.join()
-        orders.close()
+        self._workers[number].process.kill()
+        self._bury(number)
+
+    def _bury(self, number: int) -> None:
+        """One that is dead, or dying; another takes its place."""
+        worker = self._workers[number]
+        worker.process.kill()
+        worker.process.join()
+        worker.orders.close()
         self._start_worker(number)
 
-    def _kill_server(self, server: KillablePostgres | KillableEmulator) -> None:
+    def _set_trap(self, number: int, stop: signal.Signals) -> None:
+        (point,) = self._chance.choices(list(TRAPS), list(TRAPS.values()))
+        after_s = self._chance.choice((0.0, self._chance.uniform(0, _NEXT_POINT_S)))
+        ends = stop is signal.SIGKILL
+        self._send_trap(
+            number, Trap(point, after_s, stop), lambda: self._bury(number) if ends else self._frozen(number)
+        )
+
+    def _send_trap(self, number: int, trap: Trap, sprung: Callable[[], None]) -> None:
+        worker = self._workers[number]
+        if not worker.is_frozen:
+            worker.sprung = sprung
+            with suppress(OSError):
+                worker.orders.send(trap)
+
+    def _set_ambush(self, number: int) -> None:
+        """What a rival sends under the lock of the row, such as InitProducerId, is later than it may idle."""
+        if self._workers[number].lane is not None:
+            point = self._chance.choice((PausePoint.AFTER_LOCK, PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT))
+            self._send_trap(number, Trap(point, 0.0, None), lambda: self._spring_ambush(number))
+
+    def _spring_ambush(self, number: int) -> None:
+        """Meanwhile another one decides, and stands still between its decision and Kafka's commit."""
+        index = self._workers[number].lane
+        assert index is not None
+        late_s = (self._plan.idle_timeout_ms or 0) / 1000 + self._chance.uniform(0.2, 1.5)
+        self._freeze(f"lane {index}", self._lanes[index], late_s)
+        for other, worker in self._workers.items():
+            if worker.kind.startswith("rival") and worker.lane != index:
+                self._send_trap(
+                    other,
+                    Trap(PausePoint.AFTER_DATABASE_COMMIT, 0.0, signal.SIGSTOP),
+                    partial(self._frozen, other, late_s + 0.5),
+                )
+
+    def _freeze_worker(self, number: int) -> None:
+        if not self._workers[number].is_frozen:
+            self._workers[number].signal(signal.SIGSTOP)
+            self._frozen(number)
+
+    def _frozen(self, number: int, for_s: float | None = None) -> None:
+        """It stands still; some never wake again."""
+        worker = self._workers[number]
+        worker.is_frozen = True
+        dies = self._chance.random() < 0.15
+
+        def wake() -> None:
+            if self._workers[number] is not worker:
+                return
+            self._note(f"worker {number} {'dies' if dies else 'wakes'}")
+            worker.is_frozen = False
+            if dies:
+                self._kill_worker(number)
+            else:
+                worker.signal(signal.SIGCONT)
+
+        self._after(self._for_how_long_s() if for_s is None else for_s, wake)
+
+    # ---- servers --------------------------------------------------------------------------------------------
+
+    def _kill_server(self, name: str, server: KillablePostgres | KillableEmulator | KillableKafka) -> None:
+        if name in self._away:
+            return
         server.kill()
         time.sleep(self._chance.uniform(*self._plan.away_s))
         server.start_again()
 
-    def _stop_workers(self) -> None:
-        """Half of them end as they should, the others are killed a last time."""
-        for number, (process, orders) in self._workers.items():
+    def _freeze(
+        self, name: str, server: KillablePostgres | KillableEmulator | KillableKafka | Lane, for_s: float
+    ) -> None:
+        if name in self._away:
+            return
+        self._away.add(name)
+        server.freeze()
+
+        def thaw() -> None:
+            self._note(f"{name} goes on")
+            server.thaw()
+            self._away.discard(name)
+
+        self._after(for_s, thaw)
+
+    # ---- the end of it --------------------------------------------------------------------------------------
+
+    def _calm_down(self) -> None:
+        """Everything wakes; half of the workers end as they should, the others are killed a last time."""
+        self._note("calm")
+        while self._later:
+            heapq.heappop(self._later)[2]()
+        for number, worker in self._workers.items():
             if number % 2:
-                process.kill()
+                worker.process.kill()
             else:
-                orders.send("stop")
-        for process, _ in self._workers.values():
-            process.join(DEADLINE_S)
-            assert process.exitcode is not None, "a worker does not end"
+                with suppress(OSError):
+                    worker.orders.send("stop")
+        deadline_s = time.monotonic() + DEADLINE_S
+        while alive := [each for each in self._workers.values() if each.process.is_alive()]:
+            assert time.monotonic() < deadline_s, f"workers do not end: {[each.kind for each in alive]}"
+            for worker in alive:
+                worker.signal(signal.SIGCONT)  # a trap may have sprung on the way
+            alive[0].process.join(0.1)
 
-    # ---- the calm phase -------------------------------------------------------------------------------------
 
-    def _come_right(self) -> None:
-        with self._job.pool(self._engine, writers=1) as pool:
-            pool.recover()
-            until(lambda: not self._held_leases() and not pool.status.set_aside, DEADLINE_S)
-            assert pool.status.in_use == 0
-        until(lambda: not self._open_transactions(), DEADLINE_S)
-        self._assert_sides_agree()
-        self._assert_callers_were_told_the_truth()
-        self._assert_no_slot_is_stuck()
+def _work_of(kind: str) -> Callable[[Job, str, str, Any], None]:
+    if kind == RECOVERY:
+        return work_as_recovery
+    return work_as_rival if kind.startswith("rival") else work_through_pool
 
-    def _held_leases(self) -> list[int]:
-        table = kafka_transaction_lease
-        held = sa.select(table.c.slot).where(table.c.prefix == self._job.prefix, table.c.owner.is_not(None))
-        with self._engine.connect() as connection:
-            return list(connection.scalars(held))
 
-    def _open_transactions(self) -> list[str]:
-        with TransactionAdmin(bootstrap_servers=self._emulator.bootstrap_servers) as admin:
-            listed = admin.list_transactions()
-        return [str(each) for each in listed if str(each.state) not in OVER]
-
-    def _in_table(self) -> list[str]:
-        with self._engine.connect() as connection:
-            return sorted(connection.scalars(sa.select(events.c.body)))
-
-    def _assert_sides_agree(self) -> None:
-        in_topic = sorted(value for _, value in read_topic(self._emulator.bootstrap_servers, TOPIC))
-        in_table = self._in_table()
-        assert len(in_topic) == len(set(in_topic)), "a record is in the topic twice"
-        only_one = sorted(set(in_table) ^ set(in_topic))
-        assert not only_one, f"{len(only_one)} of {len(in_table)} are on one side only, such as {only_one[:5]}"
-        self.tally.rows = len(in_table)
-
-    def _assert_callers_were_told_the_truth(self) -> None:
-        in_table = set(self._in_table())
-        for journal in self._job.journals.iterdir():
-            for line in journal.read_text().splitlines():
-                name, told, *what = line.split(" ", 2)
-                assert told != MISTAKE, f"{name}: {what}"
-                there = [body for body in bodies_of(name) if body in in_table]
-                assert there in ([], bodies_of(name)), f"half of {name}"
-                assert told not in (COMMITTED, ROLLED_BACK) or (told == COMMITTED) is bool(there), line
-                self.tally.told[told] += 1
-
-    def _assert_no_slot_is_stuck(self) -> None:
-        table = kafka_transaction_lease
-        with self._engine.connect() as connection:
-            slots = list(connection.scalars(sa.select(table.c.slot).where(table.c.prefix == self._job.prefix)))
-        self.tally.slots = len(slots)
-        for slot in slots:
-            with DualWriter(
-                self._engine,
-                bootstrap_servers=self._emulator.bootstrap_servers,
-                transactional_id=transactional_id_of(self._job.prefix, slot),
-            ) as writer:
-                assert writer.recover().outcome is Outcome.NOTHING
-                with writer.transaction() as tx:
-                    tx.send(TOPIC, value="unstuck", key="unstuck")
+class ChaosError(AssertionError):
+    """What did not come right, and where everything stands that the processes have noted."""
 
 
 def run_chaos(plan: Plan) -> Tally:
-    """One run; raises AssertionError where something did not come right."""
+    """One run; raises ChaosError where something did not come right."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualwrite-chaos-")))
         postgres = KillablePostgres(stack.enter_context(PostgresServer.start()))
         stack.callback(postgres.stop)
-        postgres.allow_connections(4 * plan.processes * plan.writers)
-        emulator = KillableEmulator(directory / "emulator", TOPIC, PARTITIONS)
-        stack.callback(emulator.stop)
-        return Chaos(plan, directory, postgres, emulator).run()
+        postgres.allow_connections(20 + 4 * plan.processes * plan.writers)
+        lanes = tuple(Lane(number) for number in range(plan.lanes))
+        for lane in lanes:
+            stack.callback(lane.close)
+        broker = _broker(plan, directory, lanes)
+        stack.callback(broker.stop)
+        chaos = Chaos(plan, directory, postgres, broker, lanes)
+        try:
+            tally = chaos.run()
+        except BaseException as error:
+            error.add_note(f"kept: {_keep(directory)}")
+            raise
+        if tally.findings.problems:
+            failure = ChaosError("\n".join([str(tally), *tally.findings.problems]))
+            failure.add_note(f"kept: {_keep(directory)}")
+            raise failure
+        if plan.keep:
+            print(f"kept: {_keep(directory)}")
+        return tally
+
+
+def _broker(plan: Plan, directory: Path, lanes: tuple[Lane, ...]) -> KillableEmulator | KillableKafka:
+    if plan.real:
+        return KillableKafka(_REAL[plan.tier], TOPIC, PARTITIONS, lanes=lanes)
+    settings = {**_EMULATED[plan.tier], **(_SCAN if plan.is_bounded else {})}
+    return KillableEmulator(directory / "emulator", TOPIC, PARTITIONS, settings=settings, lanes=lanes)
+
+
+def _keep(directory: Path) -> Path:
+    kept = Path(tempfile.mkdtemp(prefix="dualwrite-chaos-kept-"))
+    shutil.copytree(directory, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("emulator"))
+    return kept
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash.pool_chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600, help="of kills (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=600, help="of chaos (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="of the director (default: a new one)")
-    parser.add_argument("--processes", type=int, default=8, help="(default: %(default)s)")
-    parser.add_argument("--writers", type=int, default=8, help="slots of each process (default: %(default)s)")
+    parser.add_argument("--processes", type=int, default=None, help="(default: 8, or 9 with freezes)")
+    parser.add_argument("--writers", type=int, default=None, help="of each process (default: 8, or 3 with freezes)")
+    parser.add_argument(
+        "--tier", type=int, choices=[1, 2, 3, 4], default=1, help="of the broker (default: %(default)s)"
+    )
+    parser.add_argument("--real", action="store_true", help="an Apache Kafka of tier 2, 3 or 4 (implies --freezes)")
+    parser.add_argument("--freezes", action="store_true", help="everything, and not only kills under pools")
+    parser.add_argument("--transaction-timeout-ms", type=int, default=None, help="on tiers 3 and 4 (default: 6000)")
+    parser.add_argument("--keep", action="store_true", help="what was noted and logged, even where all is well")
     options = parser.parse_args(arguments)
+    if options.real and options.tier == 1:
+        parser.error("no Apache Kafka is of tier 1")
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
+    changes: dict[str, Any] = {
+        name: value
+        for name in ("processes", "writers", "transaction_timeout_ms")
+        if (value := getattr(options, name)) is not None
+    }
+    changes["keep"] = options.keep
+    tier = Tier(options.tier)
+    if options.freezes or options.real:
+        plan = with_freezes(options.seconds, seed, tier=tier, real=options.real, **changes)
+    else:
+        plan = dataclasses.replace(Plan(options.seconds, seed, tier=tier), **changes)
     try:
-        tally = run_chaos(Plan(options.seconds, seed, options.processes, options.writers))
+        tally = run_chaos(plan)
     except AssertionError as error:
-        print(f"seed {seed}: {error}", file=sys.stderr)
+        notes = "\n".join(getattr(error, "__notes__", ()))
+        print(f"seed {seed}: {error}\n{notes}", file=sys.stderr)
         return 1
     print(tally)
     return 0

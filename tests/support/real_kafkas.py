@@ -6,9 +6,10 @@ has run: a broker takes CPU while it idles. Topics, groups and transactional ids
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from dualwrite.testing.apache_kafka import KAFKA_VERSION, ApacheKafka
+from dualwrite.testing.apache_kafka import KAFKA_VERSION, PLAIN_LISTENER, ApacheKafka
 
 OLDER_VERSION: Final = "3.9.2"
 TIMEOUT_SCAN_MS: Final = 100
@@ -35,10 +36,14 @@ OLDER: Final = Kind(OLDER_VERSION)
 _running: dict[Kind, ApacheKafka] = {}
 
 
-def real_kafka(kind: Kind, nodes: int = 1) -> ApacheKafka:
+def real_kafka(kind: Kind, nodes: int = 1, listeners: Mapping[str, str] = PLAIN_LISTENER) -> ApacheKafka:
     """One that nobody shares, not started yet."""
     return ApacheKafka(
-        version=kind.version, two_phase_commit=kind.two_phase_commit, nodes=nodes, properties=_PROPERTIES
+        version=kind.version,
+        two_phase_commit=kind.two_phase_commit,
+        nodes=nodes,
+        listeners=listeners,
+        properties=_PROPERTIES,
     )
 
 

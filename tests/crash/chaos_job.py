@@ -1,0 +1,206 @@
+"""What the processes of the chaos test are told, where they note what they were told in turn, and how they stop.
+
+Every block is journalled before it begins and after it has ended, a line each, in a file that outlives the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psycopg
+import sqlalchemy as sa
+
+from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown, PreparedTransactionLost
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.dual_writes import DualWrite
+from dualwrite.recipes.group_commit import GroupedDualWrite
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.settings import Confirm
+
+events = sa.Table(
+    "chaos_events",
+    sa.MetaData(),
+    sa.Column("body", sa.String(60), primary_key=True),
+    sa.Column("xid", sa.BigInteger, server_default=sa.text("pg_current_xact_id()::text::bigint")),
+    sa.Column("at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()")),
+)
+"""The data. The server notes which database transaction wrote a row, so that nobody has to tell it."""
+
+INSERT: Final = "INSERT INTO chaos_events (body) VALUES (%s)"
+
+EXPECTED: Final = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error)
+RECORDS_PER_WRITE: Final = 2
+AFTER_TROUBLE_S: Final = 0.05
+"""A server may be away: leave it time to come back."""
+
+BEGUN: Final = "begun"
+COMMITTED: Final = "committed"
+ROLLED_BACK: Final = "rolled-back"
+UNKNOWN: Final = "unknown"
+LOST: Final = "lost"
+"""The database has committed, and the caller was told that Kafka has not."""
+MISTAKE: Final = "mistake"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker is told."""
+
+    database_url: str
+    bootstrap_servers: str
+    prefix: str
+    topic: str
+    writers: int
+    journals: Path
+    rest_s: float
+    """The longest that a thread or task rests between two dual writes."""
+    lease_ms: int = 2_000
+    niceness: int = 10
+    confirm: Confirm = "kafka"
+    kafka: dict[str, Any] = field(default_factory=dict)
+    """Settings of the producers that follow from the tier."""
+
+    @property
+    def conninfo(self) -> str:
+        """For psycopg alone."""
+        return sa.make_url(self.database_url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+    @property
+    def producer(self) -> dict[str, Any]:
+        """Settings of every producer."""
+        return {
+            "bootstrap_servers": self.bootstrap_servers,
+            "max_block_ms": 15_000,
+            "reconnect_backoff_max_ms": 200,
+            **self.kafka,
+        }
+
+    def rival_id(self, generation: int) -> str:
+        """The id that all rivals share; the next one where one was lost."""
+        return f"{self.prefix}-rivals-{generation}"
+
+
+class GivenUpError(Exception):
+    """The block changes its mind."""
+
+
+class Journal:
+    """What the blocks of one process were told."""
+
+    def __init__(self, job: Job, name: str) -> None:
+        self._file = os.open(job.journals / f"{name}.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        log_to(job.journals / f"{name}.log")
+
+    def block(self, name: str) -> Block:
+        self.note(name, BEGUN, "")
+        return Block(self, name)
+
+    def note(self, name: str, told: str, what: str) -> None:
+        os.write(self._file, f"{name} {told} {time.time():.3f} {what}\n".encode())
+
+
+class Block:
+    """One dual write: notes how it ended for its caller, and takes what it raised."""
+
+    def __init__(self, journal: Journal, name: str) -> None:
+        self._journal = journal
+        self.name: Final = name
+        self.tx: DualWrite | GroupedDualWrite | None = None
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self.error = None if isinstance(error, GivenUpError) else error
+        which = "" if self.tx is None else f"{self.tx.transactional_id} {self.tx.prepared_state}"
+        self._journal.note(self.name, self._told(error), f"{which} {error!r}" if error is not None else which)
+        return True
+
+    @property
+    def is_trouble(self) -> bool:
+        return self.error is not None
+
+    def _told(self, error: BaseException | None) -> str:
+        if error is None:
+            return COMMITTED
+        if isinstance(error, GivenUpError):
+            return ROLLED_BACK
+        if isinstance(error, IllegalStateError) or not isinstance(error, EXPECTED):
+            return MISTAKE
+        outcome = None if self.tx is None else self.tx.outcome
+        if outcome is Outcome.COMMITTED:
+            return LOST if isinstance(error, PreparedTransactionLost) else COMMITTED
+        if outcome is not None:
+            return ROLLED_BACK
+        return UNKNOWN if isinstance(error, OutcomeUnknown) else ROLLED_BACK
+
+
+def bodies_of(name: str) -> list[str]:
+    return [f"{name}:{index}" for index in range(RECORDS_PER_WRITE)]
+
+
+def log_to(path: Path) -> None:
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(threadName)s: %(message)s"))
+    logger = logging.getLogger("dualwrite")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+
+
+@dataclass(frozen=True)
+class Trap:
+    """An order to say so at a pause point, or a moment later, in the middle of what follows; and to stop there.
+
+    `signal` is what the process sends to itself: SIGSTOP or SIGKILL, or None to go on.
+    """
+
+    point: PausePoint
+    after_s: float
+    signal: signal.Signals | None
+
+
+class Orders:
+    """The worker's end of the pipe to the director: a trap, or the word to end."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._trap: Trap | None = None
+
+    def obey(self, stop: Callable[[], None]) -> None:
+        """Return when told to end, or when the director is gone."""
+        try:
+            while isinstance(order := self._pipe.recv(), Trap):
+                self._trap = order
+        except EOFError:
+            pass
+        self._trap = None
+        stop()
+
+    def reach(self, point: PausePoint) -> None:
+        """The pause hook of every writer of this process."""
+        trap = self._trap
+        if trap is None or trap.point != point:
+            return
+        self._trap = None
+        if trap.after_s:
+            threading.Timer(trap.after_s, self._spring, (trap,)).start()
+        else:
+            self._spring(trap)
+
+    def _spring(self, trap: Trap) -> None:
+        self._pipe.send(str(trap.point))
+        if trap.signal is not None:
+            os.kill(os.getpid(), trap.signal)

@@ -1,0 +1,252 @@
+"""Processes of the chaos test that take one transactional id from each other, and one that recovers all ids.
+
+A rival that is fenced makes a new writer, and one whose id is lost goes on with the next id, as all the others do when
+they meet the loss: it has to be told to each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from dualwrite.errors import FencedError, PreparedTransactionLost
+from dualwrite.recipes import blocking
+from dualwrite.recipes.psycopg import PsycopgDualWriter
+from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter
+from dualwrite.recipes.recovery import RecoveryReport, RecoveryService
+from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter
+from tests.crash.chaos_job import (
+    AFTER_TROUBLE_S,
+    EXPECTED,
+    INSERT,
+    Block,
+    GivenUpError,
+    Job,
+    Journal,
+    Orders,
+    bodies_of,
+    events,
+)
+
+LONGEST_LIFE: Final = 60
+"""Of a writer, in blocks."""
+RECOVERS: Final = 0.03
+GIVES_UP: Final = 0.1
+MIN_AGE_MS: Final = 500
+ROUND_S: Final = 0.3
+
+
+class Writer(Protocol):
+    """One writer of any kind. What blocks never suspends."""
+
+    async def write(self, block: Block, topic: str, *, give_up: bool) -> None: ...
+
+    async def recover(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def rest(self, seconds: float) -> None: ...
+
+
+def _settings(job: Job, transactional_id: str, orders: Orders) -> dict[str, Any]:
+    return {
+        "transactional_id": transactional_id,
+        "lock_timeout_ms": 2_000,
+        "resolve_timeout_ms": 5_000,
+        "confirm": job.confirm,
+        "pause": orders.reach,
+        **job.producer,
+    }
+
+
+class _Blocking:
+    """`DualWriter` or `PsycopgDualWriter`."""
+
+    def __init__(self, writer: DualWriter | PsycopgDualWriter, dispose: Callable[[], None]) -> None:
+        self._writer = writer
+        self._dispose = dispose
+
+    async def write(self, block: Block, topic: str, *, give_up: bool) -> None:
+        with self._writer.transaction() as tx:
+            block.tx = tx
+            for body in bodies_of(block.name):
+                if isinstance(tx, DualTransaction):
+                    tx.session.execute(sa.insert(events), {"body": body})
+                else:
+                    tx.connection.execute(INSERT, (body,))
+                tx.send(topic, value=body, key=block.name)
+            if give_up:
+                raise GivenUpError
+
+    async def recover(self) -> None:
+        self._writer.recover()
+
+    async def close(self) -> None:
+        self._writer.close()
+        self._dispose()
+
+    async def rest(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - no loop: `blocking.run` carries it out
+
+
+class _Awaited:
+    """`AsyncDualWriter` or `AsyncPsycopgDualWriter`."""
+
+    def __init__(
+        self, writer: AsyncDualWriter | AsyncPsycopgDualWriter, dispose: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._writer = writer
+        self._dispose = dispose
+
+    async def write(self, block: Block, topic: str, *, give_up: bool) -> None:
+        async with self._writer.transaction() as tx:
+            block.tx = tx
+            for body in bodies_of(block.name):
+                if isinstance(tx, AsyncDualTransaction):
+                    await tx.session.execute(sa.insert(events), {"body": body})
+                else:
+                    await tx.connection.execute(INSERT, (body,))
+                tx.send(topic, value=body, key=block.name)
+            if give_up:
+                raise GivenUpError
+
+    async def recover(self) -> None:
+        await self._writer.recover()
+
+    async def close(self) -> None:
+        await self._writer.close()
+        await self._dispose()
+
+    async def rest(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+async def _nothing() -> None: ...
+
+
+def _on_sqlalchemy(job: Job, transactional_id: str, orders: Orders) -> Writer:
+    engine = sa.create_engine(job.database_url, pool_size=1, pool_pre_ping=True)
+    return _Blocking(DualWriter(engine, **_settings(job, transactional_id, orders)), engine.dispose)
+
+
+def _on_psycopg(job: Job, transactional_id: str, orders: Orders) -> Writer:
+    return _Blocking(PsycopgDualWriter(job.conninfo, **_settings(job, transactional_id, orders)), lambda: None)
+
+
+def _on_async_sqlalchemy(job: Job, transactional_id: str, orders: Orders) -> Writer:
+    engine = create_async_engine(job.database_url, pool_size=1, pool_pre_ping=True)
+    return _Awaited(AsyncDualWriter(engine, **_settings(job, transactional_id, orders)), engine.dispose)
+
+
+def _on_async_psycopg(job: Job, transactional_id: str, orders: Orders) -> Writer:
+    return _Awaited(AsyncPsycopgDualWriter(job.conninfo, **_settings(job, transactional_id, orders)), _nothing)
+
+
+class Rival:
+    """One process: a writer after the other."""
+
+    def __init__(self, job: Job, name: str, orders: Orders, make: Callable[[Job, str, Orders], Writer]) -> None:
+        self._job = job
+        self._name = name
+        self._orders = orders
+        self._make = make
+        self._chance = random.Random(name)
+        self._journal = Journal(job, name)
+        self._is_stopped = False
+        self._generation = 0
+        self._number = 0
+
+    def obey(self) -> None:
+        self._orders.obey(self._stop)
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+
+    async def work(self) -> None:
+        while not self._is_stopped:
+            writer = self._make(self._job, self._job.rival_id(self._generation), self._orders)
+            try:
+                await self._use(writer)
+            finally:
+                await writer.close()
+
+    async def _use(self, writer: Writer) -> None:
+        for _ in range(self._chance.randint(1, LONGEST_LIFE)):
+            if self._is_stopped:
+                return
+            error = await self._recover(writer) if self._chance.random() < RECOVERS else await self._write(writer)
+            if isinstance(error, PreparedTransactionLost):
+                self._generation += 1
+                return
+            if isinstance(error, FencedError):
+                return
+            await writer.rest(self._chance.uniform(0, self._job.rest_s) + AFTER_TROUBLE_S * (error is not None))
+
+    async def _write(self, writer: Writer) -> BaseException | None:
+        self._number += 1
+        with self._journal.block(f"{self._name}/{self._number}") as block:
+            await writer.write(block, self._job.topic, give_up=self._chance.random() < GIVES_UP)
+        return block.error
+
+    async def _recover(self, writer: Writer) -> BaseException | None:
+        try:
+            await writer.recover()
+        except EXPECTED as error:
+            return error
+        return None
+
+
+RIVAL_KINDS: Final[dict[str, Callable[[Job, str, Orders], Writer]]] = {
+    "rival-sqlalchemy": _on_sqlalchemy,
+    "rival-psycopg": _on_psycopg,
+    "rival-async-sqlalchemy": _on_async_sqlalchemy,
+    "rival-async-psycopg": _on_async_psycopg,
+}
+
+
+def work_as_rival(job: Job, name: str, kind: str, orders: Any) -> None:
+    """What a process of one of `RIVAL_KINDS` does."""
+    os.nice(job.niceness)
+    rival = Rival(job, name, Orders(orders), RIVAL_KINDS[kind])
+    listener = threading.Thread(target=rival.obey, daemon=True)
+    listener.start()
+    if "async" in kind:
+        asyncio.run(rival.work())
+    else:
+        blocking.run(rival.work())
+
+
+RECOVERY: Final = "recovery"
+
+
+def work_as_recovery(job: Job, name: str, kind: str, orders: Any) -> None:
+    """Recover the ids of everybody, early, until told to stop."""
+    os.nice(job.niceness)
+    journal = Journal(job, name)
+    stopped = threading.Event()
+    threading.Thread(target=Orders(orders).obey, args=(stopped.set,), daemon=True).start()
+
+    def heard(report: RecoveryReport) -> None:
+        for found in report.found:
+            journal.note(name, "found", repr(found))
+
+    def failed(error: Exception) -> None:
+        journal.note(name, "failed", repr(error))
+
+    with RecoveryService(
+        sa.create_engine(job.database_url, pool_pre_ping=True),
+        prefix=job.prefix,
+        min_age_ms=MIN_AGE_MS,
+        timeout_ms=10_000,
+        bootstrap_servers=job.bootstrap_servers,
+    ) as service:
+        service.run(ROUND_S, stopped=stopped, heard=heard, failed=failed)
