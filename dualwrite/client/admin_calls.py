@@ -16,6 +16,7 @@ from dualwrite.client.admin_results import (
     ClusterDescription,
     HangingTransaction,
     TerminatedTransaction,
+    TopicIds,
     TransactionDescription,
     TransactionListing,
     TwoPhaseCommit,
@@ -37,6 +38,8 @@ from dualwrite.errors import (
 )
 
 _NOT_LEADER: Final = 6
+_DESCRIBED: Final = (0, 5)
+"""LEADER_NOT_AVAILABLE is about the leader of the topic alone."""
 _TRANSACTIONAL_ID_NOT_FOUND: Final = 105
 
 K = TypeVar("K")
@@ -126,6 +129,12 @@ class AdminCalls:
     async def describe_cluster(self, deadline_s: float) -> ClusterDescription:
         """By whichever broker answers."""
         return (await self._driver.metadata([], deadline_s)).cluster
+
+    async def describe_topic_ids(self, topics: Collection[str], deadline_s: float) -> TopicIds:
+        """By whichever broker answers, at once: what does not exist, or may not be seen, is left out."""
+        answer = await self._driver.metadata(list(topics), deadline_s)
+        found = {name: topic.topic_id for name, topic in answer.topics.items() if topic.error_code in _DESCRIBED}
+        return TopicIds(answer.cluster.cluster_id, {name: each for name, each in found.items() if each is not None})
 
     async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
         """Of each living broker, by itself."""

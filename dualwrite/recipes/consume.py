@@ -20,13 +20,25 @@ from typing import Any, Final, Protocol
 
 from dualwrite.recipes import blocking
 from dualwrite.recipes.consume_steps import ConsumeSteps
-from dualwrite.recipes.consumed_offsets import OffsetPlace, OffsetsInDatabase, OffsetsInTransaction
+from dualwrite.recipes.consumed_offsets import (
+    OffsetPlace,
+    OffsetsInDatabase,
+    OffsetsInTransaction,
+    forget_consumed_offsets,
+)
 from dualwrite.recipes.consumer_side import ConsumedRecord, side_of
 from dualwrite.recipes.dual_writes import DualWrite
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.topic_ids import WritersTopicIds
 
-__all__ = ["ConsumeTransformWrite", "ConsumedRecord", "OffsetsInDatabase", "OffsetsInTransaction"]
+__all__ = [
+    "ConsumeTransformWrite",
+    "ConsumedRecord",
+    "OffsetsInDatabase",
+    "OffsetsInTransaction",
+    "forget_consumed_offsets",
+]
 
 POLL_MS: Final = 500
 
@@ -96,6 +108,8 @@ class ConsumeTransformWrite:
             offsets=offsets,
             poison=None if poison is None else set_aside,
             max_records=max_records,
+            look_up=WritersTopicIds.blocking(writer),
+            sleep=blocking.sleep,
         )
 
     def run(self, stopped: Callable[[], bool]) -> None:

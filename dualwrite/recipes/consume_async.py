@@ -14,6 +14,7 @@ What a step does, and why it is safe: `dualwrite.recipes.consume_steps`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ from dualwrite.recipes.consumer_side_aiokafka import AiokafkaSide
 from dualwrite.recipes.dual_writes import DualWrite
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter
+from dualwrite.recipes.topic_ids import WritersTopicIds
 
 __all__ = ["AsyncConsumeTransformWrite", "ConsumedRecord", "OffsetsInDatabase", "OffsetsInTransaction"]
 
@@ -81,6 +83,8 @@ class AsyncConsumeTransformWrite:
             offsets=offsets,
             poison=poison,
             max_records=max_records,
+            look_up=WritersTopicIds.awaiting(writer),
+            sleep=asyncio.sleep,
         )
 
     async def run(self, stopped: Callable[[], bool]) -> None:

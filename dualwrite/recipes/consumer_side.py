@@ -9,6 +9,7 @@ from where the group's own offsets point must not be written again, or left out.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,8 +17,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from dualwrite.client.group_metadata import group_of
 from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
-from dualwrite.errors import ConfigError
+from dualwrite.errors import ConfigError, KafkaTimeoutError
 from dualwrite.recipes import blocking
+
+_log = logging.getLogger(__name__)
 
 Start = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, int]]]
 """Asked with newly assigned partitions: where to go on; those it leaves out follow the group's offsets."""
@@ -58,6 +61,13 @@ class Batch(NamedTuple):
     membership: ConsumerGroupMetadata
 
 
+class Bounds(NamedTuple):
+    """The offsets of a log: the first one that is there, and the next one that may be read."""
+
+    start: int
+    end: int
+
+
 class ConsumerSide(Protocol):
     """One consumer, used by one thread or task. Raises what its library raises."""
 
@@ -73,6 +83,12 @@ class ConsumerSide(Protocol):
 
     def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Give out nothing else of these partitions than what is there from these offsets on."""
+
+    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """Of the logs, as their leaders say now."""
+
+    async def cluster_id(self) -> str | None:
+        """Of the cluster that is read; None where it has none, or the library does not tell."""
 
     @property
     def group_id(self) -> str: ...
@@ -107,6 +123,7 @@ class KafkaPythonSide:
             raise ConfigError(DESERIALIZERS)
         self._consumer = consumer
         self._structs = import_module("kafka.structs")
+        self._no_offset = import_module("kafka.errors").NoOffsetForPartitionError
         self._unplaced: set[TopicPartition] = set()
 
     async def subscribe(self, topics: Collection[str], start: Start) -> None:
@@ -126,7 +143,13 @@ class KafkaPythonSide:
         self._consumer.subscribe(list(topics), listener=Listener())
 
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
-        found = self._consumer.poll(timeout_ms, max_records=max_records)
+        try:
+            found = self._consumer.poll(timeout_ms, max_records=max_records)
+        except self._no_offset:  # with auto_offset_reset="none": the group has no offset, but others may be kept
+            positions = await self._place()
+            if not positions:
+                raise
+            return Batch([], self._membership())
         membership = self._membership()
         try:
             replaced = await self._place()
@@ -156,6 +179,15 @@ class KafkaPythonSide:
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         found = {each: self._consumer.committed(self._structs.TopicPartition(*each)) for each in partitions}
         return {partition: offset for partition, offset in found.items() if offset is not None}
+
+    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        asked = [self._structs.TopicPartition(*each) for each in partitions]
+        starts, ends = self._consumer.beginning_offsets(asked), self._consumer.end_offsets(asked)
+        return {TopicPartition(*each): Bounds(starts[each], ends[each]) for each in asked}
+
+    async def cluster_id(self) -> str | None:
+        found: str | None = self._consumer._cluster.cluster_id
+        return found
 
     def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
         for partition, offset in positions.items():
@@ -195,6 +227,7 @@ class ConfluentSide:
         self._library = import_module("confluent_kafka")
         self._is_cooperative = False
         self._unplaced: list[Any] = []
+        self._failure: Any = None
 
     async def subscribe(self, topics: Collection[str], start: Start) -> None:
         def assigned(consumer: Any, partitions: list[Any]) -> None:
@@ -233,6 +266,9 @@ class ConfluentSide:
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         if self._unplaced:
             await self._place()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise self._library.KafkaException(failure)
         # consume() waits until it has all that it may have, so it is asked for more only once there is something
         first = self._consumer.poll(timeout_ms / 1000)
         # before more is taken, because that may carry out a rebalance, after which the first is another consumer's
@@ -240,15 +276,21 @@ class ConfluentSide:
         if first is None:
             return Batch([], membership)
         messages = [first, *(self._consumer.consume(max_records - 1, 0) if max_records > 1 else ())]
-        records = [self._of_confluent(message) for message in messages if not self._is_end_of_partition(message)]
+        records = [self._of_confluent(message) for message in messages if message.error() is None]
+        errors = [message.error() for message in messages if self._is_failure(message)]
+        if errors and not records:
+            raise self._library.KafkaException(errors[0])
+        if errors:  # not with records that were taken: the consumer will not give them again
+            self._failure = errors[0]
         return Batch(records, membership)
 
-    def _is_end_of_partition(self, message: Any) -> bool:
+    def _is_failure(self, message: Any) -> bool:
         error = message.error()
-        if error is None:
+        if error is None or error.code() == self._library.KafkaError._PARTITION_EOF:
             return False
-        if error.code() != self._library.KafkaError._PARTITION_EOF:
-            raise self._library.KafkaException(error)
+        if error.code() == self._library.KafkaError._MAX_POLL_EXCEEDED:
+            _log.warning("the consumer took too long and has left its group, which it joins again: %s", error.str())
+            return False
         return True
 
     @staticmethod
@@ -270,6 +312,22 @@ class ConfluentSide:
         asked = [self._library.TopicPartition(*each) for each in partitions]
         found = self._consumer.committed(asked, self._TIMEOUT_S)
         return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        found = {}
+        for each in partitions:
+            bounds = self._consumer.get_watermark_offsets(self._library.TopicPartition(*each), self._TIMEOUT_S)
+            if bounds is None:
+                raise KafkaTimeoutError(
+                    f"the bounds of {each.topic}-{each.partition} were not told within {self._TIMEOUT_S:.0f} s; "
+                    "nothing was written: try again"
+                )
+            found[each] = Bounds(*bounds)
+        return found
+
+    async def cluster_id(self) -> str | None:
+        found: str | None = self._consumer.list_topics(timeout=self._TIMEOUT_S).cluster_id
+        return found
 
     def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
         if not positions:
