@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -158,10 +157,8 @@ def test_records_that_retention_took_are_told_of_and_the_rest_is_carried(
     with caplog.at_level(logging.ERROR):
         carry(site.pipeline(), 2)
     site.assert_carried("a", "b", "g", "h")
-    assert [record.args for record in caplog.records if record.name.endswith("consumed_logs")] == [
-        ("in", 0, 1, 2, 3),
-        ("in", 1, 1, 2, 3),
-    ]
+    told = {record.args for record in caplog.records if record.name.endswith("consumed_logs")}
+    assert told == {("in", 0, 1, 2, 3), ("in", 1, 1, 2, 3)}
 
 
 def delete_records(emulator: Emulator, topic: str, before: int) -> None:
@@ -260,12 +257,12 @@ class NoIds:
 
 
 @pytest.fixture
-def logs() -> Iterator[tuple[ConsumedLogs, FakeConsumer]]:
+def logs() -> tuple[ConsumedLogs, FakeConsumer]:
     consumer = FakeConsumer()
     made: Any = consumer
     checked = ConsumedLogs(made, NoIds())
     blocking.run(checked.place([at(0).topic_partition], {at(0).topic_partition: 5}, {}))
-    yield checked, consumer
+    return checked, consumer
 
 
 def test_a_gap_behind_a_new_place_is_read_twice_before_it_is_believed(
