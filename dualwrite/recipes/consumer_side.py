@@ -228,6 +228,7 @@ class ConfluentSide:
         self._is_cooperative = False
         self._unplaced: list[Any] = []
         self._failure: Any = None
+        self._cluster_id: str | None = None
 
     async def subscribe(self, topics: Collection[str], start: Start) -> None:
         def assigned(consumer: Any, partitions: list[Any]) -> None:
@@ -238,6 +239,8 @@ class ConfluentSide:
             self._unplaced = []
 
         self._start = start
+        # not in the callbacks, where it makes the library forget in which call it is, and end the process
+        self._cluster_id = self._consumer.list_topics(*list(topics)[:1], timeout=self._TIMEOUT_S).cluster_id
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked)
 
     async def _place(self) -> None:
@@ -326,8 +329,7 @@ class ConfluentSide:
         return found
 
     async def cluster_id(self) -> str | None:
-        found: str | None = self._consumer.list_topics(timeout=self._TIMEOUT_S).cluster_id
-        return found
+        return self._cluster_id
 
     def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
         if not positions:
