@@ -1,6 +1,7 @@
 """`AsyncConsumeTransformWrite`: consume, transform and dual-write in an event loop, with aiokafka.
 
-    consumer = AIOKafkaConsumer(group_id="billing", enable_auto_commit=False, isolation_level="read_committed", ...)
+    consumer = AIOKafkaConsumer(group_id="billing", auto_offset_reset="earliest", enable_auto_commit=False,
+                                isolation_level="read_committed", ...)
     async with AsyncDualWriter(engine, ...) as writer, consumer:
         offsets = OffsetsInDatabase(engine)
         await AsyncConsumeTransformWrite(writer, consumer, ["orders"], bill, offsets=offsets).run(stopped.is_set)

@@ -194,8 +194,8 @@ class Site:
                     producer.abort_transaction()
                     continue
                 producer.commit_transaction()
-                places = [(body, future.result().topic_partition, future.result().offset) for body, future in sent]
-                self.given += [(f"{partition.partition}/{offset}", body) for body, partition, offset in places]
+                stored = [(body, future.result()) for body, future in sent]
+                self.given += [(f"{record.partition}/{record.offset}", body) for body, record in stored]
 
     def lock_shelves(self) -> None:
         """One after the other, each for longer than a handler waits."""

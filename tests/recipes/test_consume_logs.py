@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError, StateRowError
 from dualwrite.producer import Producer
 from dualwrite.recipes import blocking
@@ -16,6 +17,7 @@ from dualwrite.recipes.consume import ConsumeTransformWrite, forget_consumed_off
 from dualwrite.recipes.consumed_logs import ConsumedLogs, Gap, find_gaps
 from dualwrite.recipes.consumed_offsets import create_offset_table, kafka_consumed_offset
 from dualwrite.recipes.consumer_side import Bounds, ConsumedRecord
+from dualwrite.recipes.sqlalchemy import DualTransaction
 from tests.recipes.test_consume import Site, carry, copy
 from tests.recipes.test_consume import emulator as emulator
 from tests.recipes.test_consume import library as library
@@ -286,3 +288,47 @@ def test_a_gap_that_grows_is_not_explained(logs: tuple[ConsumedLogs, FakeConsume
 def test_a_record_from_before_is_of_another_log(logs: tuple[ConsumedLogs, FakeConsumer]) -> None:
     with pytest.raises(ConsumedLogReplacedError, match="from offset 5 and gave a record at 3"):
         blocking.run(logs[0].check([at(3)]))
+
+
+@pytest.mark.parametrize("place", ["database", "transaction"])
+def test_a_consumer_that_took_too_long_joins_its_group_again(sqlite: Database, place: str) -> None:
+    def impatient(bootstrap_servers: str, group: str) -> Any:
+        library: Any = import_module("confluent_kafka")
+        return library.Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 600,
+                "max.poll.interval.ms": 600,
+                "heartbeat.interval.ms": 150,
+            }
+        )
+
+    config = BrokerConfig(
+        offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1, group_min_session_timeout_ms=500
+    )
+    with Emulator(config=config, topics={"in": 2, "out": 1}) as emulator:
+        site = Site(emulator, sqlite, impatient, place)
+        site.fill("a", "b", "c", "d")
+        slow = [True]
+
+        def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+            if slow:
+                slow.pop()
+                until(lambda: members_of("movers", emulator) == 0)
+            copy(tx, record)
+
+        pipeline = site.pipeline(handle)
+        until(lambda: (pipeline.step(200), len(event_bodies(sqlite)) >= 4)[1])
+        assert slow == []
+        site.fill("e", "f")
+        until(lambda: (pipeline.step(200), len(event_bodies(sqlite)) >= 6)[1])
+        site.assert_carried(*"abcdef")
+        site.close()
+
+
+def members_of(group: str, emulator: Emulator) -> int:
+    admin: Any = import_module("confluent_kafka.admin").AdminClient({"bootstrap.servers": emulator.bootstrap_servers})
+    return len(admin.describe_consumer_groups([group])[group].result().members)
