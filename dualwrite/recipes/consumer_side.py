@@ -229,13 +229,17 @@ class ConfluentSide:
         self._unplaced: list[Any] = []
         self._failure: Any = None
         self._cluster_id: str | None = None
+        self._moved: set[TopicPartition] = set()
+        self._assigned_at: dict[TopicPartition, int] = {}
 
     async def subscribe(self, topics: Collection[str], start: Start) -> None:
         def assigned(consumer: Any, partitions: list[Any]) -> None:
+            self._moved.update(TopicPartition(each.topic, each.partition) for each in partitions)
             self._unplaced = partitions
             blocking.run(self._place())
 
         def revoked(consumer: Any, partitions: list[Any]) -> None:
+            self._moved.update(TopicPartition(each.topic, each.partition) for each in partitions)
             self._unplaced = []
 
         self._start = start
@@ -252,7 +256,8 @@ class ConfluentSide:
             self._assign([])  # else they would be assigned by themselves, wherever the group's own offsets are
             raise
         for each in partitions:
-            each.offset = positions.get(TopicPartition(each.topic, each.partition), each.offset)
+            partition = TopicPartition(each.topic, each.partition)
+            each.offset = self._assigned_at[partition] = positions.get(partition, each.offset)
         self._assign(partitions)
         self._unplaced = []
 
@@ -278,7 +283,12 @@ class ConfluentSide:
         membership = self._membership()
         if first is None:
             return Batch([], membership)
-        messages = [first, *(self._consumer.consume(max_records - 1, 0) if max_records > 1 else ())]
+        self._moved.clear()
+        more = self._consumer.consume(max_records - 1, 0) if max_records > 1 else ()
+        if first.error() is None and TopicPartition(first.topic(), first.partition()) in self._moved:
+            messages = more  # a rebalance came in between: the first is another consumer's, or is given again
+        else:
+            messages = [first, *more]
         records = [self._of_confluent(message) for message in messages if message.error() is None]
         errors = [message.error() for message in messages if self._is_failure(message)]
         if errors and not records:
@@ -334,6 +344,7 @@ class ConfluentSide:
     def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
         if not positions:
             return
+        self._assigned_at.update(positions)
         given = [self._library.TopicPartition(*partition, offset) for partition, offset in positions.items()]
         if self._is_cooperative:
             self._consumer.incremental_unassign([self._library.TopicPartition(*each) for each in positions])
@@ -343,7 +354,11 @@ class ConfluentSide:
         self._consumer.assign([*given, *self._where_they_are(others)])
 
     def _where_they_are(self, partitions: Collection[TopicPartition]) -> list[Any]:
+        """One that has given no record since it was assigned has no position, and is where it was assigned."""
         found: list[Any] = self._consumer.position([self._library.TopicPartition(*each) for each in partitions])
+        for each in found:
+            if each.offset < 0:
+                each.offset = self._assigned_at.get(TopicPartition(each.topic, each.partition), each.offset)
         return found
 
     @property

@@ -119,7 +119,8 @@ def work(task: Task, end: Connection) -> None:
             asyncio.run(_work_awaited(task, end))
         else:
             _work(task, end)
-    except ConsumedLogReplacedError:
+    except ConsumedLogReplacedError as error:
+        print(error, file=sys.stderr)
         sys.exit(ANOTHER_LOG)
 
 

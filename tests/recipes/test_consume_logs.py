@@ -332,3 +332,21 @@ def test_a_consumer_that_took_too_long_joins_its_group_again(sqlite: Database, p
 def members_of(group: str, emulator: Emulator) -> int:
     admin: Any = import_module("confluent_kafka.admin").AdminClient({"bootstrap.servers": emulator.bootstrap_servers})
     return len(admin.describe_consumer_groups([group])[group].result().members)
+
+
+def test_a_partition_that_has_given_nothing_yet_stays_where_it_was_placed(emulator: Emulator, sqlite: Database) -> None:
+    """confluent-kafka has no position for it, and would begin it at the group's offset when another one is placed."""
+    site = Site(emulator, sqlite, confluent_kafka, "database")
+    site.fill("a", "b", "c", "d")
+    carry(site.pipeline(), 4)
+    site._to_close.pop(0).close()
+    pipeline = site.pipeline()
+    side = pipeline._steps._consumer
+    until(lambda: pipeline.step(50) == 0 and len(side.assignment()) == 2)
+    first, second = sorted(side.assignment())
+    side.go_on_at({first: 2})
+    side.go_on_at({second: 2})
+    site.fill("e", "f")
+    carry(pipeline, 2)
+    site.assert_carried(*"abcdef")
+    site.close()
