@@ -81,11 +81,11 @@ class ConsumedLogs:
         Raises ConsumedLogReplacedError.
         """
         ids = await self._ask(partitions)
-        for partition, position in positions.items():
+        for partition in partitions:
             found = ids.get(partition.topic)
             stored = stored_ids.get(partition, self._ids.get(partition.topic))
             if found is not None and stored is not None and found != stored:
-                raise _other_topic(partition, position, stored, found)
+                raise _other_topic(partition, positions.get(partition, self._next.get(partition, 0)), stored, found)
         self._ids.update(ids)
         await self._check_ends(positions)
         return self.placed(positions)
