@@ -24,6 +24,7 @@ from dualwrite.client.admin_results import (
     ClusterDescription,
     HangingTransaction,
     TerminatedTransaction,
+    TopicIds,
     TransactionDescription,
     TransactionListing,
     TransactionState,
@@ -43,6 +44,7 @@ __all__ = [
     "ClusterDescription",
     "HangingTransaction",
     "TerminatedTransaction",
+    "TopicIds",
     "TopicPartition",
     "TransactionAdmin",
     "TransactionDescription",
@@ -235,6 +237,10 @@ class AsyncTransactionAdmin:
         """The living brokers, as one of them sees them."""
         return await self._calls().describe_cluster(self._deadline_s(timeout_ms))
 
+    async def describe_topic_ids(self, topics: Collection[str], *, timeout_ms: int | None = None) -> TopicIds:
+        """The ids of topics by name; without those that do not exist or may not be seen, and of Kafka before 2.8."""
+        return await self._calls().describe_topic_ids(topics, self._deadline_s(timeout_ms))
+
     async def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
         """Versions of APIs and levels of features, by broker id (KIP-35, KIP-584)."""
         return await self._calls().describe_features(self._deadline_s(timeout_ms))
@@ -407,6 +413,10 @@ class TransactionAdmin:
     def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
         """See `AsyncTransactionAdmin.describe_cluster`."""
         return self._run(self._admin.describe_cluster(timeout_ms=timeout_ms))
+
+    def describe_topic_ids(self, topics: Collection[str], *, timeout_ms: int | None = None) -> TopicIds:
+        """See `AsyncTransactionAdmin.describe_topic_ids`."""
+        return self._run(self._admin.describe_topic_ids(topics, timeout_ms=timeout_ms))
 
     def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
         """See `AsyncTransactionAdmin.describe_features`."""

@@ -231,6 +231,31 @@ class PartitionTakenOverError(RecipeError):
     """Another consumer of the group has gone on with a partition; what was read of it here was not written."""
 
 
+class ConsumedLogError(RecipeError):
+    """What a consumer read does not follow on what was written before; nothing of it was written.
+
+    `topic`, `partition`, `expected_offset` and `found_offset` say where.
+    """
+
+    def __init__(self, message: str, *, topic: str, partition: int, expected_offset: int, found_offset: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.expected_offset = expected_offset
+        self.found_offset = found_offset
+
+
+class ConsumedLogReplacedError(ConsumedLogError):
+    """The log of a partition is not the one that was consumed before.
+
+    Its topic was deleted and created anew, or the log lost its end.
+    """
+
+
+class ConsumedRecordsMissingError(ConsumedLogError):
+    """Records between what was written and what was read are missing, and the log does not explain it."""
+
+
 class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
     """A commit was sent, no answer came, and whether it took effect cannot be found out now.
 

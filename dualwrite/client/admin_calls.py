@@ -16,6 +16,7 @@ from dualwrite.client.admin_results import (
     ClusterDescription,
     HangingTransaction,
     TerminatedTransaction,
+    TopicIds,
     TransactionDescription,
     TransactionListing,
     TwoPhaseCommit,
@@ -39,6 +40,8 @@ _NOT_LEADER: Final = 6
 _PAIR_REFUSED: Final = (47, 90)
 _ONGOING: Final = "Ongoing"
 _OPEN_OR_ENDING: Final = (_ONGOING, "PrepareCommit", "PrepareAbort")
+_DESCRIBED: Final = (0, 5)
+"""LEADER_NOT_AVAILABLE is about the leader of the topic alone."""
 _TRANSACTIONAL_ID_NOT_FOUND: Final = 105
 
 K = TypeVar("K")
@@ -128,6 +131,12 @@ class AdminCalls:
     async def describe_cluster(self, deadline_s: float) -> ClusterDescription:
         """By whichever broker answers."""
         return (await self._driver.metadata([], deadline_s)).cluster
+
+    async def describe_topic_ids(self, topics: Collection[str], deadline_s: float) -> TopicIds:
+        """By whichever broker answers, at once: what does not exist, or may not be seen, is left out."""
+        answer = await self._driver.metadata(list(topics), deadline_s)
+        found = {name: topic.topic_id for name, topic in answer.topics.items() if topic.error_code in _DESCRIBED}
+        return TopicIds(answer.cluster.cluster_id, {name: each for name, each in found.items() if each is not None})
 
     async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
         """Of each living broker, by itself."""

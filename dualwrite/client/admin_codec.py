@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
 
 from dualwrite.client import codec
 from dualwrite.client import messages as m
@@ -65,6 +66,7 @@ class TopicPartitions(NamedTuple):
     error_code: int
     leaders: Mapping[int, tuple[int, int]]
     replicas: Mapping[int, tuple[int, ...]]
+    topic_id: str | None
 
 
 class ClusterMetadata(NamedTuple):
@@ -105,10 +107,17 @@ def _metadata(body: memoryview, version: int) -> ClusterMetadata:
                 topic.error_code,
                 {row.partition_index: (row.leader_id, row.leader_epoch) for row in topic.partitions},
                 {row.partition_index: tuple(row.replica_nodes) for row in topic.partitions},
+                _topic_id(topic),
             )
             for topic in answer.topics
         },
     )
+
+
+def _topic_id(topic: Any) -> str | None:
+    """None where the broker gives none (Metadata before version 10: Kafka 2.7)."""
+    found = getattr(topic, "topic_id", None)
+    return str(found) if isinstance(found, UUID) and found.int else None
 
 
 def find_coordinators(transactional_ids: Sequence[str]) -> Call[dict[str, Reply[m.Broker]]]:

@@ -133,6 +133,14 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicIds:
+    """Which topics there are behind the names: one that is created anew has another id (KIP-516)."""
+
+    cluster_id: str | None
+    ids: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerFeatures:
     """What one broker offers: ranges (least, greatest) of versions by API key, and of feature levels by feature name.
 

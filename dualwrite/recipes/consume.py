@@ -1,6 +1,7 @@
 """`ConsumeTransformWrite`: read from Kafka, write a database and Kafka, each input record in effect exactly once.
 
-    consumer = KafkaConsumer(group_id="billing", enable_auto_commit=False, isolation_level="read_committed", ...)
+    consumer = KafkaConsumer(group_id="billing", auto_offset_reset="earliest", enable_auto_commit=False,
+                             isolation_level="read_committed", ...)
     pipeline = ConsumeTransformWrite(writer, consumer, ["orders"], bill, offsets=OffsetsInDatabase(engine))
     pipeline.run(stopped.is_set)
 
@@ -20,13 +21,25 @@ from typing import Any, Final, Protocol
 
 from dualwrite.recipes import blocking
 from dualwrite.recipes.consume_steps import ConsumeSteps
-from dualwrite.recipes.consumed_offsets import OffsetPlace, OffsetsInDatabase, OffsetsInTransaction
+from dualwrite.recipes.consumed_offsets import (
+    OffsetPlace,
+    OffsetsInDatabase,
+    OffsetsInTransaction,
+    forget_consumed_offsets,
+)
 from dualwrite.recipes.consumer_side import ConsumedRecord, side_of
 from dualwrite.recipes.dual_writes import DualWrite
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.topic_ids import WritersTopicIds
 
-__all__ = ["ConsumeTransformWrite", "ConsumedRecord", "OffsetsInDatabase", "OffsetsInTransaction"]
+__all__ = [
+    "ConsumeTransformWrite",
+    "ConsumedRecord",
+    "OffsetsInDatabase",
+    "OffsetsInTransaction",
+    "forget_consumed_offsets",
+]
 
 POLL_MS: Final = 500
 
@@ -63,11 +76,14 @@ class ConsumeTransformWrite:
     not commit offsets by itself and reads with `read_committed`. It stays the caller's to close. Up to `max_records`
     records are one dual write.
 
-    `handle(tx, record)` is called for each record in order. Where it raises, nothing of its batch is written, and the
-    records are tried one by one; one that raises again by itself goes to `poison(tx, record, error)` in a dual write
-    of its own, which may store or send it elsewhere, and is then passed over. Raising there, or without `poison`, ends
-    `step()` and `run()` with the error, and the record will be read again. Errors of dual writes, and of a database
-    connection that is gone, are nobody's fault of a record and are raised at once.
+    `handle(tx, record)` is called for each record in order. Where it raises, or its records cannot be sent, nothing of
+    its batch is written, and the batch is divided; a record that fails by itself goes to `poison(tx, record, error)` in
+    a dual write of its own, which may store or send it elsewhere, and is then passed over. Raising there, or without
+    `poison`, ends `step()` and `run()` with the error, and the record will be read again.
+
+    Trouble of the database (locks, deadlocks, a full disk, a lost connection) is not the fault of a record: the step is
+    repeated for about three seconds, then the error is raised. Errors of Kafka and of dual writes are raised at once.
+    A log that is not the one that was consumed before is a ConsumedLogError.
     """
 
     def __init__(
@@ -96,6 +112,8 @@ class ConsumeTransformWrite:
             offsets=offsets,
             poison=None if poison is None else set_aside,
             max_records=max_records,
+            look_up=WritersTopicIds.blocking(writer),
+            sleep=blocking.sleep,
         )
 
     def run(self, stopped: Callable[[], bool]) -> None:

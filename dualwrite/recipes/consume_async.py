@@ -1,6 +1,7 @@
 """`AsyncConsumeTransformWrite`: consume, transform and dual-write in an event loop, with aiokafka.
 
-    consumer = AIOKafkaConsumer(group_id="billing", enable_auto_commit=False, isolation_level="read_committed", ...)
+    consumer = AIOKafkaConsumer(group_id="billing", auto_offset_reset="earliest", enable_auto_commit=False,
+                                isolation_level="read_committed", ...)
     async with AsyncDualWriter(engine, ...) as writer, consumer:
         offsets = OffsetsInDatabase(engine)
         await AsyncConsumeTransformWrite(writer, consumer, ["orders"], bill, offsets=offsets).run(stopped.is_set)
@@ -14,6 +15,7 @@ What a step does, and why it is safe: `dualwrite.recipes.consume_steps`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
@@ -26,6 +28,7 @@ from dualwrite.recipes.consumer_side_aiokafka import AiokafkaSide
 from dualwrite.recipes.dual_writes import DualWrite
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter
+from dualwrite.recipes.topic_ids import WritersTopicIds
 
 __all__ = ["AsyncConsumeTransformWrite", "ConsumedRecord", "OffsetsInDatabase", "OffsetsInTransaction"]
 
@@ -81,6 +84,8 @@ class AsyncConsumeTransformWrite:
             offsets=offsets,
             poison=poison,
             max_records=max_records,
+            look_up=WritersTopicIds.awaiting(writer),
+            sleep=asyncio.sleep,
         )
 
     async def run(self, stopped: Callable[[], bool]) -> None:

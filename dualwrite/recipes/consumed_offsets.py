@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
-from dualwrite.errors import AbortableError, PartitionTakenOverError
+from dualwrite.errors import AbortableError, PartitionTakenOverError, StateRowError
 from dualwrite.recipes.consumer_side import ConsumerSide
 from dualwrite.recipes.dual_writes import DualWrite
 from dualwrite.recipes.sqlalchemy_transaction import Carry, here
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MAX_NAME_LENGTH: Final = 255
 """Of a group or a topic, in characters. Kafka's topics have 249 at the most."""
 
+NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
+
 metadata = sa.MetaData()
 
 kafka_consumed_offset = sa.Table(
@@ -37,6 +40,7 @@ kafka_consumed_offset = sa.Table(
     sa.Column("topic", exact_text(MAX_NAME_LENGTH), primary_key=True),
     sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("next_offset", sa.BigInteger, nullable=False),
+    sa.Column("topic_id", sa.String(36), nullable=True),
     sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
 )
 
@@ -46,18 +50,25 @@ _OF_PARTITION = sa.and_(
     _T.c.topic == sa.bindparam("of_topic"),
     _T.c.partition == sa.bindparam("of_partition"),
 )
-_SELECT = sa.select(_T.c.topic, _T.c.partition, _T.c.next_offset).where(_T.c.group_id == sa.bindparam("group"))
+_SELECT = sa.select(_T.c.topic, _T.c.partition, _T.c.next_offset, _T.c.topic_id).where(
+    _T.c.group_id == sa.bindparam("group")
+)
 _MOVE = (
     sa.update(_T)
     .where(_OF_PARTITION, _T.c.next_offset == sa.bindparam("expected"))
     .values(next_offset=sa.bindparam("next"), updated_at=sa.func.now())
+)
+_MOVE_OF_TOPIC = _MOVE.where(sa.or_(_T.c.topic_id.is_(None), _T.c.topic_id == sa.bindparam("of_topic_id"))).values(
+    topic_id=sa.bindparam("of_topic_id")
 )
 _FIRST = sa.insert(_T).values(
     group_id=sa.bindparam("group"),
     topic=sa.bindparam("of_topic"),
     partition=sa.bindparam("of_partition"),
     next_offset=sa.bindparam("next"),
+    topic_id=sa.bindparam("of_topic_id"),
 )
+_FORGET = sa.delete(_T).where(_T.c.group_id == sa.bindparam("group"), _T.c.topic == sa.bindparam("of_topic"))
 
 # What a group coordinator says to who is no longer, or not yet again, a member with these partitions.
 _LOST_MEMBERSHIP: Final = frozenset(
@@ -78,11 +89,21 @@ class OffsetPlace(Protocol):
     ) -> Mapping[TopicPartition, int]:
         """Where to go on with newly assigned partitions; without those that the group's own offsets rule."""
 
-    def is_behind(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether the record was consumed before."""
+    async def kept(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Where assigned partitions are to go on, of which records have come; without those that nothing is kept of."""
+
+    @property
+    def stored_ids(self) -> Mapping[TopicPartition, str]:
+        """The topics of which the offsets were kept, as far as that is known."""
 
     async def move(
-        self, tx: DualWrite, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
+        self,
+        tx: DualWrite,
+        membership: ConsumerGroupMetadata,
+        next_offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
         """Make the offsets a part of the dual write. Raises PartitionTakenOverError."""
 
@@ -107,6 +128,15 @@ def create_offset_table(engine: sa.Engine) -> None:
             raise
 
 
+def forget_consumed_offsets(engine: sa.Engine, group: str, topic: str) -> int:
+    """Make `group` begin anew with `topic`; how many partitions had offsets.
+
+    For a topic that was created anew on purpose. Stop the consumers of the group before.
+    """
+    with engine.begin() as connection:
+        return connection.execute(_FORGET, {"group": group, "of_topic": topic}).rowcount
+
+
 class OffsetsInDatabase:
     """A row per group and partition in `kafka_consumed_offset`, moved by a compare-and-set in the dual write's commit.
 
@@ -119,15 +149,21 @@ class OffsetsInDatabase:
         self._engine, self._carry = _blocking_face(engine)
         self._create_table = create_table
         self._expected: dict[TopicPartition, int | None] = {}
+        self._stored_ids: dict[TopicPartition, str] = {}
 
     async def start(
         self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         stored = await self._carry(lambda: self._stored(consumer.group_id))
-        self._expected.update({partition: stored.get(partition) for partition in partitions})
-        return {partition: stored[partition] for partition in partitions if partition in stored}
+        for partition in partitions:
+            offset, topic_id = stored.get(partition, (None, None))
+            self._expected[partition] = offset
+            self._stored_ids.pop(partition, None)
+            if topic_id is not None:
+                self._stored_ids[partition] = topic_id
+        return {partition: stored[partition][0] for partition in partitions if partition in stored}
 
-    def _stored(self, group: str) -> dict[TopicPartition, int]:
+    def _stored(self, group: str) -> dict[TopicPartition, tuple[int, str | None]]:
         if self._create_table:
             create_offset_table(self._engine)
             self._create_table = False
@@ -135,36 +171,59 @@ class OffsetsInDatabase:
             with self._engine.connect() as connection:
                 rows = connection.execute(_SELECT, {"group": group}).all()
         except (OperationalError, ProgrammingError) as error:
-            if sa.inspect(self._engine).has_table(_T.name):
-                raise
-            raise missing_table(
-                _T.name, option=" --consumed-offsets", otherwise="create_offset_table(engine)"
-            ) from error
-        return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+            raise self._explained(error) from error
+        return {TopicPartition(topic, partition): (offset, topic_id) for topic, partition, offset, topic_id in rows}
 
-    def is_behind(self, partition: TopicPartition, offset: int) -> bool:
-        expected = self._expected.get(partition)
-        return expected is not None and offset < expected
+    def _explained(self, error: Exception) -> Exception:
+        inspector = sa.inspect(self._engine)
+        if not inspector.has_table(_T.name):
+            return missing_table(_T.name, option=" --consumed-offsets", otherwise="create_offset_table(engine)")
+        if not any(column["name"] == "topic_id" for column in inspector.get_columns(_T.name)):
+            return StateRowError(
+                f"the table {_T.name} has no column topic_id, which tells a topic from one that was created anew under "
+                f"its name; nothing was written: ALTER TABLE {_T.name} ADD COLUMN topic_id VARCHAR(36)"
+            )
+        return error
+
+    async def kept(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        found = {partition: self._expected.get(partition) for partition in partitions}
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
+    @property
+    def stored_ids(self) -> Mapping[TopicPartition, str]:
+        return self._stored_ids
 
     async def move(
-        self, tx: DualWrite, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
+        self,
+        tx: DualWrite,
+        membership: ConsumerGroupMetadata,
+        next_offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
         connection = _connection_of(tx)
         for partition in sorted(next_offsets):  # in one order everywhere, so that consumers do not lock each other out
-            move_one = partial(self._move_one, connection, membership.group_id, partition, next_offsets[partition])
-            await self._carry(move_one)
+            named = {
+                "group": membership.group_id,
+                "of_topic": partition.topic,
+                "of_partition": partition.partition,
+                "next": next_offsets[partition],
+                "of_topic_id": topic_ids.get(partition.topic),
+            }
+            await self._carry(partial(self._move_one, connection, partition, named))
 
-    def _move_one(self, connection: sa.Connection, group: str, partition: TopicPartition, next_offset: int) -> None:
+    def _move_one(self, connection: sa.Connection, partition: TopicPartition, named: Mapping[str, Any]) -> None:
         expected = self._expected.get(partition)
-        named = {"group": group, "of_topic": partition.topic, "of_partition": partition.partition, "next": next_offset}
         if expected is not None:
-            if connection.execute(_MOVE, {**named, "expected": expected}).rowcount != 1:
-                raise _taken_over(group, partition, expected)
+            move = _MOVE if named["of_topic_id"] is None else _MOVE_OF_TOPIC
+            if connection.execute(move, {**named, "expected": expected}).rowcount != 1:
+                raise _taken_over(named["group"], partition, expected)
             return
         try:
             connection.execute(_FIRST, named)
         except IntegrityError as error:
-            raise _taken_over(group, partition, expected) from error
+            raise _taken_over(named["group"], partition, expected) from error
 
     def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         self._expected.update(next_offsets)
@@ -214,11 +273,21 @@ class OffsetsInTransaction:
     ) -> Mapping[TopicPartition, int]:
         return {}
 
-    def is_behind(self, partition: TopicPartition, offset: int) -> bool:
-        return False
+    async def kept(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        return await consumer.committed(partitions)
+
+    @property
+    def stored_ids(self) -> Mapping[TopicPartition, str]:
+        return {}
 
     async def move(
-        self, tx: DualWrite, membership: ConsumerGroupMetadata, next_offsets: Mapping[TopicPartition, int]
+        self,
+        tx: DualWrite,
+        membership: ConsumerGroupMetadata,
+        next_offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
         if membership.generation_id < 0:  # offsets without a generation are taken from anybody
             raise PartitionTakenOverError(

@@ -9,6 +9,7 @@ from where the group's own offsets point must not be written again, or left out.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,8 +17,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from dualwrite.client.group_metadata import group_of
 from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
-from dualwrite.errors import ConfigError
+from dualwrite.errors import ConfigError, KafkaTimeoutError
 from dualwrite.recipes import blocking
+
+_log = logging.getLogger(__name__)
 
 Start = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, int]]]
 """Asked with newly assigned partitions: where to go on; those it leaves out follow the group's offsets."""
@@ -58,6 +61,13 @@ class Batch(NamedTuple):
     membership: ConsumerGroupMetadata
 
 
+class Bounds(NamedTuple):
+    """The offsets of a log: the first one that is there, and the next one that may be read."""
+
+    start: int
+    end: int
+
+
 class ConsumerSide(Protocol):
     """One consumer, used by one thread or task. Raises what its library raises."""
 
@@ -73,6 +83,12 @@ class ConsumerSide(Protocol):
 
     def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Give out nothing else of these partitions than what is there from these offsets on."""
+
+    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """Of the logs, as their leaders say now."""
+
+    async def cluster_id(self) -> str | None:
+        """Of the cluster that is read; None where it has none, or the library does not tell."""
 
     @property
     def group_id(self) -> str: ...
@@ -107,6 +123,7 @@ class KafkaPythonSide:
             raise ConfigError(DESERIALIZERS)
         self._consumer = consumer
         self._structs = import_module("kafka.structs")
+        self._no_offset = import_module("kafka.errors").NoOffsetForPartitionError
         self._unplaced: set[TopicPartition] = set()
 
     async def subscribe(self, topics: Collection[str], start: Start) -> None:
@@ -126,7 +143,13 @@ class KafkaPythonSide:
         self._consumer.subscribe(list(topics), listener=Listener())
 
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
-        found = self._consumer.poll(timeout_ms, max_records=max_records)
+        try:
+            found = self._consumer.poll(timeout_ms, max_records=max_records)
+        except self._no_offset:  # with auto_offset_reset="none": the group has no offset, but others may be kept
+            positions = await self._place()
+            if not positions:
+                raise
+            return Batch([], self._membership())
         membership = self._membership()
         try:
             replaced = await self._place()
@@ -156,6 +179,15 @@ class KafkaPythonSide:
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         found = {each: self._consumer.committed(self._structs.TopicPartition(*each)) for each in partitions}
         return {partition: offset for partition, offset in found.items() if offset is not None}
+
+    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        asked = [self._structs.TopicPartition(*each) for each in partitions]
+        starts, ends = self._consumer.beginning_offsets(asked), self._consumer.end_offsets(asked)
+        return {TopicPartition(*each): Bounds(starts[each], ends[each]) for each in asked}
+
+    async def cluster_id(self) -> str | None:
+        found: str | None = self._consumer._cluster.cluster_id
+        return found
 
     def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
         for partition, offset in positions.items():
@@ -195,16 +227,24 @@ class ConfluentSide:
         self._library = import_module("confluent_kafka")
         self._is_cooperative = False
         self._unplaced: list[Any] = []
+        self._failure: Any = None
+        self._cluster_id: str | None = None
+        self._moved: set[TopicPartition] = set()
+        self._assigned_at: dict[TopicPartition, int] = {}
 
     async def subscribe(self, topics: Collection[str], start: Start) -> None:
         def assigned(consumer: Any, partitions: list[Any]) -> None:
+            self._moved.update(TopicPartition(each.topic, each.partition) for each in partitions)
             self._unplaced = partitions
             blocking.run(self._place())
 
         def revoked(consumer: Any, partitions: list[Any]) -> None:
+            self._moved.update(TopicPartition(each.topic, each.partition) for each in partitions)
             self._unplaced = []
 
         self._start = start
+        # not in the callbacks, where it makes the library forget in which call it is, and end the process
+        self._cluster_id = self._consumer.list_topics(*list(topics)[:1], timeout=self._TIMEOUT_S).cluster_id
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked)
 
     async def _place(self) -> None:
@@ -216,7 +256,8 @@ class ConfluentSide:
             self._assign([])  # else they would be assigned by themselves, wherever the group's own offsets are
             raise
         for each in partitions:
-            each.offset = positions.get(TopicPartition(each.topic, each.partition), each.offset)
+            partition = TopicPartition(each.topic, each.partition)
+            each.offset = self._assigned_at[partition] = positions.get(partition, each.offset)
         self._assign(partitions)
         self._unplaced = []
 
@@ -233,22 +274,36 @@ class ConfluentSide:
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         if self._unplaced:
             await self._place()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise self._library.KafkaException(failure)
         # consume() waits until it has all that it may have, so it is asked for more only once there is something
         first = self._consumer.poll(timeout_ms / 1000)
         # before more is taken, because that may carry out a rebalance, after which the first is another consumer's
         membership = self._membership()
         if first is None:
             return Batch([], membership)
-        messages = [first, *(self._consumer.consume(max_records - 1, 0) if max_records > 1 else ())]
-        records = [self._of_confluent(message) for message in messages if not self._is_end_of_partition(message)]
+        self._moved.clear()
+        more = self._consumer.consume(max_records - 1, 0) if max_records > 1 else ()
+        if first.error() is None and TopicPartition(first.topic(), first.partition()) in self._moved:
+            messages = more  # a rebalance came in between: the first is another consumer's, or is given again
+        else:
+            messages = [first, *more]
+        records = [self._of_confluent(message) for message in messages if message.error() is None]
+        errors = [message.error() for message in messages if self._is_failure(message)]
+        if errors and not records:
+            raise self._library.KafkaException(errors[0])
+        if errors:  # not with records that were taken: the consumer will not give them again
+            self._failure = errors[0]
         return Batch(records, membership)
 
-    def _is_end_of_partition(self, message: Any) -> bool:
+    def _is_failure(self, message: Any) -> bool:
         error = message.error()
-        if error is None:
+        if error is None or error.code() == self._library.KafkaError._PARTITION_EOF:
             return False
-        if error.code() != self._library.KafkaError._PARTITION_EOF:
-            raise self._library.KafkaException(error)
+        if error.code() == self._library.KafkaError._MAX_POLL_EXCEEDED:
+            _log.warning("the consumer took too long and has left its group, which it joins again: %s", error.str())
+            return False
         return True
 
     @staticmethod
@@ -271,9 +326,25 @@ class ConfluentSide:
         found = self._consumer.committed(asked, self._TIMEOUT_S)
         return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
+    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        found = {}
+        for each in partitions:
+            bounds = self._consumer.get_watermark_offsets(self._library.TopicPartition(*each), self._TIMEOUT_S)
+            if bounds is None:
+                raise KafkaTimeoutError(
+                    f"the bounds of {each.topic}-{each.partition} were not told within {self._TIMEOUT_S:.0f} s; "
+                    "nothing was written: try again"
+                )
+            found[each] = Bounds(*bounds)
+        return found
+
+    async def cluster_id(self) -> str | None:
+        return self._cluster_id
+
     def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
         if not positions:
             return
+        self._assigned_at.update(positions)
         given = [self._library.TopicPartition(*partition, offset) for partition, offset in positions.items()]
         if self._is_cooperative:
             self._consumer.incremental_unassign([self._library.TopicPartition(*each) for each in positions])
@@ -283,7 +354,11 @@ class ConfluentSide:
         self._consumer.assign([*given, *self._where_they_are(others)])
 
     def _where_they_are(self, partitions: Collection[TopicPartition]) -> list[Any]:
+        """One that has given no record since it was assigned has no position, and is where it was assigned."""
         found: list[Any] = self._consumer.position([self._library.TopicPartition(*each) for each in partitions])
+        for each in found:
+            if each.offset < 0:
+                each.offset = self._assigned_at.get(TopicPartition(each.topic, each.partition), each.offset)
         return found
 
     @property

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as Partition
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import (
     Boolean,
     CompactArray,
@@ -30,7 +31,15 @@ from aiokafka.protocol.types import (
 from dualwrite.client.group_metadata import group_of
 from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import ConfigError, KafkaTimeoutError
-from dualwrite.recipes.consumer_side import AUTO_COMMIT, DESERIALIZERS, READ_UNCOMMITTED, Batch, ConsumedRecord, Start
+from dualwrite.recipes.consumer_side import (
+    AUTO_COMMIT,
+    DESERIALIZERS,
+    READ_UNCOMMITTED,
+    Batch,
+    Bounds,
+    ConsumedRecord,
+    Start,
+)
 
 _OFFSET_FETCH: Final = 9
 _NO_OFFSET: Final = -1
@@ -141,6 +150,9 @@ class AiokafkaSide:
                 found = await self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
         except TimeoutError:
             """Nothing was taken out of its buffers."""
+        except NoOffsetForPartitionError:  # with auto_offset_reset="none": the group has none, others may be kept
+            if not await self._place(timeout_ms / 1000):
+                raise
         membership = self._membership()  # before anything else is awaited, during which it may be lost
         first = {TopicPartition(*each): records[0].offset for each, records in found.items()}
         try:
@@ -214,6 +226,18 @@ class AiokafkaSide:
                 if offset != _NO_OFFSET:
                     offsets[TopicPartition(topic, partition)] = offset
         return offsets
+
+    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        asked = [Partition(*each) for each in partitions]
+        starts = await self._consumer.beginning_offsets(asked)
+        ends = await self._consumer.end_offsets(asked)
+        return {TopicPartition(*each): Bounds(starts[each], ends[each]) for each in asked}
+
+    async def cluster_id(self) -> str | None:
+        client = self._consumer._client
+        answer = await client.send(client.get_random_node(), MetadataRequest([], False))
+        found: str | None = getattr(answer, "cluster_id", None)
+        return found
 
     def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
         assigned = self.assignment()

@@ -91,6 +91,7 @@ class DualWriterPool(BeginsAnewInChildren):
             producer_settings=producer_settings,
         )
         watch(engine)
+        self._producer_settings = producer_settings
         self._engine = engine
         self._first_connection = FirstConnection(engine)
         self._session_factory = session_factory or (lambda: Session(engine))

@@ -78,6 +78,7 @@ class AsyncDualWriterPool:
             pause=pause,
             producer_settings=producer_settings,
         )
+        self._producer_settings = producer_settings
         self._prefix = settings.prefix
         self._engine = engine.sync_engine
         self._background_engine = background_engine(self._engine)

@@ -103,6 +103,7 @@ class DualWriter:
         self._engine = engine
         settings = KafkaSettings(transactional_id, producer_settings)
         self._serializers = settings.serializers
+        self._producer_settings = settings.producer
         self._session_factory = session_factory or (lambda: Session(engine))
         self._max_buffered_bytes = max_buffered_bytes
         self._blocks = OpenBlocks()

@@ -198,6 +198,7 @@ class AsyncDualWriter:
         watch(engine.sync_engine)
         settings = KafkaSettings(transactional_id, producer_settings)
         self._engine = engine.sync_engine
+        self._producer_settings = settings.producer
         self._database = SqlAlchemyDatabase(engine.sync_engine, create_table=create_table, carry=in_a_greenlet)
         self._blocks = AsyncBlocks(
             engine,

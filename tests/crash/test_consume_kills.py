@@ -1,11 +1,15 @@
-"""Two workers that consume, transform and dual-write are killed again and again, so that partitions move all the time.
+"""Two workers that consume, transform and dual-write are killed and frozen again and again, so that partitions move.
 
 Afterwards each input record is in the table and in the output topic exactly once, and in the order of its partition.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import random
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,9 +19,12 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.guarantee import Tier
 from dualwrite.producer import Producer
-from tests.crash.consuming_worker import Task, carried, work
+from dualwrite.recipes.consume import forget_consumed_offsets
+from tests.crash.consuming_worker import ANOTHER_LOG, Task, carried, shelves, work
 from tests.crash.scenario import make_writer
+from tests.producer.test_tiers import TIERS
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 from tests.support.forked_processes import processes
@@ -27,6 +34,26 @@ PARTITIONS = 4
 RECORDS = 500
 KILLS = 5
 PAUSE_S = (0.1, 0.5)
+SECONDS = float(os.environ.get("CONSUME_SECONDS", "3"))
+"""How long workers are killed and frozen on each tier; with more than the default, in every combination."""
+
+COMBINATIONS = [
+    (Tier.STORED_PAIR, "confluent-kafka, KIP-848", "database"),
+    (Tier.STORED_PAIR, "aiokafka", "transaction"),
+    (Tier.BOUNDED, "confluent-kafka, KIP-848", "transaction"),
+    (Tier.BOUNDED, "kafka-python", "database"),
+    (Tier.BOUNDED_V1, "confluent-kafka", "database"),
+    (Tier.BOUNDED_V1, "kafka-python", "transaction"),
+    (Tier.BOUNDED_V1, "aiokafka", "database"),
+]
+if "CONSUME_SECONDS" in os.environ:
+    COMBINATIONS = [
+        (tier, library, place)
+        for tier in (Tier.STORED_PAIR, Tier.BOUNDED, Tier.BOUNDED_V1)
+        for library in ("kafka-python", "confluent-kafka", "confluent-kafka, KIP-848", "aiokafka")
+        for place in ("database", "transaction")
+        if (tier, library) != (Tier.BOUNDED_V1, "confluent-kafka, KIP-848")  # Kafka 4.0 has it
+    ]
 
 
 @pytest.fixture
@@ -58,6 +85,24 @@ class Workers:
         self._running[number].kill()
         self._running[number].join()
         self._running[number] = self._start(self.tasks[number])
+
+    def freeze(self, number: int, seconds: float) -> None:
+        """With SIGSTOP, for longer than its session lasts, so that another has its partitions when it wakes up."""
+        os.kill(self._running[number].pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(self._running[number].pid, signal.SIGCONT)
+
+    def start_again(self) -> None:
+        """Those that have ended by themselves."""
+        self._running = [
+            process if process.exitcode is None else self._start(task)
+            for process, task in zip(self._running, self.tasks, strict=True)
+        ]
+
+    @property
+    def statuses(self) -> list[int | None]:
+        """None for one that lives."""
+        return [process.exitcode for process in self._running]
 
     @property
     def has_failed(self) -> bool:
@@ -122,3 +167,121 @@ def test_every_record_is_carried_once(emulator: Emulator, postgres_server: objec
         assert all(offsets == sorted(offsets) for offsets in places_by_partition(found).values())
     engine.dispose()
     database.close()
+
+
+class Site:
+    """A broker of one tier, a database, and who fills the one and locks the other meanwhile."""
+
+    def __init__(self, emulator: Emulator, engine: sa.Engine, chance: random.Random) -> None:
+        self.emulator = emulator
+        self.engine = engine
+        self.given: list[tuple[str, str]] = []
+        self._chance = chance
+        self._filled = [0] * PARTITIONS
+        self._ended = threading.Event()
+
+    def fill(self, count: int, name: str) -> None:
+        """In transactions, some of which are aborted: a log with gaps."""
+        with Producer(bootstrap_servers=self.emulator.bootstrap_servers, transactional_id="filler") as producer:
+            producer.init_transactions()
+            for number in range(0, count, 10):
+                producer.begin_transaction()
+                sent = [
+                    (f"{name} {each}", producer.send("in", f"{name} {each}", partition=each % PARTITIONS))
+                    for each in range(number, number + 10)
+                ]
+                if self._chance.random() < 0.2:
+                    producer.abort_transaction()
+                    continue
+                producer.commit_transaction()
+                stored = [(body, future.result()) for body, future in sent]
+                self.given += [(f"{record.partition}/{record.offset}", body) for body, record in stored]
+
+    def lock_shelves(self) -> None:
+        """One after the other, each for longer than a handler waits."""
+        with self.engine.connect() as connection:
+            while not self._ended.wait(0.05):
+                shelf = sa.select(shelves).where(shelves.c.shelf == self._chance.randrange(PARTITIONS))
+                connection.execute(shelf.with_for_update())
+                self._ended.wait(0.1)
+                connection.rollback()
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+def assert_carried_once(site: Site, workers: Workers) -> None:
+    for task in workers.tasks:
+        with make_writer(
+            site.engine, site.emulator.bootstrap_servers, task.transactional_id, accept_bounded_guarantee=True
+        ) as writer:
+            writer.recover()
+    assert Counter(rows(site.engine)) == Counter(site.given)
+    assert Counter(read_topic(site.emulator.bootstrap_servers, "out")) == Counter(site.given)
+
+
+@pytest.mark.parametrize(
+    ("tier", "library", "place"), COMBINATIONS, ids=[f"tier {tier}-{rest[0]}-{rest[1]}" for tier, *rest in COMBINATIONS]
+)
+def test_every_record_is_in_effect_once_on_the_kafka_of_today(
+    postgres_server: object, tier: Tier, library: str, place: str
+) -> None:
+    """Under kills, freezes, lock timeouts, errors of the consumer, and with a topic that is created anew."""
+    database = PostgresDatabase(postgres_server)  # type: ignore[arg-type]
+    engine = sa.create_engine(database.url)
+    carried.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(shelves), [{"shelf": number} for number in range(PARTITIONS)])
+    config = dataclasses.replace(
+        TIERS[tier],
+        offsets_topic_num_partitions=1,
+        transaction_state_log_num_partitions=1,
+        group_min_session_timeout_ms=500,
+        group_consumer_session_timeout_ms=1_000,
+        group_consumer_heartbeat_interval_ms=200,
+    )
+    chance = random.Random(f"{tier} {library} {place}")
+    with Emulator(config=config, topics={"in": PARTITIONS, "out": 1}) as emulator:
+        site = Site(emulator, engine, chance)
+        site.fill(RECORDS // 5, "before")
+        url = database.url.render_as_string(hide_password=False)
+        workers = Workers(Task(url, emulator.bootstrap_servers, "", library, place, has_trouble=True))
+        locking = threading.Thread(target=site.lock_shelves)
+        locking.start()
+        try:
+            until(lambda: len(rows(engine)) > 0)
+            trouble_workers(workers, site, chance)
+            until(lambda: len(rows(engine)) >= len(site.given) or workers.has_failed, 60)
+            if place == "database":
+                create_anew(workers, site)
+        finally:
+            site.end()
+            locking.join()
+            statuses = workers.stop()
+        assert statuses == [0, 0]
+        assert_carried_once(site, workers)
+    engine.dispose()
+    database.close()
+
+
+def trouble_workers(workers: Workers, site: Site, chance: random.Random) -> None:
+    end_s = time.monotonic() + SECONDS
+    while time.monotonic() < end_s:
+        site.fill(RECORDS // 10, f"{len(site.given)}:")
+        time.sleep(chance.uniform(*PAUSE_S))
+        if chance.random() < 0.6:
+            workers.kill(chance.randrange(2))
+        else:
+            assert not workers.has_failed, "see what it wrote to stderr"
+            workers.freeze(chance.randrange(2), chance.uniform(0.3, 1.5))
+
+
+def create_anew(workers: Workers, site: Site) -> None:
+    """All workers refuse to go on with another log, and go on once that is allowed."""
+    site.emulator._call(lambda: site.emulator._cluster.delete_topic("in"))
+    site.emulator.create_topic("in", PARTITIONS)
+    site.fill(2 * RECORDS // 5, "anew")
+    until(lambda: workers.statuses == [ANOTHER_LOG, ANOTHER_LOG], 30)
+    assert forget_consumed_offsets(site.engine, "carriers", "in") == PARTITIONS
+    workers.start_again()
+    until(lambda: len(rows(site.engine)) >= len(site.given) or workers.has_failed, 60)

@@ -164,10 +164,11 @@ def test_what_raised_is_read_again(site: Site) -> None:
 
 def test_what_kafka_refused_is_read_again(site: Site) -> None:
     site.fill("a", "b")
-    site.emulator.faults.add(Fault(api="Produce", topic="out", action=Error("INVALID_RECORD")))
+    fault = site.emulator.faults.add(Fault(api="Produce", topic="out", action=Error("INVALID_RECORD"), count=None))
     pipeline = site.pipeline()
     with pytest.raises(AbortableError):
         carry(pipeline, 2)
+    fault.remove()
     assert event_bodies(site.database) == []
     carry(pipeline, 2)
     site.assert_carried("a", "b")

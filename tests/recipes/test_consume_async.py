@@ -141,9 +141,11 @@ def test_what_raised_or_was_refused_by_kafka_is_read_again(site: Site) -> None:
         async with site.pipeline(handle) as pipeline:
             with pytest.raises(RuntimeError, match="failed in alone"):
                 await carry(pipeline, 3)
-            site.emulator.faults.add(Fault(api="Produce", topic="out", action=Error("INVALID_RECORD")))
+            refusing = Fault(api="Produce", topic="out", action=Error("INVALID_RECORD"), count=None)
+            fault = site.emulator.faults.add(refusing)
             with pytest.raises(AbortableError):
                 await carry(pipeline, 1)
+            fault.remove()
             while len(event_bodies(site.database)) < 3:
                 await pipeline.step(50)
 

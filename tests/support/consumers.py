@@ -45,6 +45,21 @@ def cooperative(bootstrap_servers: str, group: str, session_timeout_ms: int = 10
     return confluent_kafka(bootstrap_servers, group, session_timeout_ms, "cooperative-sticky")
 
 
+def kip_848(bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000) -> Any:
+    """Of the new protocol of groups, whose times are the broker's (`group.consumer.session.timeout.ms`)."""
+    library: Any = import_module("confluent_kafka")
+    return library.Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+
+
 def aiokafka_consumer(bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000) -> Any:
     """To be started in a loop."""
     library: Any = import_module("aiokafka")
@@ -64,4 +79,5 @@ LIBRARIES: dict[str, Consumers] = {
     "kafka-python": kafka_python,
     "confluent-kafka": confluent_kafka,
     "confluent-kafka, cooperative": cooperative,
+    "confluent-kafka, KIP-848": kip_848,
 }

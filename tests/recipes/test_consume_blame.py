@@ -1,0 +1,292 @@
+"""Who is to blame where a step fails: the record goes to `poison` for its own faults only, and then always."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.errors import (
+    AbortableError,
+    FencedError,
+    InvalidRecordError,
+    KafkaTimeoutError,
+    OutcomeUnknown,
+    PoolTimeoutError,
+    RowLockTimeoutError,
+    TransactionTooLargeError,
+)
+from dualwrite.recipes import consume_steps
+from dualwrite.recipes.consume import ConsumedRecord, ConsumeTransformWrite
+from dualwrite.recipes.consume_blame import blames_records, may_pass
+from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from tests.recipes.test_consume import Site, carry, copy, insert
+from tests.recipes.test_consume import library as library
+from tests.recipes.test_consume import site as site
+from tests.recipes.test_consume import sqlite as sqlite
+from tests.support.conditions import until
+from tests.support.databases import event_bodies, unique
+from tests.support.topics import read_topic
+
+VALUES = "abcdefghij"
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    """Whose output topic takes small records only."""
+    config = BrokerConfig(offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1)
+    with Emulator(config=config, topics={"in": 2}) as running:
+        running.create_topic("out", 1, {"max.message.bytes": "1000"})
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume_steps, "_FIRST_PAUSE_S", 0.001)
+
+
+def of_postgres(sqlstate: str) -> sa.exc.DBAPIError:
+    said = psycopg.errors.lookup(sqlstate)("said")
+    return sa.exc.DBAPIError.instance("UPDATE", {}, said, psycopg.Error)  # type: ignore[return-value]
+
+
+TROUBLE = {
+    "lock timeout": "55P03",
+    "deadlock": "40P01",
+    "serialization failure": "40001",
+    "statement timeout": "57014",
+    "disk full": "53100",
+    "read-only after a failover": "25006",
+    "shutdown": "57P01",
+}
+
+
+@pytest.mark.parametrize("sqlstate", TROUBLE.values(), ids=TROUBLE)
+def test_trouble_of_the_database_is_waited_for_and_no_record_is_set_aside(site: Site, sqlstate: str) -> None:
+    site.fill(*VALUES)
+    troubles = [True] * 3
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        if troubles:
+            troubles.pop()
+            raise of_postgres(sqlstate)
+        copy(tx, record)
+
+    carry(site.pipeline(handle, poison=unexpected), len(VALUES))
+    assert troubles == []
+    site.assert_carried(*VALUES)
+
+
+def unexpected(tx: DualTransaction, record: ConsumedRecord, error: Exception) -> None:
+    raise AssertionError(f"{record} was set aside") from error
+
+
+def test_trouble_that_stays_is_raised(site: Site) -> None:
+    site.fill(*VALUES)
+    asked = 0
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        nonlocal asked
+        asked += 1
+        raise of_postgres("53100")
+
+    pipeline = site.pipeline(handle, poison=unexpected)
+    with pytest.raises(sa.exc.OperationalError):
+        until(lambda: pipeline.step(1_000) > 0)
+    assert asked == 6
+    site.assert_carried()
+
+
+def test_a_lock_of_another_is_waited_for(site: Site) -> None:
+    """SQLite's own, at the first statement of the block."""
+    site.fill("a", "b")
+    pipeline = site.pipeline(poison=unexpected)
+    carry(pipeline, 2)
+    site.fill("c", "d")
+    other = site.database.engine.connect()
+    other.exec_driver_sql("BEGIN IMMEDIATE")
+    waited = []
+
+    async def pause(seconds: float) -> None:
+        waited.append(seconds)
+        other.rollback()
+
+    pipeline._steps._sleep = pause
+    with site.database.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA busy_timeout = 10")
+    carry(pipeline, 2)
+    other.close()
+    site.assert_carried("a", "b", "c", "d")
+
+
+def set_aside(tx: DualTransaction, record: ConsumedRecord, error: Exception) -> None:
+    assert record.value is not None
+    insert(tx, f"set aside {record.value.decode()}: {type(error).__name__}")
+
+
+def without(pipeline: ConsumeTransformWrite, site: Site, expected: dict[str, str]) -> None:
+    """All records but the expected ones go through, which are in the table with their errors."""
+    carry(pipeline, len(VALUES))
+    good = [value for value in VALUES if value not in expected]
+    aside = [f"set aside {value}: {name}" for value, name in expected.items()]
+    assert sorted(event_bodies(site.database)) == sorted([*good, *aside])
+    assert sorted(value[:1] for _, value in read_topic(site.emulator.bootstrap_servers, "out")) == good
+
+
+def test_what_the_broker_finds_too_large_is_set_aside(site: Site) -> None:
+    """Nobody says which record it is: the batch is divided until it is alone."""
+    site.fill(*VALUES)
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        assert record.value is not None
+        insert(tx, record.value.decode())
+        tx.send("out", record.value * (5_000 if record.value in b"dg" else 1))
+
+    without(site.pipeline(handle, poison=set_aside), site, {"d": "DeliveryError", "g": "DeliveryError"})
+
+
+def test_what_cannot_be_sent_is_set_aside(site: Site) -> None:
+    site.fill(*VALUES)
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        assert record.value is not None
+        insert(tx, record.value.decode())
+        value: Any = object() if record.value == b"e" else record.value
+        tx.send("out", value)
+
+    without(site.pipeline(handle, poison=set_aside), site, {"e": "InvalidRecordError"})
+
+
+def test_what_cannot_be_serialized_is_set_aside(site: Site) -> None:
+    site.fill(*VALUES)
+
+    def serialize(value: bytes) -> bytes:
+        if value == b"f":
+            raise ValueError("not in the schema")
+        return value
+
+    writer = DualWriter(
+        site.database.engine,
+        bootstrap_servers=site.emulator.bootstrap_servers,
+        transactional_id=unique("mover"),
+        value_serializer=serialize,
+    )
+    site._to_close.append(writer)
+    without(site.pipeline(writer=writer, poison=set_aside), site, {"f": "InvalidRecordError"})
+
+
+def test_what_is_larger_than_the_producer_sends_is_set_aside(site: Site) -> None:
+    site.fill(*VALUES)
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        assert record.value is not None
+        insert(tx, record.value.decode())
+        tx.send("out", record.value * (2_000_000 if record.value == b"c" else 1))
+
+    without(site.pipeline(handle, poison=set_aside), site, {"c": "InvalidRecordError"})
+
+
+def test_what_the_database_refuses_at_the_end_of_the_block_is_set_aside(site: Site) -> None:
+    """A Session writes when the block ends: nobody says for which record."""
+    site.fill(*VALUES)
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        assert record.value is not None
+        copy(tx, record)
+        if record.value == b"h":
+            tx.session.connection().info["fails"] = True
+
+    @sa.event.listens_for(site.database.engine, "before_cursor_execute")
+    def refuse(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if "kafka_transaction_state" in statement and connection.info.pop("fails", False):
+            raise sa.exc.IntegrityError("INSERT", {}, Exception("refused at the end"))
+
+    without(site.pipeline(handle, poison=set_aside), site, {"h": "IntegrityError"})
+    sa.event.remove(site.database.engine, "before_cursor_execute", refuse)
+
+
+def test_a_batch_that_makes_too_much_is_made_smaller(site: Site) -> None:
+    """What one record makes fits, what ten make does not; a record that makes too much by itself is poison."""
+    site.fill(*VALUES)
+    writer = DualWriter(
+        site.database.engine,
+        bootstrap_servers=site.emulator.bootstrap_servers,
+        transactional_id=unique("mover"),
+        max_buffered_bytes=2_500,
+    )
+    site._to_close.append(writer)
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        assert record.value is not None
+        insert(tx, record.value.decode())
+        tx.send("out", record.value * (3_000 if record.value == b"j" else 700))
+
+    without(site.pipeline(handle, writer=writer, poison=set_aside), site, {"j": "TransactionTooLargeError"})
+
+
+def test_what_too_large_a_record_is_without_poison(site: Site) -> None:
+    site.fill("a")
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        insert(tx, "a")
+        tx.send("out", b"a" * 5_000)
+
+    pipeline = site.pipeline(handle)
+    for _ in range(2):
+        with pytest.raises(AbortableError, match="MESSAGE_SIZE_TOO_LARGE"):
+            until(lambda: pipeline.step(1_000) > 0)
+    site.assert_carried()
+
+
+def test_a_handler_that_cannot_be_blamed_on_its_record_ends_the_step(site: Site) -> None:
+    site.fill(*VALUES)
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        raise FencedError("another producer has taken over")
+
+    pipeline = site.pipeline(handle, poison=unexpected)
+    with pytest.raises(FencedError):
+        until(lambda: pipeline.step(1_000) > 0)
+    site.assert_carried()
+
+
+@pytest.mark.parametrize(
+    ("error", "blamed", "passes"),
+    [
+        (ValueError("bad"), True, False),
+        (of_postgres("23505"), True, False),
+        (of_postgres("22001"), True, False),
+        (of_postgres("55P03"), False, True),
+        (pymysql.err.OperationalError(1205, "Lock wait timeout"), False, True),
+        (pymysql.err.DataError(1406, "Data too long"), True, False),
+        (ConnectionResetError(), False, True),
+        (RowLockTimeoutError("locked"), False, True),
+        (PoolTimeoutError("none free"), False, False),
+        (FencedError("another"), False, False),
+        (KafkaTimeoutError("no answer"), False, False),
+        (OutcomeUnknown("?", transactional_id="t", prepared_state=""), False, False),
+        (AbortableError("no", error_code=10), True, False),
+        (AbortableError("no", error_code=18), True, False),
+        (AbortableError("no", error_code=87), True, False),
+        (AbortableError("no", error_code=120), False, False),
+        (AbortableError("no"), False, False),
+        (InvalidRecordError("no bytes"), True, False),
+        (TransactionTooLargeError("more"), True, False),
+    ],
+)
+def test_who_is_to_blame(error: Exception, blamed: bool, passes: bool) -> None:
+    assert (blames_records(error), may_pass(error)) == (blamed, passes)
+
+
+def test_what_it_was_raised_from_counts() -> None:
+    """A handler may wrap what the database says, a serializer what its registry does."""
+    mine = RuntimeError("could not write")
+    mine.__cause__ = of_postgres("40P01")
+    refused = InvalidRecordError("the serializer failed")
+    refused.__cause__ = ConnectionRefusedError()
+    assert [blames_records(mine), blames_records(refused)] == [False, False]

@@ -1,0 +1,352 @@
+"""What a consumer reads is what follows on what was written: its errors, other logs under the same name, and gaps."""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError, StateRowError
+from dualwrite.producer import Producer
+from dualwrite.recipes import blocking
+from dualwrite.recipes.consume import ConsumeTransformWrite, forget_consumed_offsets
+from dualwrite.recipes.consumed_logs import ConsumedLogs, Gap, find_gaps
+from dualwrite.recipes.consumed_offsets import create_offset_table, kafka_consumed_offset
+from dualwrite.recipes.consumer_side import Bounds, ConsumedRecord
+from dualwrite.recipes.sqlalchemy import DualTransaction
+from tests.recipes.test_consume import Site, carry, copy
+from tests.recipes.test_consume import emulator as emulator
+from tests.recipes.test_consume import library as library
+from tests.recipes.test_consume import site as site
+from tests.recipes.test_consume import sqlite as sqlite
+from tests.support.conditions import until
+from tests.support.consumers import Consumers, confluent_kafka
+from tests.support.databases import Database, event_bodies
+
+
+def recreate(emulator: Emulator, topic: str = "in", partitions: int = 2) -> None:
+    emulator._call(lambda: emulator._cluster.delete_topic(topic))
+    emulator.create_topic(topic, partitions)
+
+
+class WithErrors:
+    """A confluent-kafka consumer whose batches carry an error among the records."""
+
+    def __init__(self, consumer: Any, error: Any) -> None:
+        self._consumer = consumer
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def consume(self, *arguments: Any) -> list[Any]:
+        messages = self._consumer.consume(*arguments)
+        error, self._error = self._error, None
+        return [*messages, *([] if error is None else [Failed(error)])]
+
+
+class Failed:
+    def __init__(self, error: Any) -> None:
+        self._error = error
+
+    def error(self) -> Any:
+        return self._error
+
+
+@pytest.mark.parametrize("place", ["database", "transaction"])
+def test_records_that_came_with_an_error_are_written_and_the_error_is_raised(
+    emulator: Emulator, sqlite: Database, place: str
+) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    site = Site(emulator, sqlite, confluent_kafka, place)
+    site.fill("a", "b", "c", "d")
+    consumer = WithErrors(site.consumer(), KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    pipeline = ConsumeTransformWrite(site.writer(), consumer, ["in"], copy, offsets=site.place)
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        until(lambda: pipeline.step(1_000) < 0)
+    until(lambda: (pipeline.step(200), len(event_bodies(sqlite)) >= 4)[1])
+    site.assert_carried("a", "b", "c", "d")
+    site.close()
+
+
+def test_a_topic_that_was_created_anew_is_refused_until_it_is_reset_on_purpose(
+    emulator: Emulator, sqlite: Database, library: Consumers
+) -> None:
+    site = Site(emulator, sqlite, library, "database")
+    site.fill("a", "b", "c", "d")
+    carry(site.pipeline(), 4)
+    site._to_close.pop(0).close()
+    recreate(emulator)
+    site.fill("e", "f", "g", "h", "i", "j")
+    pipeline = site.pipeline()
+    for _ in range(2):
+        with pytest.raises(
+            ConsumedLogReplacedError, match=r"'in' was deleted and created anew.*forget_consumed"
+        ) as told:
+            until(lambda: pipeline.step(1_000) > 0)
+        assert (told.value.topic, told.value.expected_offset) == ("in", 2)
+    site.assert_carried("a", "b", "c", "d")
+    site._to_close.pop(0).close()
+    assert forget_consumed_offsets(sqlite.engine, "movers", "in") == 2
+    carry(site.pipeline(), 6)
+    site.assert_carried(*"abcdefghij")
+    site.close()
+
+
+def test_a_topic_that_is_created_anew_under_a_running_consumer_is_noticed(site: Site) -> None:
+    site.fill("a", "b", "c", "d")
+    pipeline = site.pipeline()
+    carry(pipeline, 4)
+    recreate(site.emulator)
+    site.fill("e", "f", "g", "h", "i", "j")
+    with pytest.raises(ConsumedLogReplacedError):
+        until(lambda: pipeline.step(1_000) > 0)
+    site.assert_carried("a", "b", "c", "d")
+
+
+def test_a_log_that_lost_its_end_is_refused(emulator: Emulator, sqlite: Database, library: Consumers) -> None:
+    """Its topic is the same, and ends below the row."""
+    site = Site(emulator, sqlite, library, "database")
+    site.fill("a", "b", "c", "d")
+    carry(site.pipeline(), 4)
+    site._to_close.pop(0).close()
+    with sqlite.engine.begin() as connection:
+        connection.execute(sa.update(kafka_consumed_offset).values(next_offset=50))
+    pipeline = site.pipeline()
+    with pytest.raises(ConsumedLogReplacedError, match=r"ends at offset 2, but was consumed up to 50") as told:
+        until(lambda: pipeline.step(1_000) > 0)
+    assert (told.value.expected_offset, told.value.found_offset) == (50, 2)
+    site.assert_carried("a", "b", "c", "d")
+    site.close()
+
+
+def test_the_id_of_the_topic_stands_with_the_row(site: Site) -> None:
+    site.fill("a", "b")
+    carry(site.pipeline(), 2)
+    if not sa.inspect(site.database.engine).has_table(kafka_consumed_offset.name):
+        return
+    with site.database.engine.connect() as connection:
+        found = set(connection.execute(sa.select(kafka_consumed_offset.c.topic_id)).scalars())
+    assert found == {str(site.emulator._cluster.topics["in"].topic_id)}
+
+
+def test_a_table_without_the_column_is_told_how_to_be_altered(
+    emulator: Emulator, sqlite: Database, library: Consumers
+) -> None:
+    site = Site(emulator, sqlite, library, "database")
+    create_offset_table(sqlite.engine)
+    with sqlite.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE kafka_consumed_offset DROP COLUMN topic_id"))
+    pipeline = site.pipeline()
+    with pytest.raises(StateRowError, match="ADD COLUMN topic_id"):
+        until(lambda: pipeline.step(1_000) > 0)
+    site.close()
+
+
+def test_records_that_retention_took_are_told_of_and_the_rest_is_carried(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.fill("a", "b")
+    carry(site.pipeline(), 2)
+    site._to_close.pop(0).close()
+    site.fill(*"cdefgh")
+    delete_records(site.emulator, "in", 3)
+    with caplog.at_level(logging.ERROR):
+        carry(site.pipeline(), 2)
+    site.assert_carried("a", "b", "g", "h")
+    told = {record.args for record in caplog.records if record.name.endswith("consumed_logs")}
+    assert told == {("in", 0, 1, 2, 3), ("in", 1, 1, 2, 3)}
+
+
+def delete_records(emulator: Emulator, topic: str, before: int) -> None:
+    from kafka import TopicPartition
+    from kafka.admin import KafkaAdminClient
+
+    admin: Any = KafkaAdminClient(bootstrap_servers=emulator.bootstrap_servers)
+    admin.delete_records({TopicPartition(topic, partition): before for partition in range(2)})
+    admin.close()
+
+
+def test_what_transactions_leave_out_is_no_gap(site: Site) -> None:
+    with Producer(bootstrap_servers=site.emulator.bootstrap_servers, transactional_id="filler") as producer:
+        producer.init_transactions()
+        for value in "abcdef":
+            producer.begin_transaction()
+            producer.send("in", value, partition=0)
+            if value in "be":
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+    carry(site.pipeline(max_records=1), 4)
+    site._to_close.pop(0).close()
+    site.fill("x", "y")
+    carry(site.pipeline(max_records=1), 2)
+    site.assert_carried("a", "c", "d", "f", "x", "y")
+
+
+@pytest.mark.parametrize("library_name", ["kafka-python", "confluent-kafka"])
+def test_offsets_in_the_database_need_no_reset(emulator: Emulator, sqlite: Database, library_name: str) -> None:
+    """`auto_offset_reset="none"` says that nothing is to be guessed, and nothing is where there are rows."""
+    first = Site(emulator, sqlite, confluent_kafka, "database")
+    first.fill("a", "b", "c", "d")
+    carry(first.pipeline(), 4)
+    first.close()
+
+    def strict(bootstrap_servers: str, group: str) -> Any:
+        if library_name == "kafka-python":
+            from kafka import KafkaConsumer
+
+            return KafkaConsumer(
+                bootstrap_servers=bootstrap_servers,
+                group_id=group,
+                auto_offset_reset="none",
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                metadata_max_age_ms=500,
+            )
+        from confluent_kafka import Consumer
+
+        return Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": group,
+                "auto.offset.reset": "error",
+                "enable.auto.commit": False,
+            }
+        )
+
+    site = Site(emulator, sqlite, strict, "database")
+    site.fill("e", "f")
+    carry(site.pipeline(), 2)
+    site.assert_carried(*"abcdef")
+    site.close()
+
+
+def at(offset: int, partition: int = 0) -> ConsumedRecord:
+    return ConsumedRecord("in", partition, offset, None, None, [], 0)
+
+
+def test_gaps_are_looked_for_between_and_within_batches() -> None:
+    first, second = at(0).topic_partition, at(0, 1).topic_partition
+    assert find_gaps([at(5), at(6), at(7, 1)], {first: 5}) == {}
+    assert find_gaps([at(5), at(7), at(9)], {first: 5}) == {first: Gap(6, 7)}
+    assert find_gaps([at(6), at(7, 1), at(9, 1)], {first: 5, second: 7}) == {first: Gap(5, 6), second: Gap(8, 9)}
+
+
+class FakeConsumer:
+    """Whose log begins at 0, and that is asked to go on somewhere."""
+
+    group_id = "movers"
+
+    def __init__(self) -> None:
+        self.went_on: list[Any] = []
+
+    async def bounds(self, partitions: Any) -> dict[Any, Bounds]:
+        return dict.fromkeys(partitions, Bounds(0, 100))
+
+    def go_on_at(self, positions: Any) -> None:
+        self.went_on.append(dict(positions))
+
+
+class NoIds:
+    async def ids_for(self, consumer: Any, topics: Any) -> dict[str, str]:
+        return {}
+
+
+@pytest.fixture
+def logs() -> tuple[ConsumedLogs, FakeConsumer]:
+    consumer = FakeConsumer()
+    made: Any = consumer
+    checked = ConsumedLogs(made, NoIds())
+    blocking.run(checked.place([at(0).topic_partition], {at(0).topic_partition: 5}, {}))
+    return checked, consumer
+
+
+def test_a_gap_behind_a_new_place_is_read_twice_before_it_is_believed(
+    logs: tuple[ConsumedLogs, FakeConsumer],
+) -> None:
+    checked, consumer = logs
+    partition = at(0).topic_partition
+    assert blocking.run(checked.check([at(9)])) == []
+    assert consumer.went_on == [{partition: 5}]
+    assert blocking.run(checked.check([at(7)])) == [at(7)], "the log itself leaves out 5 and 6"
+
+
+def test_a_gap_that_grows_is_not_explained(logs: tuple[ConsumedLogs, FakeConsumer]) -> None:
+    checked, _ = logs
+    assert blocking.run(checked.check([at(7)])) == []
+    with pytest.raises(ConsumedRecordsMissingError, match="at 7 first and then 9") as told:
+        blocking.run(checked.check([at(9)]))
+    assert (told.value.expected_offset, told.value.found_offset) == (5, 9)
+
+
+def test_a_record_from_before_is_of_another_log(logs: tuple[ConsumedLogs, FakeConsumer]) -> None:
+    with pytest.raises(ConsumedLogReplacedError, match="from offset 5 and gave a record at 3"):
+        blocking.run(logs[0].check([at(3)]))
+
+
+@pytest.mark.parametrize("place", ["database", "transaction"])
+def test_a_consumer_that_took_too_long_joins_its_group_again(sqlite: Database, place: str) -> None:
+    def impatient(bootstrap_servers: str, group: str) -> Any:
+        library: Any = import_module("confluent_kafka")
+        return library.Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 600,
+                "max.poll.interval.ms": 600,
+                "heartbeat.interval.ms": 150,
+            }
+        )
+
+    config = BrokerConfig(
+        offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1, group_min_session_timeout_ms=500
+    )
+    with Emulator(config=config, topics={"in": 2, "out": 1}) as emulator:
+        site = Site(emulator, sqlite, impatient, place)
+        site.fill("a", "b", "c", "d")
+        slow = [True]
+
+        def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+            if slow:
+                slow.pop()
+                until(lambda: members_of("movers", emulator) == 0)
+            copy(tx, record)
+
+        pipeline = site.pipeline(handle)
+        until(lambda: (pipeline.step(200), len(event_bodies(sqlite)) >= 4)[1])
+        assert slow == []
+        site.fill("e", "f")
+        until(lambda: (pipeline.step(200), len(event_bodies(sqlite)) >= 6)[1])
+        site.assert_carried(*"abcdef")
+        site.close()
+
+
+def members_of(group: str, emulator: Emulator) -> int:
+    admin: Any = import_module("confluent_kafka.admin").AdminClient({"bootstrap.servers": emulator.bootstrap_servers})
+    return len(admin.describe_consumer_groups([group])[group].result().members)
+
+
+def test_a_partition_that_has_given_nothing_yet_stays_where_it_was_placed(emulator: Emulator, sqlite: Database) -> None:
+    """confluent-kafka has no position for it, and would begin it at the group's offset when another one is placed."""
+    site = Site(emulator, sqlite, confluent_kafka, "database")
+    site.fill("a", "b", "c", "d")
+    carry(site.pipeline(), 4)
+    site._to_close.pop(0).close()
+    pipeline = site.pipeline()
+    side = pipeline._steps._consumer
+    until(lambda: pipeline.step(50) == 0 and len(side.assignment()) == 2)
+    first, second = sorted(side.assignment())
+    side.go_on_at({first: 2})
+    side.go_on_at({second: 2})
+    site.fill("e", "f")
+    carry(pipeline, 2)
+    site.assert_carried(*"abcdef")
+    site.close()
