@@ -29,6 +29,7 @@ from dualwrite.errors import (
     DualWriteError,
     FencedError,
     IllegalStateError,
+    NotDurableError,
     OutcomeUnknown,
     PreparedTransactionLost,
     RowLockTimeoutError,
@@ -439,6 +440,7 @@ class DualWrites:
             ongoing = await self._kafka.take_over()
             self._reach(PausePoint.AFTER_INIT)
             row = await database.read(self.transactional_id)
+            await self._make_durable(row)
             await self._kafka.complete(row)
             self._reach(PausePoint.AFTER_TAKEOVER)
         except BaseException as error:
@@ -456,6 +458,11 @@ class DualWrites:
         self._row = row
         self._in_doubt = _NOTHING
         return row, Resolution(self.transactional_id, ongoing, outcome)
+
+    async def _make_durable(self, row: PreparedTxnState) -> None:
+        """A row that was read is not a decision yet: its COMMIT may still wait for a standby, or for ever."""
+        if not row.is_empty:
+            await self._database.make_durable(self.transactional_id, row, timeout_ms=self._resolve_timeout_ms)
 
     async def _decide(self, write: DualWrite) -> None:
         """Commit the database, which decides, then Kafka."""
@@ -637,6 +644,8 @@ class DualWrites:
             raise self._outcome_unknown(
                 write, "another process has since taken the transactional id over and replaced the state row"
             )
+        if outcome is Outcome.COMMITTED:
+            await self._make_durable_or_stay_unresolved(write)
         _log.info("transactional id %s: lost commit of %s was %s", self.transactional_id, ours, outcome)
         self._telemetry.recovered(outcome)
         write._outcome = outcome
@@ -645,6 +654,15 @@ class DualWrites:
         finally:
             self._unresolved = None
         return Resolution(self.transactional_id, ours, outcome)
+
+    async def _make_durable_or_stay_unresolved(self, write: DualWrite) -> None:
+        expected: tuple[type[Exception], ...] = (*self._database.errors, NotDurableError)
+        try:
+            await self._make_durable(write.prepared_state)
+        except expected as error:
+            raise self._outcome_unknown(
+                write, f"it shows in the database and is not durable yet ({_first_line(error)})"
+            ) from error
 
     async def _ask_database(self, write: DualWrite) -> PreparedTxnState:
         """Read the row under its lock, which waits until the lost commit has either happened or been dropped."""

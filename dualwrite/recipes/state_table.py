@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -14,19 +14,26 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.background_engine import background_engine
+from dualwrite.recipes.commit_wait import deciding
+from dualwrite.recipes.line_cut import LineCut
 from dualwrite.recipes.mysql_row_lock import (
     INSERT_TIMEOUT_MS,
     LOCK_TIMEOUTS,
+    WITNESS_ID,
     error_code,
     insert_row,
     is_still_locked,
+    patience,
 )
 from dualwrite.recipes.mysql_row_lock import lock_row as lock_mysql_row
+from dualwrite.recipes.postgres_durability import RAISE, WITNESS
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, STILL_HELD, lock_row
 from dualwrite.recipes.state_row import (
     MAX_TRANSACTIONAL_ID_LENGTH,
     missing_table,
     not_as_locked,
+    not_durable,
     not_exact,
     state_in,
     stayed_locked,
@@ -57,6 +64,12 @@ _SELECT_LOCKED = _SELECT.with_for_update()
 _SELECT_ID = sa.select(_T.c.transactional_id).where(_T.c.transactional_id == sa.bindparam("id"))
 _INSERT = sa.insert(_T).values(transactional_id=sa.bindparam("id"))
 _TOUCH = sa.update(_T).where(_T.c.transactional_id == sa.bindparam("id")).values(updated_at=_T.c.updated_at)
+# An UPDATE that leaves a row as it is would not reach the binary log.
+_CHANGE_WITNESS = (
+    mysql.insert(_T)
+    .values(transactional_id=sa.bindparam("id"))
+    .on_duplicate_key_update(updated_at=sa.text("updated_at + INTERVAL 1 SECOND"))
+)
 _WRITE = (
     sa.update(_T)
     .where(_T.c.transactional_id == sa.bindparam("id"), _T.c.prepared_transaction_state == sa.bindparam("previous"))
@@ -72,6 +85,8 @@ def _locked_text(connection: sa.Connection, transactional_id: str) -> str | None
 class _RowLock(Protocol):
     still_held: sa.ColumnElement[bool]
     """True of the row where the present transaction has locked it; as much of that as the database can say."""
+    raise_durability: str | None
+    """What lets the COMMIT of the present transaction wait until it is durable; None where it waits anyway."""
 
     def insert(self, connection: sa.Connection, transactional_id: str) -> None:
         """Create the row, empty."""
@@ -85,6 +100,9 @@ class _RowLock(Protocol):
     def outlasted(self, connection: sa.Connection) -> bool:
         """Whether the transaction that locked the row is the one that has written it; as `still_held`, but later."""
 
+    def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        """Read the row without its lock and change something, so that a commit of that is behind the row's own."""
+
 
 class _UpdatedRow:
     """Any database: an UPDATE that changes nothing locks its row everywhere.
@@ -94,6 +112,7 @@ class _UpdatedRow:
     """
 
     still_held: sa.ColumnElement[bool] = sa.true()
+    raise_durability: str | None = None
 
     def insert(self, connection: sa.Connection, transactional_id: str) -> None:
         connection.execute(_INSERT, {"id": transactional_id})
@@ -110,6 +129,9 @@ class _UpdatedRow:
     def outlasted(self, connection: sa.Connection) -> bool:
         return True
 
+    def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        raise NotImplementedError("nothing is known of databases that show what is not durable, but for those below")
+
 
 _text = cache(sa.text)
 
@@ -117,7 +139,9 @@ _text = cache(sa.text)
 class _PostgresRowLock(_UpdatedRow):
     """By the statements of `postgres_row_lock.py`."""
 
-    still_held: sa.ColumnElement[bool] = sa.literal_column(STILL_HELD, sa.Boolean)
+    # what is raised is written together with the state
+    still_held: sa.ColumnElement[bool] = sa.literal_column(f"{STILL_HELD} AND {RAISE} IS NOT NULL", sa.Boolean)
+    raise_durability: str | None = f"SELECT {RAISE}"
 
     def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
         steps = lock_row(transactional_id, timeout_ms)
@@ -129,6 +153,10 @@ class _PostgresRowLock(_UpdatedRow):
                 text: str | None = locked.value
                 return text
             answer = connection.scalar(_text(statement), parameters)
+
+    def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        text: str | None = connection.scalar(_text(WITNESS), {"id": transactional_id})
+        return text
 
 
 class _MySqlRowLock(_UpdatedRow):
@@ -143,6 +171,12 @@ class _MySqlRowLock(_UpdatedRow):
 
     def outlasted(self, connection: sa.Connection) -> bool:
         return is_still_locked(connection)
+
+    def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        text: str | None = connection.scalar(_SELECT, {"id": transactional_id})
+        with patience(connection):
+            connection.execute(_CHANGE_WITNESS, {"id": WITNESS_ID})
+        return text
 
 
 class _SqliteWriteLock(_UpdatedRow):
@@ -170,6 +204,7 @@ _AUTOCOMMIT = (
     "the database connection is in autocommit mode, where a row lock ends with its own statement; "
     "nothing was written: use a connection with transactions for dual writes"
 )
+_SHOW_WHAT_IS_NOT_DURABLE: Final = ("postgresql", "mysql", "mariadb")
 _ROW_LOCKS: dict[str, type[_RowLock]] = {
     "postgresql": _PostgresRowLock,
     "mysql": _MySqlRowLock,
@@ -206,6 +241,7 @@ class SqlAlchemyStateStore:
         self._engine = engine
         self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _UpdatedRow)()
         self._write = _WRITE.where(self._row_lock.still_held)
+        self.raise_durability = self._row_lock.raise_durability
 
     def ensure_row(self, transactional_id: str) -> None:
         """Create the row, empty; harmless when it exists.
@@ -249,3 +285,26 @@ class SqlAlchemyStateStore:
         written = transaction.execute(self._write, values).rowcount == 1
         if not written or not self._row_lock.outlasted(transaction):
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
+
+    def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        """As `Database.make_durable`, on a connection that the engine's pool does not count, and that is not kept."""
+        dialect = self._engine.dialect
+        if dialect.name not in _SHOW_WHAT_IS_NOT_DURABLE:
+            return
+        with background_engine(self._engine).connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            connection.detach()
+            cut = LineCut(driver, timeout_ms / 1000)
+            try:
+                with cut, deciding(dialect.driver, driver) as wait:
+                    seen = self._row_lock.witness(connection, transactional_id)
+                    if seen != str(row):
+                        raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
+                    connection.commit()
+            except (DBAPIError, OSError) as error:
+                if not cut.was_cut:
+                    raise
+                why = f"a commit was not answered within {timeout_ms} ms"
+                raise not_durable(transactional_id, row, why) from error
+        if wait.was_given_up:
+            raise not_durable(transactional_id, row, "the wait for the standby was cancelled once more")
