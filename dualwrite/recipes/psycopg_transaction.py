@@ -18,6 +18,7 @@ from psycopg.rows import tuple_row
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.database_safety import POSTGRES_NAMES, POSTGRES_QUESTION, answer_for, of_postgres
 from dualwrite.recipes.isolation import sees_now
 from dualwrite.recipes.line_cut import LineCut
 from dualwrite.recipes.postgres_durability import RAISE, WITNESS
@@ -427,13 +428,25 @@ class PsycopgDatabase:
         self.where: str | None = None
         """Where our own connections lead to; None before it was asked."""
         self._default_isolation: str | None = None
+        self._is_examined = False
 
     async def ensure_row(self, transactional_id: str) -> None:
         async def steps(transaction: PsycopgTransaction) -> None:
+            await self._examine(transaction)
             await transaction.need(self._table)
             await transaction.make_row(transactional_id)
 
         await self._in_transaction_that_creates(steps)
+
+    async def _examine(self, transaction: PsycopgTransaction) -> None:
+        """Look once at what the database cannot promise. Raises UnsafeDatabaseError for what a writer cannot use."""
+        if self._is_examined:
+            return
+        answer_for(of_postgres({"host": transaction.connection.info.host}))
+        (row,) = await transaction.rows(POSTGRES_QUESTION, {})
+        known = {name: str(value) for name, value in zip(POSTGRES_NAMES, row, strict=True) if value is not None}
+        answer_for(of_postgres(known))
+        self._is_examined = True
 
     async def ensure_table(self, table: TableFile) -> None:
         """Raises StateRowError where it is missing and may not be created."""

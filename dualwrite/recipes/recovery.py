@@ -321,7 +321,7 @@ class RecoveryService:
     def _writes(self, transactional_id: str) -> DualWrites:
         return DualWrites(
             transactional_id,
-            database=SqlAlchemyDatabase(self._engine, create_table=False),
+            database=SqlAlchemyDatabase(self._engine, create_table=False, only_recovers=True),
             kafka=BlockingKafkaSide(KafkaSettings(transactional_id, self._settings).producer),
             sleep=blocking.sleep,
             lock_timeout_ms=self._lock_timeout_ms,

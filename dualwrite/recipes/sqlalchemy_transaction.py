@@ -90,9 +90,13 @@ class SqlAlchemyDatabase:
     # asyncpg's refused connections come through as the OSError that they are
     errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
 
-    def __init__(self, engine: sa.Engine, *, create_table: bool, carry: Carry = here) -> None:
+    def __init__(
+        self, engine: sa.Engine, *, create_table: bool, carry: Carry = here, only_recovers: bool = False
+    ) -> None:
+        """`only_recovers`: what the database cannot promise is then no reason to leave open what was decided."""
         self._engine = for_own_use(engine)
         self._create_table = create_table
+        self._only_recovers = only_recovers
         self._carry = carry
         self._store = SqlAlchemyStateStore(self._engine)
 
@@ -100,6 +104,8 @@ class SqlAlchemyDatabase:
         await self._carry(lambda: self._ensure_row(transactional_id))
 
     def _ensure_row(self, transactional_id: str) -> None:
+        if not self._only_recovers:
+            self._store.examine()
         if self._create_table:
             create_state_table(self._engine)
             self._create_table = False

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import cache
 from typing import Any, Final, Protocol
 
@@ -16,6 +17,16 @@ from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.background_engine import background_engine
 from dualwrite.recipes.commit_wait import deciding
+from dualwrite.recipes.database_safety import (
+    ACCEPT_OPTION,
+    MYSQL_QUESTION,
+    OF_DIALECT,
+    POSTGRES_NAMES,
+    POSTGRES_QUESTION,
+    Answers,
+    answer_for,
+    checked_names,
+)
 from dualwrite.recipes.line_cut import LineCut
 from dualwrite.recipes.mysql_row_lock import (
     INSERT_TIMEOUT_MS,
@@ -29,6 +40,7 @@ from dualwrite.recipes.mysql_row_lock import (
 from dualwrite.recipes.mysql_row_lock import lock_row as lock_mysql_row
 from dualwrite.recipes.postgres_durability import RAISE, WITNESS
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, STILL_HELD, lock_row
+from dualwrite.recipes.sqlite_durability import sync
 from dualwrite.recipes.state_row import (
     MAX_TRANSACTIONAL_ID_LENGTH,
     missing_table,
@@ -101,7 +113,10 @@ class _RowLock(Protocol):
         """Whether the transaction that locked the row is the one that has written it; as `still_held`, but later."""
 
     def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
-        """Read the row without its lock and change something, so that a commit of that is behind the row's own."""
+        """Read the row without its lock and do what lets a commit of that prove the row durable."""
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        """What `database_safety.py` judges the database by."""
 
 
 class _UpdatedRow:
@@ -132,6 +147,9 @@ class _UpdatedRow:
     def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
         raise NotImplementedError("nothing is known of databases that show what is not durable, but for those below")
 
+    def answers(self, connection: sa.Connection) -> Answers:
+        return {}
+
 
 _text = cache(sa.text)
 
@@ -158,6 +176,10 @@ class _PostgresRowLock(_UpdatedRow):
         text: str | None = connection.scalar(_text(WITNESS), {"id": transactional_id})
         return text
 
+    def answers(self, connection: sa.Connection) -> Answers:
+        row = connection.exec_driver_sql(POSTGRES_QUESTION).one()
+        return {name: str(value) for name, value in zip(POSTGRES_NAMES, row, strict=True) if value is not None}
+
 
 class _MySqlRowLock(_UpdatedRow):
     """By the statements of `mysql_row_lock.py`; MariaDB's are the same."""
@@ -178,6 +200,9 @@ class _MySqlRowLock(_UpdatedRow):
             connection.execute(_CHANGE_WITNESS, {"id": WITNESS_ID})
         return text
 
+    def answers(self, connection: sa.Connection) -> Answers:
+        return {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_QUESTION)}
+
 
 class _SqliteWriteLock(_UpdatedRow):
     """SQLite has one write lock for the whole file; an UPDATE that changes nothing takes it at once.
@@ -195,16 +220,31 @@ class _SqliteWriteLock(_UpdatedRow):
         finally:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
+    def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        text: str | None = connection.scalar(_SELECT, {"id": transactional_id})
+        sync(_file_of(connection))
+        return text
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        journal = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+        return {"journal_mode": str(journal), "file": _file_of(connection)}
+
     def assert_transaction(self, connection: sa.Connection) -> None:
         if not getattr(connection.connection.driver_connection, "in_transaction", True):
             raise IllegalStateError(_AUTOCOMMIT)
+
+
+def _file_of(connection: sa.Connection) -> str:
+    """Where SQLite keeps the database; empty for one in memory."""
+    (main,) = (row for row in connection.exec_driver_sql("PRAGMA database_list") if row[1] == "main")
+    return str(main[2] or "")
 
 
 _AUTOCOMMIT = (
     "the database connection is in autocommit mode, where a row lock ends with its own statement; "
     "nothing was written: use a connection with transactions for dual writes"
 )
-_SHOW_WHAT_IS_NOT_DURABLE: Final = ("postgresql", "mysql", "mariadb")
+_SHOW_WHAT_IS_NOT_DURABLE: Final = ("postgresql", "mysql", "mariadb", "sqlite")
 _ROW_LOCKS: dict[str, type[_RowLock]] = {
     "postgresql": _PostgresRowLock,
     "mysql": _MySqlRowLock,
@@ -234,6 +274,10 @@ def create_state_table(engine: sa.Engine) -> None:
             raise
 
 
+# By the pool, which engines with other execution options share.
+_examined: weakref.WeakSet[sa.Pool] = weakref.WeakSet()
+
+
 class SqlAlchemyStateStore:
     """The rows as seen by the transaction of a `sqlalchemy.Connection`."""
 
@@ -242,6 +286,18 @@ class SqlAlchemyStateStore:
         self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _UpdatedRow)()
         self._write = _WRITE.where(self._row_lock.still_held)
         self.raise_durability = self._row_lock.raise_durability
+
+    def examine(self) -> None:
+        """Look once at what the database cannot promise. Raises UnsafeDatabaseError where that was not accepted."""
+        dialect = self._engine.dialect.name
+        if self._engine.pool in _examined or dialect not in OF_DIALECT:
+            return
+        accepted = checked_names(self._engine.get_execution_options().get(ACCEPT_OPTION, ()))
+        judge = OF_DIALECT[dialect]
+        answer_for(judge({"host": self._engine.url.host or ""}), accepted)
+        with self._engine.connect() as connection:
+            answer_for(judge(self._row_lock.answers(connection)), accepted)
+        _examined.add(self._engine.pool)
 
     def ensure_row(self, transactional_id: str) -> None:
         """Create the row, empty; harmless when it exists.
@@ -289,9 +345,10 @@ class SqlAlchemyStateStore:
     def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         """As `Database.make_durable`, on a connection that the engine's pool does not count, and that is not kept."""
         dialect = self._engine.dialect
-        if dialect.name not in _SHOW_WHAT_IS_NOT_DURABLE:
-            return
-        with background_engine(self._engine).connect() as connection:
+        beside = background_engine(self._engine)
+        if dialect.name not in _SHOW_WHAT_IS_NOT_DURABLE or beside is self._engine:
+            return  # what has one connection only (SQLite in memory) outlasts nothing
+        with beside.connect() as connection:
             driver: Any = connection.connection.driver_connection
             connection.detach()
             cut = LineCut(driver, timeout_ms / 1000)

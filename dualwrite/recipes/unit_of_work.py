@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.commit_wait import deciding
 from dualwrite.recipes.record_buffer import RecordBuffer
+from dualwrite.recipes.sqlite_durability import raise_synchronous
 from dualwrite.recipes.state_row import owner_of, wait_given_up
 from dualwrite.recipes.transaction_control import (
     commits_in_mysql,
@@ -143,6 +144,7 @@ def watch(engine: sa.Engine) -> None:
                 event.listen(engine, name, listener)
             if engine.dialect.name == "sqlite":
                 event.listen(engine, "savepoint", _begin_before_savepoint)
+                event.listen(engine, "checkout", raise_synchronous)
 
 
 def for_own_use(engine: sa.Engine) -> sa.Engine:

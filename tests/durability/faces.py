@@ -120,6 +120,8 @@ class _Awaited:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
     def close(self) -> None:
+        if self._loop.is_closed():
+            return
         self._run(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

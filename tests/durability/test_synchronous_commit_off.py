@@ -8,11 +8,13 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
-from tests.durability.faces import FACES, TABLE, TOPIC, rows
+from dualwrite.recipes.postgres_durability import RAISE
+from dualwrite.recipes.sqlalchemy import DualWriter
+from tests.durability.faces import AWAITED, FACES, TABLE, TOPIC, rows
 from tests.support.postgres_pair import PostgresNode
 from tests.support.topics import read_topic
 
-WAYS = ("role", "database", "url", "in the block", "remote_write in the block")
+WAYS = ("role", "database", "url", "in the block")
 _numbers = itertools.count(1)
 
 
@@ -29,16 +31,18 @@ def url_with_it_off(node: PostgresNode, way: str, name: str) -> sa.URL:
     return url
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", FACES)
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        *((kind, way) for kind in ("psycopg", "sqlalchemy") for way in WAYS),
+        *((kind, "in the block") for kind in AWAITED),
+    ],
+)
 def test_a_crash_right_after_the_decision_loses_neither_side(
     kind: str, way: str, one_node: PostgresNode, emulator: Emulator
 ) -> None:
-    if kind == "asyncpg" and way == "url":
-        pytest.skip("asyncpg takes no options in its URL")
     url = url_with_it_off(one_node, way, f"test_{next(_numbers)}")
-    before = {"in the block": "off", "remote_write in the block": "remote_write"}.get(way)
-    lowered = () if before is None else (f"SET LOCAL synchronous_commit = {before}",)
+    lowered = ("SET LOCAL synchronous_commit = off",) if way == "in the block" else ()
     with sa.create_engine(url).begin() as connection:
         connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
         connection.exec_driver_sql(TABLE)
@@ -51,3 +55,40 @@ def test_a_crash_right_after_the_decision_loses_neither_side(
     records = [int(value) for _, value in read_topic(emulator.bootstrap_servers, TOPIC)]
     face.close()
     assert found == records == [1, 2]
+
+
+def test_a_hook_that_lowers_it_after_the_state_was_written_is_overruled(
+    one_node: PostgresNode, emulator: Emulator
+) -> None:
+    url = url_with_it_off(one_node, "role", f"test_{next(_numbers)}")
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(TABLE)
+    lower = sa.text("SET LOCAL synchronous_commit = off")
+    with DualWriter(engine, bootstrap_servers=emulator.bootstrap_servers, transactional_id="writer") as writer:
+        for number in (1, 2):
+            with writer.transaction() as tx:
+                sa.event.listen(tx.session, "before_commit", lambda session: session.execute(lower))
+                tx.session.execute(sa.text("INSERT INTO events VALUES (:id)"), {"id": number})
+                tx.send(TOPIC, value=str(number))
+        one_node.crash()
+        one_node.start()
+        records = [int(value) for _, value in read_topic(emulator.bootstrap_servers, TOPIC)]
+        assert rows(url) == records == [1, 2]
+    engine.dispose()
+
+
+@pytest.mark.parametrize(("before", "raised"), [("off", "on"), ("local", "on"), ("remote_write", "on")])
+def test_what_waits_for_less_than_the_standbys_disk_is_raised(one_node: PostgresNode, before: str, raised: str) -> None:
+    assert raised_from(one_node, before) == raised
+
+
+def test_what_waits_for_more_goes_on_doing_so(one_node: PostgresNode) -> None:
+    assert raised_from(one_node, "remote_apply") == "remote_apply"
+
+
+def raised_from(node: PostgresNode, before: str) -> object:
+    engine = sa.create_engine(node.url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"SET LOCAL synchronous_commit = {before}")
+        return connection.exec_driver_sql(f"SELECT {RAISE}").scalar()

@@ -55,17 +55,23 @@ class PostgresNode:
         self.configure(_CONFIGURATION)
 
     def copy(self, other: PostgresNode) -> None:
-        """Begin as `other` is now, which must not run, and follow it from there."""
+        """Begin as `other` is now, which must not run."""
         self._new_directory()
         shutil.copytree(other.data, self.data, symlinks=True)
-        (self.data / "standby.signal").touch()
-        self.configure(
-            f"primary_conninfo = 'host={other.directory} user=postgres application_name={_STANDBY}'\n"
-            "wal_retrieve_retry_interval = '20ms'\n"
-        )
         for path in (self.data, *self.data.rglob("*")):
             if self._user is not None:
                 shutil.chown(path, self._user)
+
+    def follow(self, primary: PostgresNode) -> None:
+        """Be its standby, from the next start on; both must have begun as the same."""
+        self.configure(
+            f"primary_conninfo = 'host={primary.directory} user=postgres application_name={_STANDBY}'\n"
+            "wal_retrieve_retry_interval = '20ms'\n"
+        )
+        signal_file = self.data / "standby.signal"
+        signal_file.touch()
+        if self._user is not None:
+            shutil.chown(signal_file, self._user)
 
     def _new_directory(self) -> None:
         self.directory.mkdir()
@@ -123,20 +129,28 @@ class PostgresNode:
         return found
 
 
+def new_root() -> Path:
+    """A directory for such servers, short enough for the names of their sockets."""
+    root = Path(tempfile.mkdtemp(prefix="dualwrite-pair-"))
+    user = unprivileged_user()
+    if user is not None:
+        shutil.chown(root, user)
+    return root
+
+
 class PostgresPair:
     """A primary whose commits wait for a standby, which runs or does not, as a test wants it."""
 
     def __init__(self) -> None:
-        self._root = Path(tempfile.mkdtemp(prefix="dualwrite-pair-"))
-        user = unprivileged_user()
-        if user is not None:
-            shutil.chown(self._root, user)
+        self._root = new_root()
         self.primary = PostgresNode(self._root / "primary")
         self.standby = PostgresNode(self._root / "standby")
 
-    def start(self) -> Self:
-        self.primary.initialise()
-        self.standby.copy(self.primary)
+    def start(self, empty: PostgresNode) -> Self:
+        """Both begin as `empty`."""
+        self.primary.copy(empty)
+        self.standby.copy(empty)
+        self.standby.follow(self.primary)
         self.primary.configure(f"synchronous_standby_names = '{_STANDBY}'\n")
         self.primary.start()
         self.start_standby()
