@@ -259,10 +259,10 @@ class PsycopgTransaction:
             if isinstance(connection, psycopg.AsyncConnection):
                 async with connection.lock:
                     await take_answer_of_ahead(connection)
-                    answer: PGresult = await wait_or_drop(connection, answered(connection, sql))
+                    answer: PGresult = await settled(wait_or_drop(connection, answered(connection, sql)))
             else:
                 with connection.lock:
-                    answer = wait_or_drop(connection, answered(connection, sql))
+                    answer = await settled(wait_or_drop(connection, answered(connection, sql)))
         if wait.was_given_up:
             raise wait_given_up(self._transactional_id)
         return answer

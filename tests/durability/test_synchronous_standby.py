@@ -3,6 +3,8 @@ durable, whatever ends the wait, so that a failover leaves both sides as one."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -145,3 +147,22 @@ def test_a_role_without_rights_can_make_a_row_durable(pair: PostgresPair, emulat
     clerk.write(2)
     clerk.close()
     assert rows(pair.primary.url) == records(emulator) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "sqlalchemy"], indirect=True)
+def test_a_commit_that_waits_is_not_cancelled_by_a_key(
+    face: Face, kind: str, pair: PostgresPair, emulator: Emulator
+) -> None:
+    def interrupt() -> None:
+        until(lambda: pair.primary.waiting_backends == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        face.write(2)
+    interrupting.join()
+    assert pair.primary.waiting_backends == 1
+    with pytest.raises(OutcomeUnknown):
+        face.resolve()
+    assert_both_sides_agree(pair, emulator, [1], kind)
