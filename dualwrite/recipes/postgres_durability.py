@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from typing import Final
 
-RAISE: Final = (
+_RAISE: Final = (
     "set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'remote_apply'"
-    " THEN 'remote_apply' ELSE 'on' END, true)"
+    " THEN 'remote_apply' ELSE 'on' END, {is_local})"
 )
+RAISE: Final = _RAISE.format(is_local="true")
 """Let the COMMIT of this transaction wait for disk and standbys; one that waits for more goes on doing so."""
+
+RAISE_FOR_SESSION: Final = _RAISE.format(is_local="false")
+"""The same for all that the session commits."""
 
 WITNESS: Final = (
     f"SELECT prepared_transaction_state, {RAISE}, CAST(pg_logical_emit_message(true, 'dualwrite', '') AS text)"

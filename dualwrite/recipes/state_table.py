@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.background_engine import background_engine
+from dualwrite.recipes.background_engine import engine_beside, shares_one_connection
 from dualwrite.recipes.commit_wait import deciding
 from dualwrite.recipes.database_safety import (
     ACCEPT_OPTION,
@@ -345,10 +345,11 @@ class SqlAlchemyStateStore:
     def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         """As `Database.make_durable`, on a connection that the engine's pool does not count, and that is not kept."""
         dialect = self._engine.dialect
-        beside = background_engine(self._engine)
-        if dialect.name not in _SHOW_WHAT_IS_NOT_DURABLE or beside is self._engine:
-            return  # what has one connection only (SQLite in memory) outlasts nothing
-        with beside.connect() as connection:
+        if dialect.name not in _SHOW_WHAT_IS_NOT_DURABLE:
+            return
+        if dialect.name == "sqlite" and shares_one_connection(self._engine):
+            return  # in memory, where nothing outlasts the connection
+        with engine_beside(self._engine).connect() as connection:
             driver: Any = connection.connection.driver_connection
             connection.detach()
             cut = LineCut(driver, timeout_ms / 1000)
