@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         InvalidTxnStateError as InvalidTxnStateError,
         KafkaError as KafkaError,
         KafkaTimeoutError as KafkaTimeoutError,
+        NotDurableError as NotDurableError,
         OutcomeUnknown as OutcomeUnknown,
         PoolTimeoutError as PoolTimeoutError,
         PartitionTakenOverError as PartitionTakenOverError,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         TransactionEndedInsideError as TransactionEndedInsideError,
         TransactionTooLargeError as TransactionTooLargeError,
         TransactionalIdNotFoundError as TransactionalIdNotFoundError,
+        UnsafeDatabaseError as UnsafeDatabaseError,
         UnsupportedByBrokerError as UnsupportedByBrokerError,
     )
     from dualwrite.guarantee import (
@@ -138,6 +140,7 @@ _MODULES: Final = {
     "InvalidTxnStateError": "dualwrite.errors",
     "KafkaError": "dualwrite.errors",
     "KafkaTimeoutError": "dualwrite.errors",
+    "NotDurableError": "dualwrite.errors",
     "OutcomeUnknown": "dualwrite.errors",
     "PoolTimeoutError": "dualwrite.errors",
     "PartitionTakenOverError": "dualwrite.errors",
@@ -150,6 +153,7 @@ _MODULES: Final = {
     "TransactionEndedInsideError": "dualwrite.errors",
     "TransactionTooLargeError": "dualwrite.errors",
     "TransactionalIdNotFoundError": "dualwrite.errors",
+    "UnsafeDatabaseError": "dualwrite.errors",
     "UnsupportedByBrokerError": "dualwrite.errors",
     "Guarantee": "dualwrite.guarantee",
     "Tier": "dualwrite.guarantee",

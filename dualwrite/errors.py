@@ -223,6 +223,14 @@ class BoundExceededError(RecipeError):
     """
 
 
+class NotDurableError(RecipeError):
+    """A decision shows in the database and could not be made durable, so Kafka was told nothing; it stays in doubt."""
+
+
+class UnsafeDatabaseError(RecipeError):
+    """The database cannot keep what a dual write promises, and nobody has accepted that by name."""
+
+
 class PoolTimeoutError(RecipeError):
     """No transactional id of the pool became free in time; both sides were rolled back, and nothing was sent."""
 

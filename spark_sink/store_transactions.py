@@ -10,10 +10,13 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
+from dualwrite.recipes.commit_wait import deciding
 from dualwrite.recipes.database_conflicts import is_conflict
 from dualwrite.recipes.isolation import locks_whole_database
+from dualwrite.recipes.postgres_durability import RAISE, RAISE_FOR_SESSION
 from dualwrite.recipes.prepared_statements import prepare_nothing
 from dualwrite.recipes.record_buffer import RecordBuffer
+from dualwrite.recipes.state_row import wait_given_up
 from dualwrite.recipes.unit_of_work import UnitOfWork, watch
 from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError
 from spark_sink.options import StoreOptions
@@ -66,12 +69,31 @@ def _new_engine(url: sa.URL) -> sa.Engine:
             return sa.create_engine(url, connect_args={"timeout": _SQLITE_BUSY_TIMEOUT_S})
         engine = sa.create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
         prepare_nothing(engine)
-        return engine
     except (ImportError, sa.exc.NoSuchModuleError) as error:
         raise SinkOptionError(
             f"the driver of {url.drivername}:// cannot be loaded here: {error}; nothing was written. Install it "
             "wherever the sink runs, on executors too: dualwrite[postgres] has psycopg, dualwrite[mysql] pymysql"
         ) from error
+    if url.get_backend_name() == "postgresql":
+        sa.event.listen(engine, "connect", _raise_durability)
+    return engine
+
+
+def _raise_durability(dbapi_connection: Any, record: Any) -> None:
+    """A decision that Kafka carries out must not be forgotten, whatever the role or the URL says."""
+    cursor = dbapi_connection.cursor()
+    cursor.execute(f"SELECT {RAISE_FOR_SESSION}")
+    cursor.close()
+    dbapi_connection.commit()
+
+
+def _commit(connection: sa.Connection) -> None:
+    """Raises NotDurableError where the server gave up waiting for a standby: what shows might be lost."""
+    driver: Any = connection.connection.driver_connection
+    with deciding(connection.dialect.driver, driver) as wait:
+        connection.commit()
+    if wait.was_given_up:
+        raise wait_given_up(None)
 
 
 Intact = Callable[[], None]
@@ -102,7 +124,7 @@ class StoreTransactions:
             with self._engine.connect() as connection:
                 _exclude_other_writers(connection)
                 result = steps(connection)
-                connection.commit()
+                _commit(connection)
                 return result
 
         return self._explained(lambda: self._repeated(once))
@@ -118,6 +140,7 @@ class StoreTransactions:
 
         def once() -> ResultT:
             work = UnitOfWork(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
+            work.decides(f"SELECT {RAISE}" if work.connection.dialect.name == "postgresql" else None)
             try:
                 _exclude_other_writers(work.connection)
                 result = steps(work.connection, work.assert_intact)

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from dualwrite.cli.doctor_checks import Check, failure, warning
 from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
+from dualwrite.recipes.database_safety import MYSQL_QUESTION, of_mysql
 from dualwrite.recipes.lease_table import kafka_transaction_lease
 from dualwrite.recipes.lost_connections import first_line
 from dualwrite.recipes.state_table import kafka_transaction_state
@@ -81,18 +82,43 @@ def _postgresql(connection: sa.Connection) -> list[Check]:
     checks = [Check(_WHERE, "row locks", "FOR UPDATE SKIP LOCKED, lock_timeout")]
     if connection.scalar(sa.text("SELECT pg_is_in_recovery()")):
         checks.append(failure(_WHERE, "server", "a replica", "give the primary: a row is locked where it is written"))
-    for setting in ("fsync", "synchronous_commit"):
+    for setting in ("fsync", "full_page_writes"):
         value = connection.scalar(sa.text("SELECT current_setting(:name)"), {"name": setting})
         if value == "off":
             checks.append(failure(_WHERE, setting, value, f"set {setting}=on: {_DURABLE}"))
         else:
             checks.append(Check(_WHERE, setting, str(value)))
+    checks += _synchronous_commit(connection)
     replicas = connection.scalar(sa.text("SELECT count(*) FROM pg_stat_replication"))
     standbys = connection.scalar(sa.text("SELECT current_setting('synchronous_standby_names')"))
     if replicas and not standbys:
         remedy = f"set synchronous_standby_names: after a failover to a replica that lags, {_DURABLE}"
         checks.append(warning(_WHERE, "replication", f"{counted(replicas, 'replica')}, none synchronous", remedy))
     return [*checks, *_postgresql_rights(connection), pooler_check(connection)]
+
+
+_WAITS: Final = ("on", "remote_apply")
+_RAISED: Final = "dual writes raise it to on for their own commits; for all others, set synchronous_commit=on"
+_SET_FOR = sa.text(
+    "SELECT concat_ws(' in ', 'role ' || rolname, 'database ' || datname) AS who,"
+    " split_part(setting, '=', 2) AS value"
+    " FROM pg_db_role_setting LEFT JOIN pg_roles ON pg_roles.oid = setrole"
+    " LEFT JOIN pg_database ON pg_database.oid = setdatabase, unnest(setconfig) AS setting"
+    " WHERE setting LIKE 'synchronous_commit=%' AND (datname IS NULL OR datname = current_database()) ORDER BY who"
+)
+
+
+def _synchronous_commit(connection: sa.Connection) -> list[Check]:
+    """What this connection has, and by which way; and what others would have, by their role."""
+    setting = sa.text("SELECT setting, source FROM pg_settings WHERE name = 'synchronous_commit'")
+    value, source = connection.execute(setting).one()
+    found = [("synchronous_commit", f"{value}, from: {source}", value)]
+    for who, theirs in connection.execute(_SET_FOR):
+        found.append((f"synchronous_commit of {who or 'all'}", theirs, theirs))
+    return [
+        Check(_WHERE, what, text) if level in _WAITS else warning(_WHERE, what, text, _RAISED)
+        for what, text, level in found
+    ]
 
 
 def _postgresql_rights(connection: sa.Connection) -> list[Check]:
@@ -120,7 +146,7 @@ def _postgresql_rights_on(connection: sa.Connection, table: str) -> Check:
 
 
 def _mysql(connection: sa.Connection) -> list[Check]:
-    checks = [Check(_WHERE, "row locks", "FOR UPDATE, innodb_lock_wait_timeout")]
+    checks = [Check(_WHERE, "row locks", "FOR UPDATE, innodb_lock_wait_timeout"), *_refusals(connection)]
     for setting, good, judge in (
         ("innodb_flush_log_at_trx_commit", "1", failure),
         ("sync_binlog", "1", warning),
@@ -143,6 +169,16 @@ def _mysql(connection: sa.Connection) -> list[Check]:
     return checks
 
 
+def _refusals(connection: sa.Connection) -> list[Check]:
+    """What a writer would refuse to write to."""
+    answers = {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_QUESTION)}
+    return [
+        failure(_WHERE, finding.name, finding.found, finding.why)
+        for finding in of_mysql(answers)
+        if finding.is_refused and finding.name != "innodb_flush_log_at_trx_commit"  # which has a check of its own
+    ]
+
+
 _SQLITE_SYNCHRONOUS: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
@@ -157,7 +193,8 @@ def _sqlite(connection: sa.Connection) -> list[Check]:
     level: Any = connection.exec_driver_sql("PRAGMA synchronous").scalar()
     synchronous = _SQLITE_SYNCHRONOUS.get(level, str(level))
     if level == 0 or (level == 1 and journal == "wal"):
-        checks.append(failure(_WHERE, "synchronous", synchronous, f"PRAGMA synchronous=FULL: {_DURABLE}"))
+        remedy = "dual writes raise it to EXTRA on their connections; for all others: PRAGMA synchronous=FULL"
+        checks.append(warning(_WHERE, "synchronous", synchronous, remedy))
     else:
         checks.append(Check(_WHERE, "synchronous", synchronous))
     return checks

@@ -15,8 +15,16 @@ def background_engine(engine: sa.Engine) -> sa.Engine:
     All of that pool's may be held by blocks which wait for what is done here. A pool that has one connection (SQLite
     in memory) is shared all the same, because another connection would be another database.
     """
-    if isinstance(engine.pool, _SHARES_ONE_DATABASE_PER_CONNECTION):
-        return engine
+    return engine if shares_one_connection(engine) else engine_beside(engine)
+
+
+def shares_one_connection(engine: sa.Engine) -> bool:
+    """Whether its pool has one connection, so that another one may be to another database (SQLite in memory)."""
+    return isinstance(engine.pool, _SHARES_ONE_DATABASE_PER_CONNECTION)
+
+
+def engine_beside(engine: sa.Engine) -> sa.Engine:
+    """The same, by a pool of its own whatever the other one is."""
     made = sa.Engine(
         engine.pool.recreate(), engine.dialect, engine.url, execution_options=engine.get_execution_options()
     )

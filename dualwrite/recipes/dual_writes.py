@@ -31,6 +31,7 @@ from dualwrite.errors import (
     DualWriteError,
     FencedError,
     IllegalStateError,
+    NotDurableError,
     OutcomeUnknown,
     PreparedTransactionLost,
     RowLockTimeoutError,
@@ -479,6 +480,7 @@ class DualWrites:
             row = await database.read(self.transactional_id)
             if ongoing == self._in_doubt != row and not ongoing.is_empty:
                 raise self._went_back(ongoing, row)
+            await self._make_durable(row, ongoing)
             await self._kafka.complete(row)
             self._reach(PausePoint.AFTER_COMPLETION)
             await self._assert_still_locked(database, row)
@@ -510,6 +512,15 @@ class DualWrites:
                 f"{str(found)!r} under its lock, while the id was taken over: its database transaction is not the one "
                 "that locked it any more. Nothing was written; the next use takes the id over anew"
             )
+
+    async def _make_durable(self, row: PreparedTxnState, ongoing: PreparedTxnState = _NOTHING) -> None:
+        """Make sure that the row, which was read, outlasts this server before Kafka hears of it.
+
+        Its COMMIT may still wait for a standby, or for ever. An abort of what is open follows from the row as well: a
+        primary that was cut off from its standbys still locks rows, and shows old ones.
+        """
+        if not (row.is_empty and ongoing.is_empty):
+            await self._database.make_durable(self.transactional_id, row, timeout_ms=self._resolve_timeout_ms)
 
     async def _decide(self, write: DualWrite) -> None:
         """Commit the database, which decides, then Kafka."""
@@ -711,6 +722,8 @@ class DualWrites:
             raise self._outcome_unknown(
                 write, "another process has since taken the transactional id over and replaced the state row"
             )
+        if outcome is Outcome.COMMITTED:
+            await self._make_durable_or_stay_unresolved(write)
         _log.info("transactional id %s: lost commit of %s was %s", self.transactional_id, ours, outcome)
         self._telemetry.recovered(outcome)
         write._outcome = outcome
@@ -719,6 +732,15 @@ class DualWrites:
         finally:
             self._unresolved = None
         return Resolution(self.transactional_id, ours, outcome)
+
+    async def _make_durable_or_stay_unresolved(self, write: DualWrite) -> None:
+        expected: tuple[type[Exception], ...] = (*self._database.errors, NotDurableError)
+        try:
+            await self._make_durable(write.prepared_state)
+        except expected as error:
+            raise self._outcome_unknown(
+                write, f"it shows in the database and is not durable yet ({_first_line(error)})"
+            ) from error
 
     async def _ask_database(self, write: DualWrite) -> PreparedTxnState:
         """Read the row under its lock, which waits until the lost commit has either happened or been dropped."""

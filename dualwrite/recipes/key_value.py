@@ -91,6 +91,8 @@ class BatchStore(Protocol[TransactionT_co]):
 
     async def begin(self) -> TransactionT_co: ...
 
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None: ...
+
 
 class KeyValueDualWriter(ABC, Generic[TransactionT, WriteT]):
     """Atomic writes to one key-value store and to Kafka, one at a time, under one transactional id."""

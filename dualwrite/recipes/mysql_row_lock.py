@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -15,6 +15,13 @@ LOCK_TIMEOUTS: Final = frozenset({LOCK_WAIT_TIMEOUT, LOCK_NOWAIT})
 """Errors of a lock that was not free in time; MariaDB says the first for NOWAIT too."""
 
 INSERT_TIMEOUT_MS: Final = 2_000
+
+WITNESS_ID: Final = "dualwrite/witness"
+"""The row that is changed to have a commit behind all that shows; it belongs to no transactional id.
+
+A commit is in the logs of the server, and of a replica that confirms it, behind all that its transaction has seen. It
+is of a row of its own, because the row in question is locked by whoever asks.
+"""
 
 _NO_SUCH_SAVEPOINT: Final = 1305
 _MARK: Final = "dualwrite_row_lock"
@@ -78,13 +85,18 @@ def _patience(connection: sa.Connection, timeout_s: int) -> Iterator[None]:
             connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {before}")
 
 
+def patience(connection: sa.Connection) -> AbstractContextManager[None]:
+    """Wait no longer than `INSERT_TIMEOUT_MS` for a lock that this very process may hold."""
+    return _patience(connection, INSERT_TIMEOUT_MS // 1000)
+
+
 def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, str]) -> None:
     """Insert a row; raises the error of a lock that was not free in time, after `INSERT_TIMEOUT_MS`.
 
     Under REPEATABLE READ a SKIP LOCKED that finds nothing locks the gap behind the row. So a dual write of a pool which
     had to wait for a slot, and then lost it, would wait here for its own transaction, and the server cannot know that.
     """
-    with _patience(connection, INSERT_TIMEOUT_MS // 1000):
+    with patience(connection):
         connection.execute(insert, values)
 
 

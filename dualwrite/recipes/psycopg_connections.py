@@ -161,7 +161,7 @@ def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int
     )
 
 
-def connections_beside(source: Any, connect: Callable[..., Any]) -> Connections:
+def connections_beside(source: Any, connect: Callable[..., Any], *, most_kept: int = _KEPT_BESIDE) -> Connections:
     """To where `connections_from(source)` lead, but others: those may all be held by blocks, which wait for what is
     done on these."""
 
@@ -181,7 +181,7 @@ def connections_beside(source: Any, connect: Callable[..., Any]) -> Connections:
             raise
         return connection
 
-    return KeptConnections(make, most=_KEPT_BESIDE)
+    return KeptConnections(make, most=most_kept)
 
 
 async def _made_as_by(pool: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import psycopg
 from psycopg.abc import PQGen
-from psycopg.waiting import READY_R, WAIT_R
+from psycopg.waiting import READY_R, WAIT_R, wait_async
 
 _READER: Final = "_dualwrite_reader"  # the attribute of a connection that has one
 
@@ -57,6 +57,20 @@ class SocketReader:
         except (asyncio.CancelledError, KeyboardInterrupt) as interruption:
             return await _psycopgs_wait(connection, _Waiting(generator, WAIT_R, interruption))
         return await _psycopgs_wait(connection, _Waiting(generator, wanted))
+
+    async def wait_uncancelled(self, generator: PQGen[Any]) -> Any:
+        """As `wait`, without asking the server to cancel when this is interrupted; then nobody may wait here again."""
+        connection = self._connection()
+        assert connection is not None, "it is who calls"
+        try:
+            wanted = next(generator)
+            while wanted == WAIT_R and self._waiter is None and asyncio.get_running_loop() is self._loop:
+                await self._readable()
+                wanted = generator.send(READY_R)
+        except StopIteration as ended:
+            return ended.value
+        waits: Any = _Waiting(generator, wanted)
+        return await wait_async(waits, connection.pgconn.socket)
 
     async def _readable(self) -> None:
         self._waiter = self._loop.create_future()
@@ -117,6 +131,12 @@ def read_by_its_loop(connection: Any) -> Any:
     if isinstance(connection, psycopg.AsyncConnection) and os.name == "posix":  # elsewhere a socket is no file
         SocketReader(connection)
     return connection
+
+
+def reader_of(connection: Any) -> SocketReader | None:
+    """By whom it is read, if it is one of coroutines and ours."""
+    reader: SocketReader | None = vars(connection).get(_READER)
+    return reader
 
 
 def closed(connection: Any) -> None:

@@ -18,16 +18,27 @@ from psycopg.rows import tuple_row
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.database_safety import POSTGRES_NAMES, POSTGRES_QUESTION, answer_for, of_postgres
 from dualwrite.recipes.isolation import sees_now
+from dualwrite.recipes.line_cut import LineCut
 from dualwrite.recipes.lost_connections import warn_of_drop
+from dualwrite.recipes.postgres_durability import RAISE, WITNESS
 from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SELECT_LOCKED, STILL_HELD, lock_row
 from dualwrite.recipes.postgres_row_lock import MARK as _MARK
 from dualwrite.recipes.psycopg_ahead import answered
+from dualwrite.recipes.psycopg_commit import StandbyWait, take_answer_of_ahead, wait_or_drop
 from dualwrite.recipes.psycopg_connections import Connections, settled
 from dualwrite.recipes.psycopg_reader import closed
 from dualwrite.recipes.psycopg_watch import AnyConnection, Watch, assert_can_begin, is_busy, is_idle
 from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.state_row import missing_table, not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.state_row import (
+    missing_table,
+    not_as_locked,
+    not_durable,
+    state_in,
+    stayed_locked,
+    wait_given_up,
+)
 from dualwrite.recipes.uninterrupted import Uninterrupted
 
 _log = logging.getLogger(__name__)
@@ -56,10 +67,12 @@ _LOCK_AND_WRITE_IF: Final = (
 _LOCK_AND_WRITE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", "")
 _LOCK_AND_WRITE_HERE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", f" AND {_WHERE} = :here")
 
+# Nothing comes between this and COMMIT that could lower what was raised.
+_DECIDING_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
 # Where it is another transaction, or none, the cast fails, and the server does not come to the COMMIT.
 _PROVEN_COMMIT: Final = (
-    f"SELECT CAST(CASE current_setting('{_MARK}', true) WHEN ':mark' THEN '1' ELSE 'this is not :mark' END AS integer);"
-    " COMMIT"
+    f"SELECT CAST(CASE current_setting('{_MARK}', true) WHEN ':mark' THEN '1' ELSE 'this is not :mark' END AS integer),"
+    f" {RAISE}; COMMIT"
 )
 # Only the transaction that has written `:previous` sees it.
 _WRITE_AGAIN: Final = (
@@ -125,6 +138,7 @@ class PsycopgTransaction:
         self._process_id = os.getpid()
         self._cursor: Any = None
         self._has_written = False  # together with the lock
+        self._decides = False
         self._transactional_id: str | None = None
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
@@ -190,6 +204,7 @@ class PsycopgTransaction:
 
     async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
         values = {"id": transactional_id, "previous": str(previous), "new": str(new), "mark": self._mark}
+        self._decides = True
         if (await self._execute(_WRITE_AGAIN if self._has_written else _WRITE, values)).rowcount == 1:
             return
         if await self._scalar(f"SELECT current_setting('{_MARK}', true)") != self._mark:
@@ -203,14 +218,20 @@ class PsycopgTransaction:
             written = await self._execute(_LOCK_AND_WRITE, values)
         else:
             written = await self._execute(_LOCK_AND_WRITE_HERE, {**values, "here": self._must_be_in.where})
-        self._has_written = written.rowcount == 1
+        self._has_written = self._decides = written.rowcount == 1
         return self._has_written
+
+    async def witness(self, transactional_id: str) -> str | None:
+        """The row as it shows, without its lock; once this transaction is committed, that is durable."""
+        self._transactional_id = transactional_id
+        self._decides = True
+        return await self._scalar(WITNESS, {"id": transactional_id})
 
     async def commit(self) -> None:
         self._assert_ours()
         self.commit_was_sent = True
         try:
-            answer = await self._command(_proven_commit(self._mark) if self._has_written else "COMMIT")
+            answer = await (self._decide() if self._decides else self._command("COMMIT"))
         except psycopg.errors.InFailedSqlTransaction as error:
             self.commit_was_sent = False  # the server did not come to it
             raise TransactionDoomedError(_FAILED_BEFORE) from error
@@ -225,6 +246,22 @@ class PsycopgTransaction:
                 f"PostgreSQL answered COMMIT with {_status(answer)}, because the transaction had failed before; "
                 "neither database nor Kafka was changed"
             )
+
+    async def _decide(self) -> PGresult:
+        """Send COMMIT, and do not have it hurried. Raises NotDurableError for an answer before it is durable."""
+        sql = _proven_commit(self._mark) if self._has_written else _DECIDING_COMMIT
+        connection: Any = self.connection
+        with StandbyWait(connection) as wait:
+            if isinstance(connection, psycopg.AsyncConnection):
+                async with connection.lock:
+                    await take_answer_of_ahead(connection)
+                    answer: PGresult = await settled(wait_or_drop(connection, answered(connection, sql)))
+            else:
+                with connection.lock:
+                    answer = await settled(wait_or_drop(connection, answered(connection, sql)))
+        if wait.was_given_up:
+            raise wait_given_up(self._transactional_id)
+        return answer
 
     async def rollback(self) -> None:
         self._watch.stop()
@@ -372,21 +409,36 @@ class PsycopgDatabase:
         create_table: bool,
         uninterrupted: Uninterrupted,
         of_blocks: Connections | None = None,
+        beside: Connections | None = None,
     ) -> None:
+        """`beside`: where a connection can be had while blocks hold all others, where that is somewhere else."""
         self._connections = connections
         self._of_blocks = connections if of_blocks is None else of_blocks
+        self._beside = connections if beside is None else beside
         self._table = TableFile("kafka_transaction_state", "schema.sql", create=create_table)
         self._uninterrupted = uninterrupted
         self.where: str | None = None
         """Where our own connections lead to; None before it was asked."""
         self._default_isolation: str | None = None
+        self._is_examined = False
 
     async def ensure_row(self, transactional_id: str) -> None:
         async def steps(transaction: PsycopgTransaction) -> None:
+            await self._examine(transaction)
             await transaction.need(self._table)
             await transaction.make_row(transactional_id)
 
         await self._in_transaction_that_creates(steps)
+
+    async def _examine(self, transaction: PsycopgTransaction) -> None:
+        """Look once at what the database cannot promise. Raises UnsafeDatabaseError for what a writer cannot use."""
+        if self._is_examined:
+            return
+        answer_for(of_postgres({"host": transaction.connection.info.host}))
+        (row,) = await transaction.rows(POSTGRES_QUESTION, {})
+        known = {name: str(value) for name, value in zip(POSTGRES_NAMES, row, strict=True) if value is not None}
+        answer_for(of_postgres(known))
+        self._is_examined = True
 
     async def ensure_table(self, table: TableFile) -> None:
         """Raises StateRowError where it is missing and may not be created."""
@@ -410,6 +462,22 @@ class PsycopgDatabase:
 
     async def begin(self) -> PsycopgTransaction:
         return await self._begin(self._connections, RecordBuffer())
+
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        transaction = await self._begin(self._beside, RecordBuffer())
+        cut = LineCut(transaction.connection, timeout_ms / 1000)
+        try:
+            with cut:
+                seen = await transaction.witness(transactional_id)
+                if seen != str(row):
+                    raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
+                await transaction.commit()
+        except psycopg.OperationalError as error:
+            if not cut.was_cut:
+                raise
+            raise not_durable(transactional_id, row, f"a commit was not answered within {timeout_ms} ms") from error
+        finally:
+            await self._uninterrupted(_end(transaction))
 
     async def transaction(
         self, connection: AnyConnection | None, records: RecordBuffer, before: Before = nothing

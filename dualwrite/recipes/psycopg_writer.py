@@ -9,7 +9,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.dual_writes import DualWrites
 from dualwrite.recipes.kafka_side import KafkaSide
 from dualwrite.recipes.pause_points import PauseHook
-from dualwrite.recipes.psycopg_connections import connections_from
+from dualwrite.recipes.psycopg_connections import connections_beside, connections_from
 from dualwrite.recipes.psycopg_transaction import PsycopgDatabase, PsycopgTransaction
 from dualwrite.recipes.psycopg_watch import AnyConnection
 from dualwrite.recipes.record_buffer import RecordBuffer
@@ -43,7 +43,10 @@ class PsycopgWriterBase:
         self._max_buffered_bytes: Final = max_buffered_bytes
         self._connections: Final = connections_from(database, connect)
         self._database: Final = PsycopgDatabase(
-            self._connections, create_table=create_table, uninterrupted=uninterrupted
+            self._connections,
+            create_table=create_table,
+            uninterrupted=uninterrupted,
+            beside=connections_beside(database, connect, most_kept=0),
         )
         self._writes: Final = DualWrites(
             settings.transactional_id,

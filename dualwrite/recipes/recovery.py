@@ -51,6 +51,9 @@ DEFAULT_LOCK_TIMEOUT_MS: Final = 100
 _WITH_LOCK_MS: Final = 5_000
 """How long a row stays locked for a coordinator that does not answer what is asked before anything is changed."""
 
+_DURABLE_MS: Final = 10_000
+"""How long a row that was read may take to become durable, before Kafka is told what it says."""
+
 Progress = Callable[[int, int], None]
 """Hears after each id: how many were looked at, of how many."""
 
@@ -320,11 +323,11 @@ class RecoveryService:
     def _writes(self, transactional_id: str) -> DualWrites:
         return DualWrites(
             transactional_id,
-            database=SqlAlchemyDatabase(self._engine, create_table=False),
+            database=SqlAlchemyDatabase(self._engine, create_table=False, only_recovers=True),
             kafka=BlockingKafkaSide(KafkaSettings(transactional_id, self._settings).producer),
             sleep=blocking.sleep,
             lock_timeout_ms=self._lock_timeout_ms,
-            resolve_timeout_ms=0,
+            resolve_timeout_ms=_DURABLE_MS,
             pause=None,
         )
 

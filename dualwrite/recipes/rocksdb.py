@@ -111,6 +111,9 @@ class _RocksDbStore:
     async def begin(self) -> _RocksDbTransaction:
         return _RocksDbTransaction(self)
 
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        """It is: a batch can be read once it is synced, or, after a crash, once opening has written it to a table."""
+
     def new_batch(self) -> WriteBatch:
         return WriteBatch(raw_mode=self._raw_mode)
 

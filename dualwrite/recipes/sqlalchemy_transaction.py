@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.commit_wait import interrupted_by
 from dualwrite.recipes.record_buffer import RecordBuffer
 from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
 from dualwrite.recipes.unit_of_work import UnitOfWork, for_own_use
@@ -25,6 +26,10 @@ class Carry(Protocol):
 async def here(function: Callable[[], ResultT]) -> ResultT:
     """In this thread, which waits."""
     return function()
+
+
+async def _carried(carry: Carry, function: Callable[[], ResultT]) -> ResultT:
+    return await carry(function)
 
 
 class SqlAlchemyTransaction:
@@ -61,12 +66,16 @@ class SqlAlchemyTransaction:
         await self._carry(
             lambda: self._store.write(self._work.connection, transactional_id, previous=previous, new=new)
         )
+        self._work.decides(self._store.raise_durability)
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
         return False  # COMMIT is sent by SQLAlchemy, and proves nothing
 
     async def commit(self) -> None:
-        await self._carry(self._work.commit)
+        if self._work.connection.dialect.driver == "asyncpg":
+            await interrupted_by(self._work.drop, _carried(self._carry, self._work.commit))
+        else:
+            await self._carry(self._work.commit)
 
     async def rollback(self) -> None:
         await self._carry(self._work.rollback)
@@ -81,9 +90,13 @@ class SqlAlchemyDatabase:
     # asyncpg's refused connections come through as the OSError that they are
     errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
 
-    def __init__(self, engine: sa.Engine, *, create_table: bool, carry: Carry = here) -> None:
+    def __init__(
+        self, engine: sa.Engine, *, create_table: bool, carry: Carry = here, only_recovers: bool = False
+    ) -> None:
+        """`only_recovers`: what the database cannot promise is then no reason to leave open what was decided."""
         self._engine = for_own_use(engine)
         self._create_table = create_table
+        self._only_recovers = only_recovers
         self._carry = carry
         self._store = SqlAlchemyStateStore(self._engine)
 
@@ -91,10 +104,15 @@ class SqlAlchemyDatabase:
         await self._carry(lambda: self._ensure_row(transactional_id))
 
     def _ensure_row(self, transactional_id: str) -> None:
+        if not self._only_recovers:
+            self._store.examine()
         if self._create_table:
             create_state_table(self._engine)
             self._create_table = False
         self._store.ensure_row(transactional_id)
+
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        await self._carry(lambda: self._store.make_durable(transactional_id, row, timeout_ms=timeout_ms))
 
     async def begin(self) -> SqlAlchemyTransaction:
         return await self._carry(lambda: self.transaction(self._new_work()))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dualwrite.errors import RowLockTimeoutError, StateRowError
+from dualwrite.errors import NotDurableError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 
 MAX_TRANSACTIONAL_ID_LENGTH: Final = 255
@@ -59,6 +59,24 @@ def stayed_locked(transactional_id: str, timeout_ms: int | None) -> RowLockTimeo
     return RowLockTimeoutError(
         f"the state row of transactional id {transactional_id!r} stayed locked for {timeout_ms} ms by another "
         "database transaction; nothing was decided or written: try again when its owner has finished or died"
+    )
+
+
+def not_durable(transactional_id: str, row: PreparedTxnState, why: str) -> NotDurableError:
+    """What the row says was not confirmed to outlast a failure."""
+    return NotDurableError(
+        f"transactional id {transactional_id!r}: the database shows the decision {row}, and whether it is durable is "
+        f"not known ({why}); Kafka was told nothing, nothing else was written, and the transaction stays in doubt "
+        "until the id is next used or recovered: let the synchronous standby come back, or take it out of "
+        "synchronous_standby_names"
+    )
+
+
+def wait_given_up(transactional_id: str | None) -> NotDurableError:
+    """COMMIT was carried out on the primary, and answered before a synchronous standby had it."""
+    return NotDurableError(
+        f"{owner_of(transactional_id)}: the wait of COMMIT for a synchronous standby was cancelled, so that it is in "
+        "effect on the primary and a failover may lose it; Kafka is not told before it is durable"
     )
 
 

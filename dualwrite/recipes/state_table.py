@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import cache
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -14,14 +15,30 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.background_engine import engine_beside, shares_one_connection
+from dualwrite.recipes.commit_wait import deciding
+from dualwrite.recipes.database_safety import (
+    ACCEPT_OPTION,
+    MYSQL_QUESTION,
+    OF_DIALECT,
+    POSTGRES_NAMES,
+    POSTGRES_QUESTION,
+    Answers,
+    answer_for,
+    checked_names,
+)
+from dualwrite.recipes.line_cut import LineCut
 from dualwrite.recipes.mysql_row_lock import (
     INSERT_TIMEOUT_MS,
     LOCK_TIMEOUTS,
+    WITNESS_ID,
     error_code,
     insert_row,
     is_still_locked,
+    patience,
 )
 from dualwrite.recipes.mysql_row_lock import lock_row as lock_mysql_row
+from dualwrite.recipes.postgres_durability import RAISE, WITNESS
 from dualwrite.recipes.postgres_row_lock import (
     IS_MARKED,
     LOCK_NOT_AVAILABLE,
@@ -30,10 +47,12 @@ from dualwrite.recipes.postgres_row_lock import (
     STILL_HELD,
     lock_row,
 )
+from dualwrite.recipes.sqlite_durability import sync
 from dualwrite.recipes.state_row import (
     MAX_TRANSACTIONAL_ID_LENGTH,
     missing_table,
     not_as_locked,
+    not_durable,
     not_exact,
     state_in,
     stayed_locked,
@@ -64,6 +83,12 @@ _SELECT_LOCKED = _SELECT.with_for_update()
 _SELECT_ID = sa.select(_T.c.transactional_id).where(_T.c.transactional_id == sa.bindparam("id"))
 _INSERT = sa.insert(_T).values(transactional_id=sa.bindparam("id"))
 _TOUCH = sa.update(_T).where(_T.c.transactional_id == sa.bindparam("id")).values(updated_at=_T.c.updated_at)
+# An UPDATE that leaves a row as it is would not reach the binary log.
+_CHANGE_WITNESS = (
+    mysql.insert(_T)
+    .values(transactional_id=sa.bindparam("id"))
+    .on_duplicate_key_update(updated_at=sa.text("updated_at + INTERVAL 1 SECOND"))
+)
 _WRITE = (
     sa.update(_T)
     .where(_T.c.transactional_id == sa.bindparam("id"), _T.c.prepared_transaction_state == sa.bindparam("previous"))
@@ -79,6 +104,8 @@ def _locked_text(connection: sa.Connection, transactional_id: str) -> str | None
 class _RowLock(Protocol):
     still_held: sa.ColumnElement[bool]
     """True of the row where the present transaction has locked it; as much of that as the database can say."""
+    raise_durability: str | None
+    """What lets the COMMIT of the present transaction wait until it is durable; None where it waits anyway."""
 
     def proof(self, connection: sa.Connection) -> dict[str, str]:
         """The parameters of `still_held`."""
@@ -98,6 +125,12 @@ class _RowLock(Protocol):
     def is_another(self, connection: sa.Connection) -> bool:
         """Whether the present transaction is known not to be the one that SQLAlchemy began."""
 
+    def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        """Read the row without its lock and do what lets a commit of that prove the row durable."""
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        """What `database_safety.py` judges the database by."""
+
 
 class _UpdatedRow:
     """Any database: an UPDATE that changes nothing locks its row everywhere.
@@ -107,6 +140,7 @@ class _UpdatedRow:
     """
 
     still_held: sa.ColumnElement[bool] = sa.true()
+    raise_durability: str | None = None
 
     def proof(self, connection: sa.Connection) -> dict[str, str]:
         return {}
@@ -129,6 +163,12 @@ class _UpdatedRow:
     def is_another(self, connection: sa.Connection) -> bool:
         return False
 
+    def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        raise NotImplementedError("nothing is known of databases that show what is not durable, but for those below")
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        return {}
+
 
 _text = cache(sa.text)
 
@@ -136,10 +176,12 @@ _text = cache(sa.text)
 class _PostgresRowLock(_UpdatedRow):
     """By the statements of `postgres_row_lock.py`."""
 
+    # what is raised is written together with the state
     still_held: sa.ColumnElement[bool] = sa.and_(
-        sa.literal_column(STILL_HELD, sa.Boolean),
+        sa.literal_column(f"{STILL_HELD} AND {RAISE} IS NOT NULL", sa.Boolean),
         sa.text(IS_MARKED).bindparams(sa.bindparam("mark", type_=sa.String)),
     )
+    raise_durability: str | None = f"SELECT {RAISE}"
 
     def proof(self, connection: sa.Connection) -> dict[str, str]:
         return {"mark": getattr(connection.connection.driver_connection, MARK_ATTRIBUTE, "")}
@@ -159,6 +201,14 @@ class _PostgresRowLock(_UpdatedRow):
                 return text
             answer = connection.scalar(_text(statement), parameters)
 
+    def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        text: str | None = connection.scalar(_text(WITNESS), {"id": transactional_id})
+        return text
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        row = connection.exec_driver_sql(POSTGRES_QUESTION).one()
+        return {name: str(value) for name, value in zip(POSTGRES_NAMES, row, strict=True) if value is not None}
+
 
 class _MySqlRowLock(_UpdatedRow):
     """By the statements of `mysql_row_lock.py`; MariaDB's are the same."""
@@ -172,6 +222,15 @@ class _MySqlRowLock(_UpdatedRow):
 
     def outlasted(self, connection: sa.Connection) -> bool:
         return is_still_locked(connection)
+
+    def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        text: str | None = connection.scalar(_SELECT, {"id": transactional_id})
+        with patience(connection):
+            connection.execute(_CHANGE_WITNESS, {"id": WITNESS_ID})
+        return text
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        return {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_QUESTION)}
 
 
 class _SqliteWriteLock(_UpdatedRow):
@@ -190,15 +249,31 @@ class _SqliteWriteLock(_UpdatedRow):
         finally:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
+    def witness(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        text: str | None = connection.scalar(_SELECT, {"id": transactional_id})
+        sync(_file_of(connection))
+        return text
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        journal = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+        return {"journal_mode": str(journal), "file": _file_of(connection)}
+
     def assert_transaction(self, connection: sa.Connection) -> None:
         if not getattr(connection.connection.driver_connection, "in_transaction", True):
             raise IllegalStateError(_AUTOCOMMIT)
+
+
+def _file_of(connection: sa.Connection) -> str:
+    """Where SQLite keeps the database; empty for one in memory."""
+    (main,) = (row for row in connection.exec_driver_sql("PRAGMA database_list") if row[1] == "main")
+    return str(main[2] or "")
 
 
 _AUTOCOMMIT = (
     "the database connection is in autocommit mode, where a row lock ends with its own statement; "
     "nothing was written: use a connection with transactions for dual writes"
 )
+_SHOW_WHAT_IS_NOT_DURABLE: Final = ("postgresql", "mysql", "mariadb", "sqlite")
 _ROW_LOCKS: dict[str, type[_RowLock]] = {
     "postgresql": _PostgresRowLock,
     "mysql": _MySqlRowLock,
@@ -228,6 +303,10 @@ def create_state_table(engine: sa.Engine) -> None:
             raise
 
 
+# By the pool, which engines with other execution options share.
+_examined: weakref.WeakSet[sa.Pool] = weakref.WeakSet()
+
+
 class SqlAlchemyStateStore:
     """The rows as seen by the transaction of a `sqlalchemy.Connection`."""
 
@@ -235,6 +314,19 @@ class SqlAlchemyStateStore:
         self._engine = engine
         self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _UpdatedRow)()
         self._write = _WRITE.where(self._row_lock.still_held)
+        self.raise_durability = self._row_lock.raise_durability
+
+    def examine(self) -> None:
+        """Look once at what the database cannot promise. Raises UnsafeDatabaseError where that was not accepted."""
+        dialect = self._engine.dialect.name
+        if self._engine.pool in _examined or dialect not in OF_DIALECT:
+            return
+        accepted = checked_names(self._engine.get_execution_options().get(ACCEPT_OPTION, ()))
+        judge = OF_DIALECT[dialect]
+        answer_for(judge({"host": self._engine.url.host or ""}), accepted)
+        with self._engine.connect() as connection:
+            answer_for(judge(self._row_lock.answers(connection)), accepted)
+        _examined.add(self._engine.pool)
 
     def ensure_row(self, transactional_id: str) -> None:
         """Create the row, empty; harmless when it exists.
@@ -281,6 +373,31 @@ class SqlAlchemyStateStore:
             if self._row_lock.is_another(transaction):
                 raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
+
+    def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        """As `Database.make_durable`, on a connection that the engine's pool does not count, and that is not kept."""
+        dialect = self._engine.dialect
+        if dialect.name not in _SHOW_WHAT_IS_NOT_DURABLE:
+            return
+        if dialect.name == "sqlite" and shares_one_connection(self._engine):
+            return  # in memory, where nothing outlasts the connection
+        with engine_beside(self._engine).connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            connection.detach()
+            cut = LineCut(driver, timeout_ms / 1000)
+            try:
+                with cut, deciding(dialect.driver, driver) as wait:
+                    seen = self._row_lock.witness(connection, transactional_id)
+                    if seen != str(row):
+                        raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
+                    connection.commit()
+            except (DBAPIError, OSError) as error:
+                if not cut.was_cut:
+                    raise
+                why = f"a commit was not answered within {timeout_ms} ms"
+                raise not_durable(transactional_id, row, why) from error
+        if wait.was_given_up:
+            raise not_durable(transactional_id, row, "the wait for the standby was cancelled once more")
 
 
 _ANOTHER_TRANSACTION = (

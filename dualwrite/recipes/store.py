@@ -80,3 +80,13 @@ class Database(Protocol):
 
     async def begin(self) -> DatabaseTransaction:
         """A transaction of its own, on a connection of its own."""
+
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        """Return once the row, which was read as `row`, can be lost by nothing that the database promises to survive.
+
+        What can be read is not always durable: a COMMIT whose wait for a synchronous standby was cancelled, or whose
+        server was restarted meanwhile, shows on the primary only. Where that can be, this commits a change of its own
+        after it has seen `row`, on a connection that waits for nobody, and relies on that commit alone.
+
+        Raises NotDurableError where that is not so within `timeout_ms`, and the database's own errors.
+        """

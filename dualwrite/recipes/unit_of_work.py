@@ -15,8 +15,11 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.commit_wait import deciding
 from dualwrite.recipes.lost_connections import warn_of_drop
 from dualwrite.recipes.record_buffer import RecordBuffer
+from dualwrite.recipes.sqlite_durability import raise_synchronous
+from dualwrite.recipes.state_row import wait_given_up
 from dualwrite.recipes.transaction_control import TransactionControl, control_of, grammar_of
 
 if TYPE_CHECKING:
@@ -139,6 +142,7 @@ def watch(engine: sa.Engine) -> None:
                 event.listen(engine, name, listener)
             if engine.dialect.name == "sqlite":
                 event.listen(engine, "savepoint", _begin_before_savepoint)
+                event.listen(engine, "checkout", raise_synchronous)
             if engine.dialect.name == "postgresql" and engine.dialect.driver in _DRIVERS_THAT_MARK:
                 # Before other listeners, which may send the first statement.
                 event.listen(engine, "begin", _mark_begin(), insert=True)
@@ -291,6 +295,8 @@ class UnitOfWork:
         self._driver_has_begun = False
         self._control: TransactionControl | None = None  # of the statement that is under way
         self._is_dropped = False
+        self._raise_durability: str | None = None  # the state was not written yet
+        self._statements_since = 0
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
         self.connection = self._binding.connect()
@@ -349,11 +355,33 @@ class UnitOfWork:
     def commit(self) -> None:
         """Send COMMIT. What it raises after `commit_was_sent` leaves an outcome that must be read from the row."""
         self._committing = True
-        self._binding.commit()
+        if self._raise_durability is None:
+            self._binding.commit()
+        else:
+            self._decide()
         if not self.commit_was_sent:
             raise IllegalStateError(_JOINED)
         # A hook that ran between our look at it and COMMIT may have failed the transaction and swallowed that.
         self._assert_not_doomed()
+
+    def decides(self, raise_durability: str | None) -> None:
+        """The state was written, and with it what COMMIT waits for was raised; by which statement, if there is one."""
+        self._raise_durability = raise_durability or ""
+        self._statements_since = 0
+
+    def _decide(self) -> None:
+        driver: Any = self.connection.connection.driver_connection
+        with deciding(self.connection.dialect.driver, driver) as wait:
+            self._binding.commit()
+        if wait.was_given_up:
+            raise wait_given_up(self.transactional_id)
+
+    def drop(self) -> bool:
+        """Drop a connection of asyncpg's whose COMMIT waits. False: COMMIT was not sent, and nothing is done."""
+        if self.commit_was_sent and not self.connection.closed and not self.connection.invalidated:
+            driver: Any = self.connection.connection.driver_connection
+            driver.terminate()
+        return self.commit_was_sent
 
     def rollback(self) -> None:
         """Roll back, if it takes dropping the connection. Never raises: the database drops what it cannot reach."""
@@ -421,6 +449,9 @@ class UnitOfWork:
                 "leaving the block commits both"
             )
         self._assert_not_doomed()
+        if self._raise_durability and self._statements_since:
+            # a hook of the Session's came after the state was written, and may have lowered what was raised
+            self.connection.exec_driver_sql(self._raise_durability)
         self.commit_was_sent = True
 
     def rolled_back(self) -> None:
@@ -453,6 +484,7 @@ class UnitOfWork:
         return _in_transaction(self.connection) is True
 
     def _after_statement(self, statement: str) -> None:
+        self._statements_since += 1
         if not self._driver_has_begun:
             self._driver_has_begun = self._driver_is_in_transaction()
         # From the statement, because the event of a new savepoint comes before SQLAlchemy has named it.

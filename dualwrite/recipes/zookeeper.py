@@ -166,6 +166,9 @@ class _ZooKeeperStore:
     async def begin(self) -> _ZooKeeperTransaction:
         return _ZooKeeperTransaction(self)
 
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        """It is: whoever locks or reads the row again writes it, and ZooKeeper answers when a quorum has it on disk."""
+
     # -- the version, which fences -----------------------------------------------------------------------------
 
     def look(self, transactional_id: str) -> tuple[str | None, int]:

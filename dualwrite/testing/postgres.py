@@ -115,7 +115,7 @@ def _embedded(resources: ExitStack) -> str:
 
 
 def _system(resources: ExitStack) -> str:
-    return _run(resources, _new_root(resources), _find_system_binaries())
+    return _run(resources, _new_root(resources), find_system_binaries())
 
 
 def fetch_postgres(release: str) -> Path:
@@ -129,7 +129,7 @@ def fetch_postgres(release: str) -> Path:
 def _from_maven(release: str, resources: ExitStack) -> str:
     home = fetch_postgres(release)
     root = _new_root(resources)
-    if _unprivileged_user() is None:
+    if unprivileged_user() is None:
         return _run(resources, root, home / "bin")
     shutil.copytree(home, root / "home")  # the cache is in a home directory that only its owner may enter
     return _run(resources, root, root / "home" / "bin")
@@ -150,14 +150,14 @@ def _unpacked(jars: Path) -> Path:
 def _new_root(resources: ExitStack) -> Path:
     root = Path(tempfile.mkdtemp(prefix="dualwrite-postgres-"))
     resources.callback(shutil.rmtree, root, ignore_errors=True)
-    user = _unprivileged_user()
+    user = unprivileged_user()
     if user is not None:
         shutil.chown(root, user)
     return root
 
 
 def _run(resources: ExitStack, root: Path, binaries: Path) -> str:
-    user = _unprivileged_user()
+    user = unprivileged_user()
     data = root / "data"
     subprocess.run(
         [binaries / "initdb", "--auth=trust", "--username=postgres", "--encoding=utf8", "--no-sync", "-D", data],
@@ -193,7 +193,8 @@ _STARTERS: dict[str, Callable[[ExitStack], str]] = {
 }
 
 
-def _find_system_binaries() -> Path:
+def find_system_binaries() -> Path:
+    """Where `initdb` and `postgres` of this machine are. Raises ServerUnavailableError."""
     candidates = [Path(path).parent for name in ("initdb",) if (path := shutil.which(name))]
     candidates += sorted(Path("/").glob(_SYSTEM_BINARIES.lstrip("/")), reverse=True)
     for directory in candidates:
@@ -202,8 +203,8 @@ def _find_system_binaries() -> Path:
     raise ServerUnavailableError("initdb and postgres are neither on PATH nor under /usr/lib/postgresql")
 
 
-def _unprivileged_user() -> str | None:
-    """Postgres refuses to run as root: the account to use instead, or None where we are not root."""
+def unprivileged_user() -> str | None:
+    """The account to run Postgres as, which refuses to run as root; None where we are not root."""
     if os.geteuid() != 0:
         return None
     import pwd

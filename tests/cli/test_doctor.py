@@ -17,7 +17,7 @@ from dualwrite.recipes.state_table import create_state_table
 from dualwrite.testing.postgres import PostgresServer
 from tests.cli.conftest import Call
 from tests.producer.test_tiers import TIERS
-from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase
+from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase, unique
 
 FORGETFUL = {PostgresDatabase: {"fsync"}, MariaDbDatabase: {"innodb_flush_log_at_trx_commit"}, SqliteDatabase: set()}
 """What is wrong with the servers of the tests, which are quick and forget when the machine loses its power."""
@@ -117,7 +117,42 @@ def test_settings_of_postgres_that_forget(call: Call, postgres_server: PostgresS
         {"options": f"{path} -csynchronous_commit=off -cdefault_transaction_isolation=serializable"}
     )
     found = verdicts(call, emulator, forgetful)
-    assert (found["synchronous_commit"], found["isolation level"]) == ("fail", "warn")
+    assert (found["synchronous_commit"], found["isolation level"]) == ("warn", "warn")
+
+
+def test_each_way_of_lowering_what_a_commit_of_postgres_waits_for(
+    call: Call, postgres_server: PostgresServer, emulator: Emulator
+) -> None:
+    name = unique("test").replace("-", "_")
+    url = postgres_server.create_database(name)
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    create_state_table(engine)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql(f"ALTER ROLE {name} SET synchronous_commit = off")
+        connection.exec_driver_sql(f"ALTER ROLE {name} IN DATABASE {name} SET synchronous_commit = local")
+        connection.exec_driver_sql(f"ALTER DATABASE {name} SET synchronous_commit = remote_write")
+    try:
+        done = call(
+            *("doctor", "--bootstrap-server", emulator.bootstrap_servers, "--json"),
+            *("--database", url.render_as_string(hide_password=False)),
+        )
+    finally:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"ALTER ROLE {name} RESET ALL")
+            connection.exec_driver_sql(f"ALTER ROLE {name} IN DATABASE {name} RESET ALL")
+            connection.exec_driver_sql(f"DROP ROLE {name}")
+    found = {
+        check["what"]: (check["found"], check["verdict"])
+        for check in done.document["checks"]
+        if check["what"].startswith("synchronous_commit")
+    }
+    assert found == {
+        "synchronous_commit": ("remote_write, from: database", "warn"),
+        f"synchronous_commit of database {name}": ("remote_write", "warn"),
+        f"synchronous_commit of role {name}": ("off", "warn"),
+        f"synchronous_commit of role {name} in database {name}": ("local", "warn"),
+    }
 
 
 def test_a_user_of_postgres_without_rights(call: Call, postgres_server: PostgresServer, emulator: Emulator) -> None:

@@ -145,7 +145,7 @@ class MariaDbDatabase(_BehindProxy):
 
 
 def _is_commit(request: bytes) -> bool:
-    return b"COMMIT" in request.upper()
+    return b"COMMIT" in request.upper().replace(b"SYNCHRONOUS_COMMIT", b"")
 
 
 class SqliteDatabase:

@@ -1,0 +1,105 @@
+"""`synchronous_commit=off`, by whichever way, and a server that crashes right after the dual write."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.postgres_durability import RAISE
+from dualwrite.recipes.sqlalchemy import DualWriter
+from spark_sink.options import StoreOptions
+from spark_sink.store_transactions import engine_for
+from tests.durability.faces import AWAITED, FACES, TABLE, TOPIC, rows
+from tests.support.postgres_pair import PostgresNode
+from tests.support.topics import read_topic
+
+WAYS = ("role", "database", "url", "in the block")
+_numbers = itertools.count(1)
+
+
+def url_with_it_off(node: PostgresNode, way: str, name: str) -> sa.URL:
+    node.ask(f"CREATE DATABASE {name}")
+    node.ask(f"CREATE ROLE {name} SUPERUSER LOGIN")
+    url = node.url.set(database=name, username=name)
+    if way == "role":
+        node.ask(f"ALTER ROLE {name} SET synchronous_commit = off")
+    elif way == "database":
+        node.ask(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    elif way == "url":
+        url = url.update_query_dict({"options": "-csynchronous_commit=off"})
+    return url
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        *((kind, way) for kind in ("psycopg", "sqlalchemy") for way in WAYS),
+        *((kind, "in the block") for kind in AWAITED),
+    ],
+)
+def test_a_crash_right_after_the_decision_loses_neither_side(
+    kind: str, way: str, one_node: PostgresNode, emulator: Emulator
+) -> None:
+    url = url_with_it_off(one_node, way, f"test_{next(_numbers)}")
+    lowered = ("SET LOCAL synchronous_commit = off",) if way == "in the block" else ()
+    with sa.create_engine(url).begin() as connection:
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+        connection.exec_driver_sql(TABLE)
+    face = FACES[kind](url, emulator.bootstrap_servers, "writer")
+    face.write(1, *lowered)
+    face.write(2, *lowered)
+    one_node.crash()
+    one_node.start()
+    found = rows(url)
+    records = [int(value) for _, value in read_topic(emulator.bootstrap_servers, TOPIC)]
+    face.close()
+    assert found == records == [1, 2]
+
+
+def test_a_hook_that_lowers_it_after_the_state_was_written_is_overruled(
+    one_node: PostgresNode, emulator: Emulator
+) -> None:
+    url = url_with_it_off(one_node, "role", f"test_{next(_numbers)}")
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(TABLE)
+    lower = sa.text("SET LOCAL synchronous_commit = off")
+    with DualWriter(engine, bootstrap_servers=emulator.bootstrap_servers, transactional_id="writer") as writer:
+        for number in (1, 2):
+            with writer.transaction() as tx:
+                sa.event.listen(tx.session, "before_commit", lambda session: session.execute(lower))
+                tx.session.execute(sa.text("INSERT INTO events VALUES (:id)"), {"id": number})
+                tx.send(TOPIC, value=str(number))
+        one_node.crash()
+        one_node.start()
+        records = [int(value) for _, value in read_topic(emulator.bootstrap_servers, TOPIC)]
+        assert rows(url) == records == [1, 2]
+    engine.dispose()
+
+
+@pytest.mark.parametrize(("before", "raised"), [("off", "on"), ("local", "on"), ("remote_write", "on")])
+def test_what_waits_for_less_than_the_standbys_disk_is_raised(one_node: PostgresNode, before: str, raised: str) -> None:
+    assert raised_from(one_node, before) == raised
+
+
+def test_what_waits_for_more_goes_on_doing_so(one_node: PostgresNode) -> None:
+    assert raised_from(one_node, "remote_apply") == "remote_apply"
+
+
+def raised_from(node: PostgresNode, before: str) -> object:
+    engine = sa.create_engine(node.url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"SET LOCAL synchronous_commit = {before}")
+        return connection.exec_driver_sql(f"SELECT {RAISE}").scalar()
+
+
+def test_the_store_of_the_spark_sink_raises_it_for_its_connections(one_node: PostgresNode) -> None:
+    url = url_with_it_off(one_node, "role", f"test_{next(_numbers)}")
+    text = url.render_as_string(hide_password=False)
+    engine = engine_for(StoreOptions(url=text, url_env=None, schema=None))
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+    engine.dispose()

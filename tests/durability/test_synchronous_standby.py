@@ -1,0 +1,168 @@
+"""COMMIT waits for a synchronous standby that is away: what shows on the primary is not told to Kafka before it is
+durable, whatever ends the wait, so that a failover leaves both sides as one."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import NotDurableError, OutcomeUnknown
+from dualwrite.recipes.decisions import Outcome
+from tests.durability.faces import AWAITED, FACES, TABLE, TOPIC, Face, Writing, closed_whatever, rows
+from tests.support.conditions import until
+from tests.support.postgres_pair import PostgresPair
+from tests.support.topics import read_topic
+
+ID = "writer"
+WAITING = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", "psycopg"))
+
+
+@pytest.fixture
+def face(kind: str, pair: PostgresPair, emulator: Emulator) -> Iterator[Face]:
+    """One dual write is done, the standby is away."""
+    pair.primary.ask(TABLE)
+    made = FACES[kind](pair.primary.url, emulator.bootstrap_servers, ID)
+    made.write(1)
+    pair.standby.crash()
+    yield made
+    closed_whatever(made)
+
+
+def records(emulator: Emulator) -> list[int]:
+    return [int(value) for _, value in read_topic(emulator.bootstrap_servers, TOPIC)]
+
+
+def begun(face: Face, pair: PostgresPair) -> Writing:
+    """A dual write whose COMMIT waits for the standby."""
+    writing = Writing(face, 2)
+    until(lambda: pair.primary.waiting_backends == 1)
+    return writing
+
+
+def successor(kind: str, node_url: object, emulator: Emulator) -> Face:
+    return FACES[kind](node_url, emulator.bootstrap_servers, ID)  # type: ignore[arg-type]
+
+
+def assert_both_sides_agree(pair: PostgresPair, emulator: Emulator, expected: list[int], kind: str) -> None:
+    """After a failover, once somebody has recovered the id there."""
+    after = successor(kind, pair.fail_over().url, emulator)
+    try:
+        after.resolve()
+        assert rows(pair.standby.url) == expected
+        assert records(emulator) == expected
+        after.write(3)
+    finally:
+        after.close()
+    assert rows(pair.standby.url) == records(emulator) == [*expected, 3]
+
+
+@pytest.mark.parametrize("kind", AWAITED, indirect=True)
+def test_a_commit_that_waits_is_not_cancelled_with_its_task(
+    face: Face, kind: str, pair: PostgresPair, emulator: Emulator
+) -> None:
+    writing = begun(face, pair)
+    face.cancel()
+    assert writing.ended() is not None
+    assert pair.primary.waiting_backends == 1
+    with pytest.raises(OutcomeUnknown):
+        face.resolve()
+    assert_both_sides_agree(pair, emulator, [1], kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [*((kind, "pg_cancel_backend") for kind in FACES), ("psycopg", "pg_terminate_backend")],
+    indirect=["kind"],
+)
+def test_kafka_is_not_told_of_a_commit_whose_wait_was_ended(
+    face: Face, kind: str, pair: PostgresPair, emulator: Emulator, end: str
+) -> None:
+    writing = begun(face, pair)
+    pair.primary.ask(f"SELECT {end}(pid) {WAITING}")
+    assert isinstance(writing.ended(), OutcomeUnknown)
+    assert rows(pair.primary.url) == [1, 2]
+    with pytest.raises(OutcomeUnknown, match="not durable"):
+        face.resolve()
+    assert records(emulator) == [1]
+    assert_both_sides_agree(pair, emulator, [1], kind)
+
+
+@pytest.mark.parametrize("kind", ["psycopg-awaited", "sqlalchemy"], indirect=True)
+def test_kafka_is_told_once_the_standby_has_it(face: Face, kind: str, pair: PostgresPair, emulator: Emulator) -> None:
+    writing = begun(face, pair)
+    pair.primary.ask(f"SELECT pg_cancel_backend(pid) {WAITING}")
+    assert isinstance(writing.ended(), OutcomeUnknown)
+    pair.start_standby()
+    assert face.resolve().outcome is Outcome.COMMITTED
+    assert records(emulator) == [1, 2]
+    assert_both_sides_agree(pair, emulator, [1, 2], kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [("psycopg", "restarted"), ("sqlalchemy", "restarted"), ("asyncpg", "terminated")],
+    indirect=["kind"],
+)
+def test_another_process_does_not_tell_kafka_before_it_is_durable(
+    face: Face, kind: str, pair: PostgresPair, emulator: Emulator, end: str
+) -> None:
+    writing = begun(face, pair)
+    if end == "terminated":
+        pair.primary.ask(f"SELECT pg_terminate_backend(pid) {WAITING}")
+    else:
+        pair.primary.crash()
+    assert isinstance(writing.ended(), OutcomeUnknown)
+    face.close()
+    if end == "restarted":
+        pair.primary.start()
+    assert rows(pair.primary.url) == [1, 2]
+    other = successor(kind, pair.primary.url, emulator)
+    with pytest.raises(NotDurableError, match="Kafka was told nothing"):
+        other.resolve()
+    with pytest.raises(NotDurableError):
+        other.write(4)
+    closed_whatever(other)
+    assert records(emulator) == [1]
+    assert_both_sides_agree(pair, emulator, [1], kind)
+
+
+def test_a_role_without_rights_can_make_a_row_durable(pair: PostgresPair, emulator: Emulator) -> None:
+    pair.primary.ask(TABLE)
+    with_all = FACES["sqlalchemy"](pair.primary.url, emulator.bootstrap_servers, ID)
+    with_all.write(1)
+    with_all.close()
+    pair.primary.ask("CREATE ROLE clerk LOGIN")
+    pair.primary.ask("GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state, events TO clerk")
+    clerk = FACES["psycopg"](pair.primary.url.set(username="clerk"), emulator.bootstrap_servers, ID)
+    assert clerk.resolve().outcome is Outcome.NOTHING
+    clerk.write(2)
+    clerk.close()
+    assert rows(pair.primary.url) == records(emulator) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "sqlalchemy"], indirect=True)
+def test_a_commit_that_waits_is_not_cancelled_by_a_key(
+    face: Face, kind: str, pair: PostgresPair, emulator: Emulator
+) -> None:
+    def interrupt() -> None:
+        until(lambda: pair.primary.waiting_backends == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        face.write(2)
+    interrupting.join()
+    assert pair.primary.waiting_backends == 1
+    with pytest.raises(OutcomeUnknown):
+        face.resolve()
+    assert_both_sides_agree(pair, emulator, [1], kind)
