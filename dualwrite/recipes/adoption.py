@@ -62,8 +62,8 @@ def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, fo
     made_in, found_in = Place(server, database), place_of(connection, pinned)
     if found is not None and not force and not made_in.is_other_than(found_in):
         raise IllegalStateError(
-            f"this database is where its state table was made, as far as it can tell ({found_in}); nothing was changed: "
-            "force it where you know this for a copy of the files of another one"
+            f"this database is where its state table was made, as far as it can tell ({found_in}); nothing was "
+            "changed: force it where you know this for a copy of the files of another one"
         )
     if how == "moved":
         note_place(connection, pinned)
