@@ -73,7 +73,10 @@ _OTHERS: Final = (
     " AND c.relpersistence <> 't' AND has_schema_privilege(n.oid, 'USAGE') ORDER BY 1"
 )
 _CURRENT_SCHEMA: Final = "SELECT CAST(current_schema() AS text)"
-_OID_NOW: Final = "SELECT CAST(CAST(to_regclass(:name) AS oid) AS bigint)"
+_OID_NOW: Final = (
+    "SELECT CAST(c.oid AS bigint) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n"
+    " ON n.oid = c.relnamespace WHERE n.nspname = :schema AND c.relname = :name"
+)
 _MAY_ASK: Final = "SELECT has_function_privilege(to_regprocedure('pg_catalog.pg_control_system()'), 'EXECUTE')"
 _SYSTEM: Final = "SELECT CAST(system_identifier AS text) FROM pg_catalog.pg_control_system()"
 _DATABASE: Final = "SELECT CAST(oid AS text) FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
@@ -142,8 +145,8 @@ def present_place() -> Asking[Place]:
 def assert_still_there(pinned: PinnedTables) -> Asking[None]:
     """For a row that was not found. Raises StateTableError where the table is another one than was pinned."""
     if pinned.oid is not None:
-        found = yield _OID_NOW, {"name": pinned.sql(STATE_TABLE)}
-        if found[0][0] != pinned.oid:
+        found = yield _OID_NOW, {"schema": pinned.schema, "name": STATE_TABLE}
+        if not found or found[0][0] != pinned.oid:
             raise replaced(pinned)
 
 

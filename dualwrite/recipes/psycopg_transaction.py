@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
-from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError, StateTableError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.database_conflicts import is_conflict
 from dualwrite.recipes.database_identity import IDENTITY_TABLE, DatabaseIdentity, Place, checked_place, new_suffix
@@ -60,11 +60,8 @@ _MARK: Final = "dualwrite.transaction"
 
 # The statements name our tables alone, and are carried out as `PinnedTables.sql` writes them.
 
-# Where a transaction runs: this very table, of this very server.
-_WHERE: Final = (
-    "concat_ws('/', current_database(), to_regclass('kafka_transaction_state')::oid, "
-    "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
-)
+# Where a transaction runs: this database, of this very server. The table is compared by what locks a row of it.
+_WHERE: Final = "concat_ws('/', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
 
 _WRITE: Final = (
     "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
@@ -179,7 +176,7 @@ class PsycopgTransaction:
 
     async def begin_and_tell_where(self) -> str:
         """The same, in one round trip with `where`."""
-        answer = await self._command(f"{self._beginning}; SELECT {self._pin.sql(_WHERE)}")
+        answer = await self._command(f"{self._beginning}; SELECT {_WHERE}")
         where = answer.get_value(0, 0)
         assert where is not None, "it is a text put together of what every server has"
         self._watch.start()
@@ -192,7 +189,7 @@ class PsycopgTransaction:
 
     async def where(self) -> str:
         """Where it runs."""
-        return str(await self._scalar(f"SELECT {self._pin.sql(_WHERE)}"))
+        return str(await self._scalar(f"SELECT {_WHERE}"))
 
     def doom(self, error: BaseException) -> None:
         self._watch.doom(error)
@@ -222,12 +219,15 @@ class PsycopgTransaction:
                 await self._assert_still_there()
             return self._locked_state(transactional_id, locked.value)
         except psycopg.errors.UndefinedTable as error:
-            assert self._pin.tables is not None
-            raise replaced(self._pin.tables) from error
+            raise self._replaced() from error
         except psycopg.OperationalError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
             raise stayed_locked(transactional_id, timeout_ms) from error
+
+    def _replaced(self) -> StateTableError:
+        assert self._pin.tables is not None, "a statement has named them"
+        return replaced(self._pin.tables)
 
     async def _assert_still_there(self) -> None:
         assert self._pin.tables is not None
@@ -243,7 +243,12 @@ class PsycopgTransaction:
         return state_in(transactional_id, text)
 
     async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
-        values = {"id": transactional_id, "previous": str(previous), "new": str(new), "mark": self._mark}
+        values: dict[str, str | None] = {
+            "id": transactional_id,
+            "previous": str(previous),
+            "new": str(new),
+            "mark": self._mark,
+        }
         statement = self._pin.sql(_WRITE_AGAIN if self._has_written else _WRITE)
         if (await self._execute(statement, values)).rowcount == 1:
             return
@@ -253,12 +258,19 @@ class PsycopgTransaction:
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
         self._transactional_id = transactional_id
-        values = {"id": transactional_id, "previous": str(previous), "new": str(new), "mark": self._mark}
-        if self._must_be_in is None:
-            written = await self._execute(self._pin.sql(_LOCK_AND_WRITE), values)
-        else:
-            statement = self._pin.sql(_LOCK_AND_WRITE_HERE)
-            written = await self._execute(statement, {**values, "here": self._must_be_in.where})
+        values: dict[str, str | None] = {
+            "id": transactional_id,
+            "previous": str(previous),
+            "new": str(new),
+            "mark": self._mark,
+        }
+        statement = _LOCK_AND_WRITE
+        if self._must_be_in is not None:
+            statement, values["here"] = _LOCK_AND_WRITE_HERE, self._must_be_in.where
+        try:
+            written = await self._execute(self._pin.sql(statement), values)
+        except psycopg.errors.UndefinedTable as error:
+            raise self._replaced() from error
         self._has_written = written.rowcount == 1
         return self._has_written
 
@@ -552,7 +564,6 @@ class PsycopgDatabase:
         the connection."""
         if connection is None:
             return await self._begin(self._of_blocks, records, before)
-        await self._pin_tables()
         transaction = PsycopgTransaction(connection, records, None, self._pin)
         was_idle = is_idle(connection)
         try:
@@ -662,6 +673,6 @@ _ANOTHER_TRANSACTION = (
 )
 _FAILED_BEFORE = "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"
 _OTHER_DATABASE = (
-    "the connection leads to another database, or another kafka_transaction_state, than this writer's own, which would "
-    "be asked what became of a lost commit; nothing was written: let both lead to the same table"
+    "the connection leads to another database than this writer's own, which would be asked what became of a lost "
+    "commit; nothing was written: let both lead to the same one"
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from dualwrite.recipes.database_identity import DatabaseIdentity
 from dualwrite.recipes.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy_tables import AS_NAMED, in_schema
+from dualwrite.recipes.state_row import missing_table
 from dualwrite.recipes.state_table import SqlAlchemyStateStore, kafka_transaction_state
 
 _IDS_PER_QUERY = 500  # databases limit the parameters of one statement
@@ -17,11 +19,19 @@ _IDS_PER_QUERY = 500  # databases limit the parameters of one statement
 def stored_texts(
     engine: sa.Engine, pinned: PinnedTables, *, prefix: str | None, transactional_ids: Collection[str]
 ) -> dict[str, str]:
-    """What the rows of a prefix (None: of no prefix), and of these ids, hold."""
+    """What the rows of a prefix (None: of no prefix), and of these ids, hold.
+
+    Raises StateRowError where the table is missing.
+    """
     table = in_schema(kafka_transaction_state, pinned.schema)
     queries = _queries(table, prefix, sorted(transactional_ids))
-    with engine.connect() as connection:
-        rows = [row for query in queries for row in connection.execute(query, execution_options=AS_NAMED).all()]
+    try:
+        with engine.connect() as connection:
+            rows = [row for query in queries for row in connection.execute(query, execution_options=AS_NAMED).all()]
+    except (OperationalError, ProgrammingError) as error:
+        if sa.inspect(engine).has_table(table.name, schema=table.schema):
+            raise
+        raise missing_table(table.name, otherwise="create_state_table(engine)") from error
     return {
         row.transactional_id: row.prepared_transaction_state
         for row in rows

@@ -1,4 +1,4 @@
-"""Whose transactional ids are, and which table decides them: two databases, two schemas, copies, and what was adopted."""
+"""Whose transactional ids are, and which table decides them: two databases, two schemas, copies."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.cli.root import cli
 from dualwrite.errors import ConfigError, DatabaseMovedError, IllegalStateError, StateRowError, StateTableError
 from dualwrite.recipes.adoption import adopt
+from dualwrite.recipes.database_identity import DatabaseIdentity
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.pool import DualWriterPool
@@ -51,7 +52,7 @@ def servers(emulator: Emulator) -> str:
 @pytest.fixture
 def tenants(postgres_server: PostgresServer) -> Iterator[sa.URL]:
     """A database of its own with the schemas a and b, and a role that sees both."""
-    url = postgres_server.create_database(unique("tenants"))
+    url = postgres_server.create_database(named("tenants"))
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         for schema in ("a", "b"):
@@ -59,6 +60,10 @@ def tenants(postgres_server: PostgresServer) -> Iterator[sa.URL]:
             connection.exec_driver_sql(f"CREATE TABLE {schema}.items (body text)")
     yield url
     engine.dispose()
+
+
+def named(kind: str) -> str:
+    return unique(kind).replace("-", "_")
 
 
 def in_schema(url: sa.URL, *schemas: str) -> sa.URL:
@@ -219,7 +224,7 @@ def test_a_name_with_a_decision_is_not_taken_for_the_id_of_another_application(s
         assert service.recover().found == ()
 
 
-# ---- which table ------------------------------------------------------------------------------------------------------
+# ---- which table ----
 
 
 def test_two_tables_that_one_role_sees_are_refused_by_name(servers: str, tenants: sa.URL) -> None:
@@ -313,7 +318,7 @@ def test_a_schema_by_role_by_url_and_by_translation(servers: str, tenants: sa.UR
     admin = engine_of(tenants)
     found: dict[str, str] = {}
     for schema in ("a", "b"):
-        role = unique("tenant")
+        role = named("tenant")
         with admin.begin() as connection:
             connection.exec_driver_sql(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
             connection.exec_driver_sql(f"GRANT ALL ON SCHEMA {schema} TO {role}")
@@ -397,13 +402,13 @@ def test_a_schema_that_is_none(schema: Any, tmp_path: Path) -> None:
         DualWriter(sqlite(tmp_path, "x"), bootstrap_servers="127.0.0.1:1", transactional_id="t", schema=schema)
 
 
-# ---- copies -------------------------------------------------------------------------------------------------------------
+# ---- copies ----
 
 
 @pytest.fixture
 def copy(postgres_server: PostgresServer, servers: str) -> tuple[sa.URL, sa.URL]:
     """A database in which something is in doubt, and a copy of it."""
-    url = postgres_server.create_database(unique("original"))
+    url = postgres_server.create_database(named("original"))
     writer = DualWriter(
         engine_of(url),
         bootstrap_servers=servers,
@@ -412,7 +417,7 @@ def copy(postgres_server: PostgresServer, servers: str) -> tuple[sa.URL, sa.URL]
     )
     with pytest.raises(Killed), writer.transaction() as tx:
         tx.send(TOPIC, value="decided")
-    name = unique("copy")
+    name = named("copy")
     with sa.create_engine(postgres_server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as c:
         c.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE {url.database}")
     return url, url.set(database=name)
@@ -428,7 +433,7 @@ def test_a_copy_is_refused_before_anything_is_written_or_aborted(
         lambda: DualWriter(engine_of(copied), **settings),
         lambda: PsycopgDualWriter(conninfo(copied), **settings),
     ):
-        with make() as writer, pytest.raises(DatabaseMovedError, match="adopt --moved.*adopt --copied") as raised:
+        with make() as writer, pytest.raises(DatabaseMovedError, match=r"adopt --moved.*adopt --copied") as raised:
             writer.recover()
         assert raised.value.made_in != raised.value.found_in
     with (
@@ -497,16 +502,12 @@ def test_decisions_without_the_identity_they_were_made_under(servers: str, tmp_p
 
 def test_many_processes_make_one_identity(postgres_server: PostgresServer) -> None:
     database = PostgresDatabase(postgres_server)
+
+    def first_use(_: int) -> DatabaseIdentity:
+        create_state_table(database.aside)
+        return SqlAlchemyStateStore(database.aside).identity()
+
     with ThreadPoolExecutor(8) as threads:
-        found = list(
-            threads.map(
-                lambda _: (
-                    SqlAlchemyStateStore(database.aside).identity()
-                    if create_state_table(database.aside) is None
-                    else None
-                ),
-                range(8),
-            )
-        )
-    assert len(set(found)) == 1
+        found = set(threads.map(first_use, range(8)))
+    assert len(found) == 1
     database.close()
