@@ -19,6 +19,8 @@ from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import AbortableError, PartitionTakenOverError, StateRowError
 from dualwrite.recipes.consumer_side import ConsumerSide
 from dualwrite.recipes.dual_writes import DualWrite
+from dualwrite.recipes.pinned_tables import PinnedTables
+from dualwrite.recipes.sqlalchemy_tables import AS_NAMED, home, in_schema, schema_for
 from dualwrite.recipes.sqlalchemy_transaction import Carry, here
 from dualwrite.recipes.state_row import missing_table
 from dualwrite.recipes.state_table import exact_text
@@ -44,31 +46,38 @@ kafka_consumed_offset = sa.Table(
     sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
 )
 
-_T = kafka_consumed_offset
-_OF_PARTITION = sa.and_(
-    _T.c.group_id == sa.bindparam("group"),
-    _T.c.topic == sa.bindparam("of_topic"),
-    _T.c.partition == sa.bindparam("of_partition"),
-)
-_SELECT = sa.select(_T.c.topic, _T.c.partition, _T.c.next_offset, _T.c.topic_id).where(
-    _T.c.group_id == sa.bindparam("group")
-)
-_MOVE = (
-    sa.update(_T)
-    .where(_OF_PARTITION, _T.c.next_offset == sa.bindparam("expected"))
-    .values(next_offset=sa.bindparam("next"), updated_at=sa.func.now())
-)
-_MOVE_OF_TOPIC = _MOVE.where(sa.or_(_T.c.topic_id.is_(None), _T.c.topic_id == sa.bindparam("of_topic_id"))).values(
-    topic_id=sa.bindparam("of_topic_id")
-)
-_FIRST = sa.insert(_T).values(
-    group_id=sa.bindparam("group"),
-    topic=sa.bindparam("of_topic"),
-    partition=sa.bindparam("of_partition"),
-    next_offset=sa.bindparam("next"),
-    topic_id=sa.bindparam("of_topic_id"),
-)
-_FORGET = sa.delete(_T).where(_T.c.group_id == sa.bindparam("group"), _T.c.topic == sa.bindparam("of_topic"))
+
+class _Statements:
+    """Those on the rows of one table, which is named in full."""
+
+    def __init__(self, pinned: PinnedTables) -> None:
+        self.schema = pinned.schema
+        table = in_schema(kafka_consumed_offset, pinned.schema)
+        of_group = table.c.group_id == sa.bindparam("group")
+        of_topic = table.c.topic == sa.bindparam("of_topic")
+        self.select = sa.select(table.c.topic, table.c.partition, table.c.next_offset, table.c.topic_id).where(of_group)
+        self.move = (
+            sa.update(table)
+            .where(
+                of_group,
+                of_topic,
+                table.c.partition == sa.bindparam("of_partition"),
+                table.c.next_offset == sa.bindparam("expected"),
+            )
+            .values(next_offset=sa.bindparam("next"), updated_at=sa.func.now())
+        )
+        self.move_of_topic = self.move.where(
+            sa.or_(table.c.topic_id.is_(None), table.c.topic_id == sa.bindparam("of_topic_id"))
+        ).values(topic_id=sa.bindparam("of_topic_id"))
+        self.first = sa.insert(table).values(
+            group_id=sa.bindparam("group"),
+            topic=sa.bindparam("of_topic"),
+            partition=sa.bindparam("of_partition"),
+            next_offset=sa.bindparam("next"),
+            topic_id=sa.bindparam("of_topic_id"),
+        )
+        self.forget = sa.delete(table).where(of_group, of_topic)
+
 
 # What a group coordinator says to who is no longer, or not yet again, a member with these partitions.
 _LOST_MEMBERSHIP: Final = frozenset(
@@ -119,22 +128,25 @@ class OffsetPlace(Protocol):
         """Whether this says that another consumer has the partitions."""
 
 
-def create_offset_table(engine: sa.Engine) -> None:
+def create_offset_table(engine: sa.Engine, schema: str | None = None) -> None:
     """Create `kafka_consumed_offset` where it is missing; safe when several processes do it at once."""
+    schema = schema_for(engine, schema)
     try:
-        metadata.create_all(engine)
+        in_schema(kafka_consumed_offset, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
     except (IntegrityError, ProgrammingError, OperationalError):
-        if not sa.inspect(engine).has_table(kafka_consumed_offset.name):
+        if not sa.inspect(engine).has_table(kafka_consumed_offset.name, schema=schema):
             raise
 
 
-def forget_consumed_offsets(engine: sa.Engine, group: str, topic: str) -> int:
+def forget_consumed_offsets(engine: sa.Engine, group: str, topic: str, *, schema: str | None = None) -> int:
     """Make `group` begin anew with `topic`; how many partitions had offsets.
 
     For a topic that was created anew on purpose. Stop the consumers of the group before.
     """
     with engine.begin() as connection:
-        return connection.execute(_FORGET, {"group": group, "of_topic": topic}).rowcount
+        statements = _Statements(home(connection, schema_for(engine, schema), kafka_consumed_offset.name))
+        values = {"group": group, "of_topic": topic}
+        return connection.execute(statements.forget, values, execution_options=AS_NAMED).rowcount
 
 
 class OffsetsInDatabase:
@@ -145,8 +157,12 @@ class OffsetsInDatabase:
     its records are written. It needs no word from the group coordinator, which may be late.
     """
 
-    def __init__(self, engine: sa.Engine | AsyncEngine, *, create_table: bool = True) -> None:
+    def __init__(
+        self, engine: sa.Engine | AsyncEngine, *, create_table: bool = True, schema: str | None = None
+    ) -> None:
         self._engine, self._carry = _blocking_face(engine)
+        self._schema = schema_for(self._engine, schema)
+        self._statements: _Statements | None = None
         self._create_table = create_table
         self._expected: dict[TopicPartition, int | None] = {}
         self._stored_ids: dict[TopicPartition, str] = {}
@@ -165,25 +181,34 @@ class OffsetsInDatabase:
 
     def _stored(self, group: str) -> dict[TopicPartition, tuple[int, str | None]]:
         if self._create_table:
-            create_offset_table(self._engine)
+            create_offset_table(self._engine, self._schema)
             self._create_table = False
+        statements = self._known()
         try:
             with self._engine.connect() as connection:
-                rows = connection.execute(_SELECT, {"group": group}).all()
+                rows = connection.execute(statements.select, {"group": group}, execution_options=AS_NAMED).all()
         except (OperationalError, ProgrammingError) as error:
-            raise self._explained(error) from error
+            raise self._explained(error, statements.schema) from error
         return {TopicPartition(topic, partition): (offset, topic_id) for topic, partition, offset, topic_id in rows}
 
-    def _explained(self, error: Exception) -> Exception:
+    def _explained(self, error: Exception, schema: str | None) -> Exception:
         inspector = sa.inspect(self._engine)
-        if not inspector.has_table(_T.name):
-            return missing_table(_T.name, option=" --consumed-offsets", otherwise="create_offset_table(engine)")
-        if not any(column["name"] == "topic_id" for column in inspector.get_columns(_T.name)):
+        name = kafka_consumed_offset.name
+        if not inspector.has_table(name, schema=schema):
+            return missing_table(name, option=" --consumed-offsets", otherwise="create_offset_table(engine)")
+        if not any(column["name"] == "topic_id" for column in inspector.get_columns(name, schema=schema)):
             return StateRowError(
-                f"the table {_T.name} has no column topic_id, which tells a topic from one that was created anew under "
-                f"its name; nothing was written: ALTER TABLE {_T.name} ADD COLUMN topic_id VARCHAR(36)"
+                f"the table {name} has no column topic_id, which tells a topic from one that was created anew under "
+                f"its name; nothing was written: ALTER TABLE {name} ADD COLUMN topic_id VARCHAR(36)"
             )
         return error
+
+    def _known(self) -> _Statements:
+        """On the table as it was found first, wherever a block lets unqualified names lead to."""
+        if self._statements is None:
+            with self._engine.connect() as connection:
+                self._statements = _Statements(home(connection, self._schema, kafka_consumed_offset.name))
+        return self._statements
 
     async def kept(
         self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
@@ -215,13 +240,15 @@ class OffsetsInDatabase:
 
     def _move_one(self, connection: sa.Connection, partition: TopicPartition, named: Mapping[str, Any]) -> None:
         expected = self._expected.get(partition)
+        statements = self._known()
         if expected is not None:
-            move = _MOVE if named["of_topic_id"] is None else _MOVE_OF_TOPIC
-            if connection.execute(move, {**named, "expected": expected}).rowcount != 1:
+            move = statements.move if named["of_topic_id"] is None else statements.move_of_topic
+            values = {**named, "expected": expected}
+            if connection.execute(move, values, execution_options=AS_NAMED).rowcount != 1:
                 raise _taken_over(named["group"], partition, expected)
             return
         try:
-            connection.execute(_FIRST, named)
+            connection.execute(statements.first, named, execution_options=AS_NAMED)
         except IntegrityError as error:
             raise _taken_over(named["group"], partition, expected) from error
 

@@ -10,8 +10,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.commit_wait import interrupted_by
+from dualwrite.recipes.database_identity import DatabaseIdentity
 from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.unit_of_work import UnitOfWork, for_own_use
 
 ResultT = TypeVar("ResultT")
@@ -91,25 +92,31 @@ class SqlAlchemyDatabase:
     errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
 
     def __init__(
-        self, engine: sa.Engine, *, create_table: bool, carry: Carry = here, only_recovers: bool = False
+        self,
+        engine: sa.Engine,
+        *,
+        create_table: bool,
+        schema: str | None = None,
+        carry: Carry = here,
+        only_recovers: bool = False,
     ) -> None:
         """`only_recovers`: what the database cannot promise is then no reason to leave open what was decided."""
         self._engine = for_own_use(engine)
         self._create_table = create_table
         self._only_recovers = only_recovers
         self._carry = carry
-        self._store = SqlAlchemyStateStore(self._engine)
+        self._store = SqlAlchemyStateStore(self._engine, schema)
 
-    async def ensure_row(self, transactional_id: str) -> None:
-        await self._carry(lambda: self._ensure_row(transactional_id))
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        return await self._carry(lambda: self._ensure_row(transactional_id))
 
-    def _ensure_row(self, transactional_id: str) -> None:
+    def _ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         if not self._only_recovers:
             self._store.examine()
         if self._create_table:
-            create_state_table(self._engine)
+            self._store.create_tables()
             self._create_table = False
-        self._store.ensure_row(transactional_id)
+        return self._store.ensure_row(transactional_id)
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         await self._carry(lambda: self._store.make_durable(transactional_id, row, timeout_ms=timeout_ms))
