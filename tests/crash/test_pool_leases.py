@@ -51,14 +51,14 @@ def two_pools(scenario: Scenario, **settings: object) -> Iterator[tuple[AnyPool,
 
 
 def test_two_pools_that_hold_the_same_lease(scenario: Scenario, leases: LeaseTable) -> None:
+    """Whoever finds the row replaced completes what the other has left, and takes the id over."""
     with two_pools(scenario) as (first, second):
         assert write(first, scenario, 1).transactional_id == scenario.transactional_id
         leases.free()
         assert write(second, scenario, 2).transactional_id == scenario.transactional_id
-        assert persist(first, scenario, 3).transactional_id == f"{prefix_of(scenario)}-1"
-        assert first.status.moved_total == 1
+        assert persist(first, scenario, 3).transactional_id == scenario.transactional_id
         assert write(second, scenario, 4).transactional_id == scenario.transactional_id
-        assert second.status.moved_total == 0
+        assert first.status.moved_total == second.status.moved_total == 0
     assert written(scenario) == {"1", "2", "3", "4"}
     scenario.assert_nothing_open()
 
