@@ -34,17 +34,13 @@ PARTITIONS = 4
 RECORDS = 500
 KILLS = 5
 PAUSE_S = (0.1, 0.5)
-SECONDS = float(os.environ.get("CONSUME_SECONDS", "3"))
+SECONDS = float(os.environ.get("CONSUME_SECONDS", "2"))
 """How long workers are killed and frozen on each tier; with more than the default, in every combination."""
 
 COMBINATIONS = [
-    (Tier.STORED_PAIR, "confluent-kafka, KIP-848", "database"),
     (Tier.STORED_PAIR, "aiokafka", "transaction"),
-    (Tier.BOUNDED, "confluent-kafka, KIP-848", "transaction"),
-    (Tier.BOUNDED, "kafka-python", "database"),
+    (Tier.BOUNDED, "confluent-kafka, KIP-848", "database"),
     (Tier.BOUNDED_V1, "confluent-kafka", "database"),
-    (Tier.BOUNDED_V1, "kafka-python", "transaction"),
-    (Tier.BOUNDED_V1, "aiokafka", "database"),
 ]
 if "CONSUME_SECONDS" in os.environ:
     COMBINATIONS = [
@@ -220,6 +216,7 @@ def assert_carried_once(site: Site, workers: Workers) -> None:
     assert Counter(read_topic(site.emulator.bootstrap_servers, "out")) == Counter(site.given)
 
 
+@pytest.mark.timeout(360)
 @pytest.mark.parametrize(
     ("tier", "library", "place"), COMBINATIONS, ids=[f"tier {tier}-{rest[0]}-{rest[1]}" for tier, *rest in COMBINATIONS]
 )
@@ -243,15 +240,15 @@ def test_every_record_is_in_effect_once_on_the_kafka_of_today(
     chance = random.Random(f"{tier} {library} {place}")
     with Emulator(config=config, topics={"in": PARTITIONS, "out": 1}) as emulator:
         site = Site(emulator, engine, chance)
-        site.fill(RECORDS // 5, "before")
+        site.fill(RECORDS // 10, "before")
         url = database.url.render_as_string(hide_password=False)
         workers = Workers(Task(url, emulator.bootstrap_servers, "", library, place, has_trouble=True))
         locking = threading.Thread(target=site.lock_shelves)
         locking.start()
         try:
-            until(lambda: len(rows(engine)) > 0)
+            until(lambda: len(rows(engine)) > 0, 60)
             trouble_workers(workers, site, chance)
-            until(lambda: len(rows(engine)) >= len(site.given) or workers.has_failed, 60)
+            until(lambda: len(rows(engine)) >= len(site.given) or workers.has_failed, 120)
             if place == "database":
                 create_anew(workers, site)
         finally:
@@ -267,7 +264,7 @@ def test_every_record_is_in_effect_once_on_the_kafka_of_today(
 def trouble_workers(workers: Workers, site: Site, chance: random.Random) -> None:
     end_s = time.monotonic() + SECONDS
     while time.monotonic() < end_s:
-        site.fill(RECORDS // 10, f"{len(site.given)}:")
+        site.fill(RECORDS // 25, f"{len(site.given)}:")
         time.sleep(chance.uniform(*PAUSE_S))
         if chance.random() < 0.6:
             workers.kill(chance.randrange(2))
@@ -280,8 +277,8 @@ def create_anew(workers: Workers, site: Site) -> None:
     """All workers refuse to go on with another log, and go on once that is allowed."""
     site.emulator._call(lambda: site.emulator._cluster.delete_topic("in"))
     site.emulator.create_topic("in", PARTITIONS)
-    site.fill(2 * RECORDS // 5, "anew")
-    until(lambda: workers.statuses == [ANOTHER_LOG, ANOTHER_LOG], 30)
+    site.fill(RECORDS // 5, "anew")
+    until(lambda: workers.statuses == [ANOTHER_LOG, ANOTHER_LOG], 60)
     assert forget_consumed_offsets(site.engine, "carriers", "in") == PARTITIONS
     workers.start_again()
-    until(lambda: len(rows(site.engine)) >= len(site.given) or workers.has_failed, 60)
+    until(lambda: len(rows(site.engine)) >= len(site.given) or workers.has_failed, 120)
