@@ -233,14 +233,14 @@ class RecoveryService:
         names = database.names(self._ids_as_given | self._lost_as_given)
         self._lost = database.names(self._lost_as_given)
         vouched_names = database.names(self._vouched_as_given)
-        texts = stored_texts(
-            self._engine, database.pinned, prefix=self._prefix, transactional_ids=names | vouched_names
-        )
+        texts = self._stored(database, names | vouched_names)
         self._vouched = database.kafka_ids_to_terminate(self._vouched_as_given, texts)
         ids = {database.kafka_id(name) for name in (*texts, *names)}
         found = []
         settled = 0
         descriptions = self._described(sorted({*ids, *self._vouched, *self._listed(unseen)}), unseen)
+        # Rows are read last: beside one that is older than the description, a loss looks like an abort of long ago.
+        texts = self._stored(database, names | vouched_names)
         for number, (each, description) in enumerate(descriptions.items(), start=1):
             if stopped is not None and stopped.is_set():
                 unseen.append(f"{len(descriptions) - number + 1} ids, because this was told to stop")
@@ -253,6 +253,9 @@ class RecoveryService:
             if progress is not None:
                 progress(number, len(descriptions))
         return RecoveryReport(tuple(found), settled, tuple(unseen), apply)
+
+    def _stored(self, database: _Known, names: Collection[str]) -> dict[str, str]:
+        return stored_texts(self._engine, database.pinned, prefix=self._prefix, transactional_ids=names)
 
     def _listed(self, unseen: list[str]) -> list[str]:
         """The ids of the prefix that have something open, as Kafka sees them."""

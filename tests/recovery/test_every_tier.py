@@ -51,6 +51,32 @@ def test_a_crash_at_any_point(world: World, engine: sa.Engine, at: PausePoint) -
 
 
 @bounded
+def test_a_loss_between_the_looks_at_rows_and_at_kafka_is_told(
+    world: World, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the row of before, the abort would be one of long ago."""
+
+    def pause(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_DATABASE_COMMIT and "lost" in rows(engine):
+            world.abort_by_timeout()
+
+    with writer_of(world, engine, pause=pause) as writer:
+        write(writer, "before")
+        described = RecoveryService._described
+
+        def lose_and_describe(service: RecoveryService, ids: list[str], unseen: list[str]) -> Any:
+            with pytest.raises(PreparedTransactionLost):
+                write(writer, "lost")
+            return described(service, ids, unseen)
+
+        monkeypatch.setattr(RecoveryService, "_described", lose_and_describe)
+        settings: dict[str, Any] = {"transactional_ids": ["tid"], "min_age_ms": 0}
+        with RecoveryService(engine, bootstrap_servers=world.emulator.bootstrap_servers, **settings) as recovery:
+            (found,) = recovery.recover().found
+    assert found.action is Action.LOST
+
+
+@bounded
 def test_a_loss_is_told_until_it_is_acknowledged(world: World, engine: sa.Engine) -> None:
     def pause(point: PausePoint) -> None:
         if point is PausePoint.AFTER_DATABASE_COMMIT:
