@@ -205,6 +205,22 @@ class StateRowError(RecipeError):
     """The state row is missing, or is not what this writer left in it under its lock."""
 
 
+class StateTableError(StateRowError):
+    """The state table is not the one that was found at first use, or it cannot be told which table is meant."""
+
+
+class DatabaseMovedError(RecipeError):
+    """The state table was made in another database than the one it is in now; nothing was written or aborted.
+
+    `made_in` and `found_in` name both. `dualwrite adopt` says which of the two goes on with the transactional ids.
+    """
+
+    def __init__(self, message: str, *, made_in: str = "", found_in: str = "") -> None:
+        super().__init__(message)
+        self.made_in = made_in
+        self.found_in = found_in
+
+
 class RowLockTimeoutError(RecipeError):
     """The state row stayed locked by another database transaction; nothing was decided."""
 

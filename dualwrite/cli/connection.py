@@ -100,6 +100,15 @@ def database_option(*, required: bool) -> Callable[[Command], Command]:
     )
 
 
+def schema_option(command: Command) -> Command:
+    """`--schema`."""
+    return click.option(
+        "--schema",
+        metavar="NAME",
+        help="The schema of the state table; without it, where an unqualified name leads to.",
+    )(command)
+
+
 def json_option(command: Command) -> Command:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="For programs: JSON with stable keys.")(command)

@@ -10,13 +10,20 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect, make_url
 from sqlalchemy.schema import CreateTable
 
-from dualwrite.cli.connection import database, database_option
+from dualwrite.cli.connection import database, database_option, schema_option
 from dualwrite.recipes.consumed_offsets import create_offset_table, kafka_consumed_offset
+from dualwrite.recipes.identity_table import kafka_transaction_database
 from dualwrite.recipes.lease_table import create_lease_table, kafka_transaction_lease
+from dualwrite.recipes.pinned_tables import checked_schema
+from dualwrite.recipes.sqlalchemy_tables import in_schema
 from dualwrite.recipes.state_table import create_state_table, kafka_transaction_state
 
-TABLES: Final = {kafka_transaction_state: create_state_table, kafka_transaction_lease: create_lease_table}
-"""The state of each transactional id, which decides, and who of a pool uses which id."""
+TABLES: Final = {
+    kafka_transaction_state: create_state_table,
+    kafka_transaction_database: create_state_table,
+    kafka_transaction_lease: create_lease_table,
+}
+"""The state of each transactional id, which decides, whose the ids are, and who of a pool uses which id."""
 
 OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 """How far each group has come, for `OffsetsInDatabase`."""
@@ -24,6 +31,7 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 
 @click.command("init-db", short_help="Create the tables of dual writes.")
 @database_option(required=False)
+@schema_option
 @click.option("--sql", is_flag=True, help="Print the DDL instead of running it; connects to nothing.")
 @click.option(
     "--dialect",
@@ -35,7 +43,9 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
     is_flag=True,
     help="Also the table of OffsetsInDatabase, which says how far consumers have come.",
 )
-def command(*, database_url: str | None, sql: bool, dialect: str | None, consumed_offsets: bool) -> None:
+def command(
+    *, database_url: str | None, schema: str | None, sql: bool, dialect: str | None, consumed_offsets: bool
+) -> None:
     """Create the tables of dual writes where they are missing; harmless when they exist.
 
     For Alembic there is an operation: see docs/cli.md.
@@ -44,10 +54,11 @@ def command(*, database_url: str | None, sql: bool, dialect: str | None, consume
     tables = TABLES | OF_CONSUMERS if consumed_offsets else TABLES
 
     def create(engine: sa.Engine) -> None:
-        for create_table in tables.values():
-            create_table(engine)
+        for create_table in dict.fromkeys(tables.values()):
+            create_table(engine, schema)
 
-    make_tables(list(tables), create, database_url, sql=sql, dialect=dialect)
+    of_schema = [in_schema(table, checked_schema(schema)) for table in tables]
+    make_tables(of_schema, create, database_url, sql=sql, dialect=dialect)
 
 
 def make_tables(

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options
+from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options, schema_option
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.output import duration, print_json, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
@@ -54,6 +54,7 @@ _HEADERS: Final = (
 @click.command("recover", short_help="Complete what crashed processes left open.")
 @kafka_options
 @database_option(required=True)
+@schema_option
 @click.option("--prefix", help="Look at the ids that begin so.")
 @click.option("--transactional-id", "transactional_ids", multiple=True, help="Look at this id; may be repeated.")
 @click.option("--all", "everything", is_flag=True, help="Look at all ids of the table and of the cluster.")
@@ -87,6 +88,7 @@ def command(
     *,
     access: KafkaAccess,
     database_url: str,
+    schema: str | None,
     prefix: str | None,
     transactional_ids: tuple[str, ...],
     everything: bool,
@@ -126,6 +128,7 @@ def command(
             lock_timeout_ms=lock_timeout_ms,
             acknowledge_lost=acknowledge_lost,
             force_terminate=force_terminate,
+            schema=schema,
             timeout_ms=access.timeout_ms,
             **access.settings,
         ) as service,

@@ -11,6 +11,7 @@ import click
 from dualwrite.cli.failures import OneLineGroup
 
 _COMMANDS: Final = {
+    "adopt": "dualwrite.cli.adopt",
     "broker": "dualwrite.cli.broker",
     "doctor": "dualwrite.cli.doctor",
     "init-db": "dualwrite.cli.init_db",

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from rich.live import Live
 
 from dualwrite.admin import TransactionAdmin, TransactionDescription
-from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options
+from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options, schema_option
 from dualwrite.cli.failures import sentence
 from dualwrite.cli.output import columns_that_fit, console, duration, only, print_json, print_table, table
 from dualwrite.errors import DualWriteError
-from dualwrite.recipes.recovery_rows import stored_texts
+from dualwrite.recipes.recovery_rows import known_database, stored_texts
 
 _HEADERS: Final = (
     "TransactionalId",
@@ -51,6 +51,7 @@ class OpenTransaction:
 @click.command("top", short_help="Show the transactions that are open, live.")
 @kafka_options
 @database_option(required=False)
+@schema_option
 @click.option("--prefix", default="", help="Only ids that begin so.")
 @click.option(
     "--interval",
@@ -66,6 +67,7 @@ def command(
     *,
     access: KafkaAccess,
     database_url: str | None,
+    schema: str | None,
     prefix: str,
     interval: float,
     once: bool,
@@ -78,9 +80,9 @@ def command(
     """
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
         if once or as_json or not console().is_terminal:
-            _show_once(look(admin, engine, prefix), as_json=as_json)
+            _show_once(look(admin, engine, prefix, schema=schema), as_json=as_json)
         else:
-            _show_live(lambda width: _view(admin, engine, prefix, width, access.reach_ms), interval)
+            _show_live(lambda width: _view(admin, engine, prefix, width, access.reach_ms, schema), interval)
 
 
 def _show_once(found: list[OpenTransaction], *, as_json: bool) -> None:
@@ -99,11 +101,18 @@ def _show_live(view: Callable[[int], Any], interval_s: float) -> None:
             time.sleep(interval_s)
 
 
-def _view(admin: TransactionAdmin, engine: sa.Engine | None, prefix: str, width: int, timeout_ms: int) -> Any:
+def _view(
+    admin: TransactionAdmin,
+    engine: sa.Engine | None,
+    prefix: str,
+    width: int,
+    timeout_ms: int,
+    schema: str | None = None,
+) -> Any:
     """A look that fails is told, and the next one follows. `timeout_ms`: what is older than that is no live view."""
     title = time.strftime("%H:%M:%S")
     try:
-        found = look(admin, engine, prefix, timeout_ms)
+        found = look(admin, engine, prefix, timeout_ms, schema)
     except (DualWriteError, sa.exc.SQLAlchemyError) as error:
         return f"{title}  {sentence(error)}"
     cells = [tuple(map(str, _cells(row))) for row in found]
@@ -122,15 +131,27 @@ def _title(clock: str, found: Sequence[OpenTransaction], has_database: bool) -> 
 
 
 def look(
-    admin: TransactionAdmin, engine: sa.Engine | None, prefix: str, timeout_ms: int | None = None
+    admin: TransactionAdmin,
+    engine: sa.Engine | None,
+    prefix: str,
+    timeout_ms: int | None = None,
+    schema: str | None = None,
 ) -> list[OpenTransaction]:
     """What is open now, oldest first. `timeout_ms` bounds each request to Kafka."""
     listed = [row for row in admin.transactions_of_prefix(prefix, timeout_ms=timeout_ms) if row.state in _OPEN]
     ids = [row.transactional_id for row in listed]
     described = admin.describe_transactions(ids, timeout_ms=timeout_ms) if ids else {}
-    texts = {} if engine is None else stored_texts(engine, prefix=None, transactional_ids=ids)
+    texts = None if engine is None else _texts_of(engine, schema, ids)
     found = (each for each in described.values() if each is not None and each.state in _OPEN)
-    return rows_of(found, texts if engine is not None else None, int(time.time() * 1000))
+    return rows_of(found, texts, int(time.time() * 1000))
+
+
+def _texts_of(engine: sa.Engine, schema: str | None, kafka_ids: list[str]) -> dict[str, str]:
+    """What the rows hold, by the ids as Kafka sees them."""
+    pinned, identity = known_database(engine, schema)
+    names = {name for each in kafka_ids if (name := identity.name_of(each)) is not None}
+    texts = stored_texts(engine, pinned, prefix=None, transactional_ids=names)
+    return {identity.kafka_id(name): text for name, text in texts.items()}
 
 
 def rows_of(

@@ -17,9 +17,9 @@ class AwaitingKafkaSide:
         self._settings = dict(settings)
         self._producer: AsyncProducer | None = None
 
-    async def take_over(self) -> PreparedTxnState:
+    async def take_over(self, kafka_id: str) -> PreparedTxnState:
         await self.give_up()
-        producer = self._producer = AsyncProducer(**self._settings)
+        producer = self._producer = AsyncProducer(**self._settings, transactional_id=kafka_id)
         await producer.init_transactions(keep_prepared_txn=True)
         return producer.prepared_txn_state
 

@@ -18,6 +18,8 @@ from dualwrite.client.records import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import AbortableError, PartitionTakenOverError
 from dualwrite.recipes.consumer_side import ConsumerSide
 from dualwrite.recipes.dual_writes import DualWrite
+from dualwrite.recipes.pinned_tables import PinnedTables
+from dualwrite.recipes.sqlalchemy_tables import AS_NAMED, home, in_schema, schema_for
 from dualwrite.recipes.sqlalchemy_transaction import Carry, here
 from dualwrite.recipes.state_row import missing_table
 from dualwrite.recipes.state_table import exact_text
@@ -40,24 +42,32 @@ kafka_consumed_offset = sa.Table(
     sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
 )
 
-_T = kafka_consumed_offset
-_OF_PARTITION = sa.and_(
-    _T.c.group_id == sa.bindparam("group"),
-    _T.c.topic == sa.bindparam("of_topic"),
-    _T.c.partition == sa.bindparam("of_partition"),
-)
-_SELECT = sa.select(_T.c.topic, _T.c.partition, _T.c.next_offset).where(_T.c.group_id == sa.bindparam("group"))
-_MOVE = (
-    sa.update(_T)
-    .where(_OF_PARTITION, _T.c.next_offset == sa.bindparam("expected"))
-    .values(next_offset=sa.bindparam("next"), updated_at=sa.func.now())
-)
-_FIRST = sa.insert(_T).values(
-    group_id=sa.bindparam("group"),
-    topic=sa.bindparam("of_topic"),
-    partition=sa.bindparam("of_partition"),
-    next_offset=sa.bindparam("next"),
-)
+
+class _Statements:
+    """Those on the rows of one table, which is named in full."""
+
+    def __init__(self, pinned: PinnedTables) -> None:
+        self.schema = pinned.schema
+        table = in_schema(kafka_consumed_offset, pinned.schema)
+        of_group = table.c.group_id == sa.bindparam("group")
+        self.select = sa.select(table.c.topic, table.c.partition, table.c.next_offset).where(of_group)
+        self.move = (
+            sa.update(table)
+            .where(
+                of_group,
+                table.c.topic == sa.bindparam("of_topic"),
+                table.c.partition == sa.bindparam("of_partition"),
+                table.c.next_offset == sa.bindparam("expected"),
+            )
+            .values(next_offset=sa.bindparam("next"), updated_at=sa.func.now())
+        )
+        self.first = sa.insert(table).values(
+            group_id=sa.bindparam("group"),
+            topic=sa.bindparam("of_topic"),
+            partition=sa.bindparam("of_partition"),
+            next_offset=sa.bindparam("next"),
+        )
+
 
 # What a group coordinator says to who is no longer, or not yet again, a member with these partitions.
 _LOST_MEMBERSHIP: Final = frozenset(
@@ -98,12 +108,13 @@ class OffsetPlace(Protocol):
         """Whether this says that another consumer has the partitions."""
 
 
-def create_offset_table(engine: sa.Engine) -> None:
+def create_offset_table(engine: sa.Engine, schema: str | None = None) -> None:
     """Create `kafka_consumed_offset` where it is missing; safe when several processes do it at once."""
+    schema = schema_for(engine, schema)
     try:
-        metadata.create_all(engine)
+        in_schema(kafka_consumed_offset, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
     except (IntegrityError, ProgrammingError, OperationalError):
-        if not sa.inspect(engine).has_table(kafka_consumed_offset.name):
+        if not sa.inspect(engine).has_table(kafka_consumed_offset.name, schema=schema):
             raise
 
 
@@ -115,8 +126,12 @@ class OffsetsInDatabase:
     its records are written. It needs no word from the group coordinator, which may be late.
     """
 
-    def __init__(self, engine: sa.Engine | AsyncEngine, *, create_table: bool = True) -> None:
+    def __init__(
+        self, engine: sa.Engine | AsyncEngine, *, create_table: bool = True, schema: str | None = None
+    ) -> None:
         self._engine, self._carry = _blocking_face(engine)
+        self._schema = schema_for(self._engine, schema)
+        self._statements: _Statements | None = None
         self._create_table = create_table
         self._expected: dict[TopicPartition, int | None] = {}
 
@@ -129,18 +144,26 @@ class OffsetsInDatabase:
 
     def _stored(self, group: str) -> dict[TopicPartition, int]:
         if self._create_table:
-            create_offset_table(self._engine)
+            create_offset_table(self._engine, self._schema)
             self._create_table = False
+        statements = self._known()
         try:
             with self._engine.connect() as connection:
-                rows = connection.execute(_SELECT, {"group": group}).all()
+                rows = connection.execute(statements.select, {"group": group}, execution_options=AS_NAMED).all()
         except (OperationalError, ProgrammingError) as error:
-            if sa.inspect(self._engine).has_table(_T.name):
+            if sa.inspect(self._engine).has_table(kafka_consumed_offset.name, schema=statements.schema):
                 raise
             raise missing_table(
-                _T.name, option=" --consumed-offsets", otherwise="create_offset_table(engine)"
+                kafka_consumed_offset.name, option=" --consumed-offsets", otherwise="create_offset_table(engine)"
             ) from error
         return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+
+    def _known(self) -> _Statements:
+        """On the table as it was found first, wherever a block lets unqualified names lead to."""
+        if self._statements is None:
+            with self._engine.connect() as connection:
+                self._statements = _Statements(home(connection, self._schema, kafka_consumed_offset.name))
+        return self._statements
 
     def is_behind(self, partition: TopicPartition, offset: int) -> bool:
         expected = self._expected.get(partition)
@@ -156,13 +179,15 @@ class OffsetsInDatabase:
 
     def _move_one(self, connection: sa.Connection, group: str, partition: TopicPartition, next_offset: int) -> None:
         expected = self._expected.get(partition)
+        statements = self._known()
         named = {"group": group, "of_topic": partition.topic, "of_partition": partition.partition, "next": next_offset}
         if expected is not None:
-            if connection.execute(_MOVE, {**named, "expected": expected}).rowcount != 1:
+            values = {**named, "expected": expected}
+            if connection.execute(statements.move, values, execution_options=AS_NAMED).rowcount != 1:
                 raise _taken_over(group, partition, expected)
             return
         try:
-            connection.execute(_FIRST, named)
+            connection.execute(statements.first, named, execution_options=AS_NAMED)
         except IntegrityError as error:
             raise _taken_over(group, partition, expected) from error
 

@@ -48,13 +48,6 @@ _log = logging.getLogger(__name__)
 _NOTHING: Final = PreparedTxnState()
 """Nothing is prepared."""
 
-_USED_ELSEWHERE: Final = (
-    "transactional id %s: Kafka has given out its producer epoch %d, but nothing was ever committed under it here. "
-    "After starts that ended before their first commit this is harmless. If another database or application uses the "
-    "id too, each aborts what the other has committed, and writes are lost: give each an id of its own"
-)
-"""An epoch is all that Kafka tells of an id's other users: two databases look like one that has aborted (KIP-939)."""
-
 _RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -245,7 +238,7 @@ class DualWrites:
         self._kafka_follows_later = kafka_follows_later
         self._telemetry = telemetry_of(transactional_id)
         self._slot = Slot(transactional_id, self._telemetry.moved)
-        self._row_exists = False
+        self._kafka_id: str | None = None
         self._row = _NOTHING
         """What the row holds, as far as is known here; whoever relies on it lets the database compare."""
         self._unresolved: DualWrite | None = None
@@ -257,6 +250,11 @@ class DualWrites:
     def state(self) -> SlotState:
         """What is known about the transactional id."""
         return self._slot.state
+
+    @property
+    def kafka_transactional_id(self) -> str | None:
+        """What Kafka sees of the transactional id; None before the database was first asked."""
+        return self._kafka_id
 
     @property
     def in_doubt(self) -> PreparedTxnState:
@@ -319,9 +317,9 @@ class DualWrites:
 
     async def ensure_row(self) -> None:
         """The row exists from now on. Costs nothing when repeated."""
-        if not self._row_exists:
-            await self._database.ensure_row(self.transactional_id)
-            self._row_exists = True
+        if self._kafka_id is None:
+            identity = await self._database.ensure_row(self.transactional_id)
+            self._kafka_id = identity.kafka_id(self.transactional_id)
 
     async def commit(self, write: DualWrite) -> None:
         """Commit both sides, or roll back both and raise why."""
@@ -436,7 +434,8 @@ class DualWrites:
         lock is gone.
         """
         try:
-            ongoing = await self._kafka.take_over()
+            assert self._kafka_id is not None, "the row was locked, so it exists"
+            ongoing = await self._kafka.take_over(self._kafka_id)
             self._reach(PausePoint.AFTER_INIT)
             row = await database.read(self.transactional_id)
             await self._kafka.complete(row)
@@ -450,8 +449,6 @@ class DualWrites:
         if outcome is not Outcome.NOTHING:
             _log.info("transactional id %s: prepared transaction %s %s", self.transactional_id, ongoing, outcome)
             self._telemetry.recovered(outcome)
-        if row.is_empty and (epoch := self._kafka.next_state.producer_epoch) > 0:
-            _log.warning(_USED_ELSEWHERE, self.transactional_id, epoch)
         self._slot.move(SlotState.READY)
         self._row = row
         self._in_doubt = _NOTHING
@@ -730,7 +727,4 @@ def _what_it_does(state: PreparedTxnState, outcome: Outcome) -> str:
     """Of who has taken over an id in the middle of an end that was decided here."""
     if outcome is Outcome.ROLLED_BACK:
         return "aborts what is open"
-    return (
-        f"commits {state} if it uses this database, and aborts it if it uses another one (docs/guarantees.md: one id, "
-        "one database)"
-    )
+    return f"commits {state}"

@@ -13,8 +13,8 @@ from dualwrite.recipes.record_buffer import BufferedOffsets, BufferedRecord
 class KafkaSide(Protocol):
     """One producer at a time, which can be given up and replaced. Raises what a producer raises."""
 
-    async def take_over(self) -> PreparedTxnState:
-        """A new producer fences the predecessor. What that left open, or empty."""
+    async def take_over(self, kafka_id: str) -> PreparedTxnState:
+        """A new producer with this transactional id fences the predecessor. What that left open, or empty."""
 
     async def complete(self, row: PreparedTxnState) -> None:
         """Commit what was left open if the row names it, else abort it."""
@@ -49,9 +49,9 @@ class BlockingKafkaSide:
         self._settings = dict(settings)
         self._producer: Producer | None = None
 
-    async def take_over(self) -> PreparedTxnState:
+    async def take_over(self, kafka_id: str) -> PreparedTxnState:
         await self.give_up()
-        producer = self._producer = Producer(**self._settings)
+        producer = self._producer = Producer(**self._settings, transactional_id=kafka_id)
         producer.init_transactions(keep_prepared_txn=True)
         return producer.prepared_txn_state
 

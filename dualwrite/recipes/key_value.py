@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from dualwrite.errors import IllegalStateError, TransactionDoomedError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes import blocking
+from dualwrite.recipes.database_identity import DatabaseIdentity
 from dualwrite.recipes.dual_writes import DualWrite, DualWrites, Resolution
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
 from dualwrite.recipes.pause_points import PauseHook
@@ -87,7 +88,7 @@ class BatchStore(Protocol[TransactionT_co]):
     @property
     def errors(self) -> tuple[type[Exception], ...]: ...
 
-    async def ensure_row(self, transactional_id: str) -> None: ...
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity: ...
 
     async def begin(self) -> TransactionT_co: ...
 
@@ -133,8 +134,13 @@ class KeyValueDualWriter(ABC, Generic[TransactionT, WriteT]):
 
     @property
     def transactional_id(self) -> str:
-        """Under which this writer sends."""
+        """The name that this writer was given, by which the database knows its row."""
         return self._writes.transactional_id
+
+    @property
+    def kafka_transactional_id(self) -> str | None:
+        """What Kafka sees of it: with the suffix of the database. None before the first use, which asks for that."""
+        return self._writes.kafka_transactional_id
 
     @property
     def state(self) -> SlotState:

@@ -16,6 +16,8 @@ from dualwrite.errors import ConfigError
 from dualwrite.recipes import blocking
 from dualwrite.recipes.database_conflicts import is_conflict
 from dualwrite.recipes.isolation import locks_whole_database
+from dualwrite.recipes.pinned_tables import PinnedTables
+from dualwrite.recipes.sqlalchemy_tables import AS_NAMED, home, in_schema, schema_for
 from dualwrite.recipes.sqlalchemy_transaction import Carry, here
 from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
 from dualwrite.recipes.state_table import exact_text
@@ -46,30 +48,32 @@ _NOW_MS: Final = {
 """Milliseconds since 1970."""
 
 
-def create_lease_table(engine: sa.Engine) -> None:
+def create_lease_table(engine: sa.Engine, schema: str | None = None) -> None:
     """Create `kafka_transaction_lease` where it is missing; safe when several processes do it at once."""
+    schema = schema_for(engine, schema)
     try:
-        metadata.create_all(engine)
+        in_schema(kafka_transaction_lease, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
     except (IntegrityError, ProgrammingError, OperationalError):
         # Two processes created it in the same instant: the loser sees the winner's table on a second look.
-        if not sa.inspect(engine).has_table(LEASE_TABLE):
+        if not sa.inspect(engine).has_table(LEASE_TABLE, schema=schema):
             raise
 
 
 class _Transaction:
     """`LeaseTransaction` on a Connection."""
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, pinned: PinnedTables) -> None:
         self._connection = connection
+        self._pinned = pinned
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return self._connection.execute(sa.text(sql), values).all()
+        return self._connection.execute(sa.text(self._pinned.sql(sql)), values).all()
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return self._connection.execute(sa.text(sql), values).rowcount
+        return self._connection.execute(sa.text(self._pinned.sql(sql)), values).rowcount
 
     async def has_table(self, name: str) -> bool:
-        return sa.inspect(self._connection).has_table(name)
+        return sa.inspect(self._connection).has_table(name, schema=self._pinned.schema)
 
 
 class SqlAlchemyLeases(TableLeases):
@@ -85,6 +89,7 @@ class SqlAlchemyLeases(TableLeases):
         owner: str,
         lease_ms: int,
         create_table: bool,
+        schema: str | None = None,
         carry: Carry = here,
     ) -> None:
         if engine.dialect.name not in _NOW_MS:
@@ -95,6 +100,8 @@ class SqlAlchemyLeases(TableLeases):
         super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=_NOW_MS[engine.dialect.name])
         self._engine = engine
         self._create_table = create_table
+        self._schema = schema_for(engine, schema)
+        self._pinned: PinnedTables | None = None
         self._carry = carry
 
     def _was_beaten(self, error: Exception) -> bool:
@@ -108,12 +115,19 @@ class SqlAlchemyLeases(TableLeases):
 
     def _run(self, steps: Steps[ResultT]) -> ResultT:
         if self._create_table:
-            create_lease_table(self._engine)
+            create_lease_table(self._engine, self._schema)
             self._create_table = False
+        pinned = self._where()
         try:
             with self._engine.begin() as connection:
-                return blocking.run(steps(_Transaction(connection)))
+                return blocking.run(steps(_Transaction(connection, pinned)))
         except (OperationalError, ProgrammingError) as error:
-            if sa.inspect(self._engine).has_table(LEASE_TABLE):
+            if sa.inspect(self._engine).has_table(LEASE_TABLE, schema=pinned.schema):
                 raise
             raise missing_table(LEASE_TABLE, otherwise="create_lease_table(engine)") from error
+
+    def _where(self) -> PinnedTables:
+        if self._pinned is None:
+            with self._engine.connect() as connection:
+                self._pinned = home(connection, self._schema, LEASE_TABLE)
+        return self._pinned

@@ -19,17 +19,21 @@ from typing import Final
 import sqlalchemy as sa
 from alembic.operations import MigrateOperation, Operations
 
-from dualwrite.recipes import consumed_offsets, lease_table, state_table
+from dualwrite.recipes import consumed_offsets, identity_table, lease_table, state_table
 
 __all__ = ["CONSUMED_OFFSETS_METADATA", "METADATA", "CreateDualwriteTables", "DropDualwriteTables"]
 
-METADATA: Final = (state_table.metadata, lease_table.metadata)
+METADATA: Final = (state_table.metadata, identity_table.metadata, lease_table.metadata)
 """What the tables are, for autogenerate."""
 
 CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
 """The same, of the table that `OffsetsInDatabase` uses."""
 
-_TABLES: Final = (state_table.kafka_transaction_state, lease_table.kafka_transaction_lease)
+_TABLES: Final = (
+    state_table.kafka_transaction_state,
+    identity_table.kafka_transaction_database,
+    lease_table.kafka_transaction_lease,
+)
 
 
 @Operations.register_operation("create_dualwrite_tables")

@@ -9,6 +9,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from dualwrite.recipes.sqlalchemy_tables import AS_NAMED
+
 LOCK_WAIT_TIMEOUT: Final = 1205
 LOCK_NOWAIT: Final = 3572
 LOCK_TIMEOUTS: Final = frozenset({LOCK_WAIT_TIMEOUT, LOCK_NOWAIT})
@@ -39,20 +41,22 @@ def lock_row(connection: sa.Connection, select: sa.Select[Any], values: dict[str
 
 def _locked(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_ms: int | None) -> Any:
     if timeout_ms is None:
-        return connection.scalar(select.with_for_update(), values)
+        return connection.scalar(select.with_for_update(), values, execution_options=AS_NAMED)
     whole_s, rest_ms = divmod(timeout_ms, 1000)
     if not _can_skip(connection.dialect):
         return _waited_for(connection, select, values, whole_s + bool(rest_ms))
     free = select.with_for_update(skip_locked=True)
-    value = connection.scalar(free, values)
+    value = connection.scalar(free, values, execution_options=AS_NAMED)
     while value is None and rest_ms > 0:  # the server itself counts in whole seconds only
         connection.exec_driver_sql(f"DO SLEEP({min(rest_ms, _POLL_MS) / 1000})")
         rest_ms -= _POLL_MS
-        value = connection.scalar(free, values)
+        value = connection.scalar(free, values, execution_options=AS_NAMED)
     if value is not None:
         return value
     if whole_s == 0:
-        return connection.scalar(select.with_for_update(nowait=True), values)  # no row, or no lock?
+        return connection.scalar(  # no row, or no lock?
+            select.with_for_update(nowait=True), values, execution_options=AS_NAMED
+        )
     return _waited_for(connection, select, values, whole_s)
 
 
@@ -63,7 +67,7 @@ def _can_skip(dialect: sa.Dialect) -> bool:
 
 def _waited_for(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_s: int) -> Any:
     with _patience(connection, timeout_s):
-        return connection.scalar(select.with_for_update(), values)
+        return connection.scalar(select.with_for_update(), values, execution_options=AS_NAMED)
 
 
 @contextmanager
@@ -85,7 +89,7 @@ def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, s
     had to wait for a slot, and then lost it, would wait here for its own transaction, and the server cannot know that.
     """
     with _patience(connection, INSERT_TIMEOUT_MS // 1000):
-        connection.execute(insert, values)
+        connection.execute(insert, values, execution_options=AS_NAMED)
 
 
 def is_still_locked(connection: sa.Connection) -> bool:

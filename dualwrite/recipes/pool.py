@@ -36,6 +36,7 @@ from dualwrite.recipes.pooled_writes import PooledWrites
 from dualwrite.recipes.record_buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.settings import Confirm, check_engine
 from dualwrite.recipes.sqlalchemy import DualTransaction
+from dualwrite.recipes.sqlalchemy_tables import schema_for
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
 from dualwrite.recipes.transactional import OpenBlocks, Transactional
 from dualwrite.recipes.uninterrupted import as_called
@@ -74,6 +75,7 @@ class DualWriterPool(BeginsAnewInChildren):
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        schema: str | None = None,
         confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
@@ -96,6 +98,7 @@ class DualWriterPool(BeginsAnewInChildren):
         self._session_factory = session_factory or (lambda: Session(engine))
         self._max_buffered_bytes = max_buffered_bytes
         self._create_table = create_table
+        self._schema = schema_for(engine, schema)
         self._blocks = OpenBlocks()
         self._live()
 
@@ -103,13 +106,14 @@ class DualWriterPool(BeginsAnewInChildren):
         settings = self._settings
         engine = self._background_engine = background_engine(self._engine)
         watch(engine)
-        self._database = SqlAlchemyDatabase(engine, create_table=self._create_table)
+        self._database = SqlAlchemyDatabase(engine, create_table=self._create_table, schema=self._schema)
         leases = SqlAlchemyLeases(
             engine,
             prefix=settings.prefix,
             owner=settings.new_owner(),
             lease_ms=settings.lease_ms,
             create_table=self._create_table,
+            schema=self._schema,
         )
         self._writes = PooledWrites(
             settings,

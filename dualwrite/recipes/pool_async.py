@@ -62,6 +62,7 @@ class AsyncDualWriterPool:
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        schema: str | None = None,
         confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
@@ -84,7 +85,9 @@ class AsyncDualWriterPool:
         self._first_connection = FirstConnection(self._engine)
         watch(self._engine)
         watch(self._background_engine)
-        self._database = SqlAlchemyDatabase(self._background_engine, create_table=create_table, carry=in_a_greenlet)
+        self._database = SqlAlchemyDatabase(
+            self._background_engine, create_table=create_table, schema=schema, carry=in_a_greenlet
+        )
         self._blocks = AsyncBlocks(
             engine,
             database=self._database,
@@ -98,6 +101,7 @@ class AsyncDualWriterPool:
             owner=settings.new_owner(),
             lease_ms=lease_ms,
             create_table=create_table,
+            schema=schema,
             carry=in_a_greenlet,
         )
         self._writes = PooledWrites(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Final
 
-SELECT: Final = "SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = :id"
+from dualwrite.recipes.pinned_tables import OID
+
+SAME_TABLE: Final = f"kafka_transaction_state.tableoid = {OID}"
+"""Not of a table that was made after the one that was pinned."""
+
+SELECT: Final = (
+    f"SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = :id AND {SAME_TABLE}"
+)
 SELECT_LOCKED: Final = f"{SELECT} FOR UPDATE"
 
 STILL_HELD: Final = (
@@ -23,6 +30,9 @@ After a savepoint that was not released the locker is a subtransaction, whose id
 LOCK_NOT_AVAILABLE: Final = "55P03"
 """The SQLSTATE of a lock that was not free in time."""
 
+UNDEFINED_TABLE: Final = "42P01"
+"""The SQLSTATE of a table that is not there (any more)."""
+
 _FREE: Final = f"{SELECT_LOCKED} SKIP LOCKED"
 _LOCK_TIMEOUT: Final = "SELECT current_setting('lock_timeout')"
 _SET_LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', :value, true)"
@@ -33,6 +43,8 @@ Statement = tuple[str, Mapping[str, str]]
 
 def lock_row(transactional_id: str, timeout_ms: int | None) -> Generator[Statement, str | None, str | None]:
     """Yields statements and is sent the one value that each gives; returns the row's text, None where there is no row.
+
+    The statements are to be carried out as `PinnedTables.sql` writes them.
 
     SKIP LOCKED first, because it neither waits nor fails the transaction; then wait with a time limit, after which the
     transaction's own is put back.

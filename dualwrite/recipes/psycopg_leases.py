@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import psycopg
 
 from dualwrite.recipes.database_conflicts import is_conflict
-from dualwrite.recipes.psycopg_transaction import PsycopgDatabase, TableFile
+from dualwrite.recipes.pinned_tables import PinnedTables
+from dualwrite.recipes.psycopg_transaction import PsycopgDatabase, PsycopgTransaction, TableFile
 from dualwrite.recipes.table_leases import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 
 ResultT = TypeVar("ResultT")
+
+
+class _Transaction:
+    """`LeaseTransaction` on psycopg."""
+
+    def __init__(self, transaction: PsycopgTransaction, pinned: PinnedTables) -> None:
+        self._transaction = transaction
+        self._pinned = pinned
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return await self._transaction.rows(self._pinned.sql(sql), values)
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return await self._transaction.changed(self._pinned.sql(sql), values)
+
+    async def has_table(self, name: str) -> bool:
+        return await self._transaction.has_table(self._pinned.sql(name))
 
 
 class PsycopgLeases(TableLeases):
@@ -24,13 +43,13 @@ class PsycopgLeases(TableLeases):
         super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=POSTGRES_NOW_MS)
         self._database = database
         self._table = TableFile(LEASE_TABLE, "pool_schema.sql", create=create_table)
-        self._table_exists = False
+        self._pinned: PinnedTables | None = None
 
     def _was_beaten(self, error: Exception) -> bool:
         return isinstance(error, psycopg.errors.IntegrityError) or is_conflict(error)
 
     async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
-        if not self._table_exists:
-            await self._database.ensure_table(self._table)
-            self._table_exists = True
-        return await self._database.in_transaction(steps)
+        if self._pinned is None:
+            self._pinned = await self._database.ensure_table(self._table)
+        pinned = self._pinned
+        return await self._database.in_transaction(lambda transaction: steps(_Transaction(transaction, pinned)))

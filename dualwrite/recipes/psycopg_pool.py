@@ -64,6 +64,7 @@ class PsycopgDualWriterPool(PsycopgPoolBase, BeginsAnewInChildren):
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        schema: str | None = None,
         confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
@@ -88,6 +89,7 @@ class PsycopgDualWriterPool(PsycopgPoolBase, BeginsAnewInChildren):
             ),
             max_buffered_bytes=max_buffered_bytes,
             create_table=create_table,
+            schema=schema,
         )
         self._live()
 

@@ -59,6 +59,7 @@ class AsyncPsycopgDualWriterPool(PsycopgPoolBase):
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        schema: str | None = None,
         confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
@@ -83,6 +84,7 @@ class AsyncPsycopgDualWriterPool(PsycopgPoolBase):
             ),
             max_buffered_bytes=max_buffered_bytes,
             create_table=create_table,
+            schema=schema,
         )
         self._begin_life()
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from dualwrite.recipes.kafka_side import KafkaSide
+from dualwrite.recipes.pinned_tables import checked_schema
 from dualwrite.recipes.pool_runtime import Runtime
 from dualwrite.recipes.pool_settings import PoolSettings
 from dualwrite.recipes.pool_status import PoolStatus
@@ -35,6 +36,7 @@ class PsycopgPoolBase:
         settings: PoolSettings,
         max_buffered_bytes: int,
         create_table: bool,
+        schema: str | None,
     ) -> None:
         self._settings: Final = settings
         self._source: Final = database
@@ -45,6 +47,7 @@ class PsycopgPoolBase:
         self._runtime: Final = runtime
         self._max_buffered_bytes: Final = max_buffered_bytes
         self._create_table: Final = create_table
+        self._schema: Final = checked_schema(schema)
         self._of_blocks: Final = connections_from(database, connect, most_kept=settings.max_writers)
 
     def _begin_life(self) -> None:
@@ -54,6 +57,7 @@ class PsycopgPoolBase:
         self._database = PsycopgDatabase(
             self._background,
             create_table=self._create_table,
+            schema=self._schema,
             uninterrupted=self._uninterrupted,
             of_blocks=self._of_blocks,
         )

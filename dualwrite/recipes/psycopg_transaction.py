@@ -16,10 +16,31 @@ import psycopg
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
-from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError, StateTableError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.database_conflicts import is_conflict
+from dualwrite.recipes.database_identity import IDENTITY_TABLE, DatabaseIdentity, Place, checked_place, new_suffix
+from dualwrite.recipes.identity_statements import (
+    DECIDED_BEFORE,
+    INSERT_IDENTITY,
+    MOST_ATTEMPTS,
+    SELECT_IDENTITY,
+    identity_is_missing,
+)
 from dualwrite.recipes.isolation import sees_now
-from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SELECT_LOCKED, STILL_HELD, lock_row
+from dualwrite.recipes.pinned_tables import (
+    STATE_TABLE,
+    Asking,
+    PinnedTables,
+    assert_still_there,
+    checked_schema,
+    find_schema,
+    find_state_table,
+    present_place,
+    quoted,
+    replaced,
+)
+from dualwrite.recipes.postgres_row_lock import LOCK_NOT_AVAILABLE, SAME_TABLE, SELECT_LOCKED, STILL_HELD, lock_row
 from dualwrite.recipes.psycopg_ahead import answered
 from dualwrite.recipes.psycopg_connections import Connections, settled
 from dualwrite.recipes.psycopg_reader import closed
@@ -37,11 +58,10 @@ ResultT = TypeVar("ResultT")
 # whatever way.
 _MARK: Final = "dualwrite.transaction"
 
-# Where a transaction runs: this very table, of this very server.
-_WHERE: Final = (
-    "concat_ws('/', current_database(), to_regclass('kafka_transaction_state')::oid, "
-    "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
-)
+# The statements name our tables alone, and are carried out as `PinnedTables.sql` writes them.
+
+# Where a transaction runs: this database, of this very server. The table is compared by what locks a row of it.
+_WHERE: Final = "concat_ws('/', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
 
 _WRITE: Final = (
     "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
@@ -53,6 +73,7 @@ _LOCK_AND_WRITE_IF: Final = (
     "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
     " FROM (SELECT transactional_id FROM kafka_transaction_state WHERE transactional_id = :id"
     f" AND prepared_transaction_state = :previous AND current_setting('{_MARK}', true) = :mark"
+    f" AND {SAME_TABLE}"
     "{condition} FOR UPDATE SKIP LOCKED) AS free"
     " WHERE kafka_transaction_state.transactional_id = free.transactional_id"
 )
@@ -75,7 +96,7 @@ _INSERT: Final = (
     "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
     " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
 )
-_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
+_HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
 _DEFAULT_ISOLATION: Final = "SELECT current_setting('default_transaction_isolation')"
 
 # What CREATE TABLE IF NOT EXISTS raises all the same: the table, its row type, or a row of the catalog is there.
@@ -98,7 +119,21 @@ class TableFile:
     create: bool
 
 
-class Place(Protocol):
+class Pin:
+    """Where our tables are, once that was asked; of all transactions of one writer or pool."""
+
+    __slots__ = ("tables",)
+
+    def __init__(self) -> None:
+        self.tables: PinnedTables | None = None
+
+    def sql(self, text: str) -> str:
+        """A statement with the full names of our tables."""
+        assert self.tables is not None, "the tables are found before a row of theirs is asked for"
+        return self.tables.sql(text)
+
+
+class RequiredPlace(Protocol):
     """Where a transaction must run."""
 
     @property
@@ -117,10 +152,12 @@ class PsycopgTransaction:
         connection: AnyConnection,
         records: RecordBuffer,
         of: Connections | None,
-        must_be_in: Place | None = None,
+        pin: Pin,
+        must_be_in: RequiredPlace | None = None,
     ) -> None:
         assert_can_begin(connection)
         self.connection = connection
+        self._pin = pin
         self._must_be_in = must_be_in
         self._watch = Watch(connection, records)
         self._of = of
@@ -175,16 +212,30 @@ class PsycopgTransaction:
         answer: str | None = None
         try:
             while True:
-                answer = await self._scalar(*steps.send(answer))
+                statement, values = steps.send(answer)
+                answer = await self._scalar(self._pin.sql(statement), values)
         except StopIteration as locked:
+            if locked.value is None:
+                await self._assert_still_there()
             return self._locked_state(transactional_id, locked.value)
+        except psycopg.errors.UndefinedTable as error:
+            raise self._replaced() from error
         except psycopg.OperationalError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
             raise stayed_locked(transactional_id, timeout_ms) from error
 
+    def _replaced(self) -> StateTableError:
+        assert self._pin.tables is not None, "a statement has named them"
+        return replaced(self._pin.tables)
+
+    async def _assert_still_there(self) -> None:
+        assert self._pin.tables is not None
+        await self.asked(assert_still_there(self._pin.tables))
+
     async def read(self, transactional_id: str) -> PreparedTxnState:
-        return self._locked_state(transactional_id, await self._scalar(SELECT_LOCKED, {"id": transactional_id}))
+        text = await self._scalar(self._pin.sql(SELECT_LOCKED), {"id": transactional_id})
+        return self._locked_state(transactional_id, text)
 
     def _locked_state(self, transactional_id: str, text: str | None) -> PreparedTxnState:
         if is_idle(self.connection):  # in autocommit mode a lock outside a transaction ends with its statement
@@ -192,8 +243,14 @@ class PsycopgTransaction:
         return state_in(transactional_id, text)
 
     async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
-        values = {"id": transactional_id, "previous": str(previous), "new": str(new), "mark": self._mark}
-        if (await self._execute(_WRITE_AGAIN if self._has_written else _WRITE, values)).rowcount == 1:
+        values: dict[str, str | None] = {
+            "id": transactional_id,
+            "previous": str(previous),
+            "new": str(new),
+            "mark": self._mark,
+        }
+        statement = self._pin.sql(_WRITE_AGAIN if self._has_written else _WRITE)
+        if (await self._execute(statement, values)).rowcount == 1:
             return
         if await self._scalar(f"SELECT current_setting('{_MARK}', true)") != self._mark:
             raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
@@ -201,11 +258,19 @@ class PsycopgTransaction:
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
         self._transactional_id = transactional_id
-        values = {"id": transactional_id, "previous": str(previous), "new": str(new), "mark": self._mark}
-        if self._must_be_in is None:
-            written = await self._execute(_LOCK_AND_WRITE, values)
-        else:
-            written = await self._execute(_LOCK_AND_WRITE_HERE, {**values, "here": self._must_be_in.where})
+        values: dict[str, str | None] = {
+            "id": transactional_id,
+            "previous": str(previous),
+            "new": str(new),
+            "mark": self._mark,
+        }
+        statement = _LOCK_AND_WRITE
+        if self._must_be_in is not None:
+            statement, values["here"] = _LOCK_AND_WRITE_HERE, self._must_be_in.where
+        try:
+            written = await self._execute(self._pin.sql(statement), values)
+        except psycopg.errors.UndefinedTable as error:
+            raise self._replaced() from error
         self._has_written = written.rowcount == 1
         return self._has_written
 
@@ -343,20 +408,50 @@ class PsycopgTransaction:
         """How many rows a statement found to change."""
         return int((await self._execute(sql, values)).rowcount)
 
-    async def has_table(self, name: str) -> bool:
-        return await self._scalar(_TABLE, {"name": name}) is not None
+    async def asked(self, steps: Asking[ResultT]) -> ResultT:
+        """The result of `steps`, whose statements the server answers."""
+        try:
+            statement = next(steps)
+            while True:
+                statement = steps.send(await self.rows(*statement))
+        except StopIteration as ended:
+            result: ResultT = ended.value
+            return result
 
-    async def need(self, table: TableFile) -> None:
+    async def has_table(self, name: str) -> bool:
+        return await self._scalar(_HAS_TABLE, {"name": name}) is not None
+
+    async def need(self, table: TableFile, where: PinnedTables | None) -> None:
         """Create the table where it is missing. Raises StateRowError where that is for somebody else to do."""
-        if await self.has_table(table.name):
+        name, file = table.name, _schema(table.file)
+        if where is not None:
+            name, file = where.sql(name), where.sql(file)
+        if await self.has_table(name):
             return
         if not table.create:
             raise missing_table(table.name, otherwise=f"dualwrite/recipes/{table.file}")
-        await self._command(_schema(table.file))
+        await self._command(file)
 
     async def make_row(self, transactional_id: str) -> None:
         """Create the row, empty; harmless where it exists."""
-        await self._execute(_INSERT, {"id": transactional_id})
+        await self._execute(self._pin.sql(_INSERT), {"id": transactional_id})
+
+    async def identity(self) -> DatabaseIdentity | None:
+        """What the row says; None where there is none yet. Raises DatabaseMovedError."""
+        found = await self.rows(self._pin.sql(SELECT_IDENTITY), {})
+        if not found:
+            return None
+        suffix, server, database = found[0]
+        place = await self.asked(present_place())
+        return checked_place(DatabaseIdentity(suffix), made_in=Place(server, database), found_in=place)
+
+    async def make_identity(self) -> None:
+        """Make the row. Raises StateRowError where decisions are older than it, which were made under other ids."""
+        if (await self.rows(self._pin.sql(DECIDED_BEFORE), {}))[0][0]:
+            raise identity_is_missing()
+        place = await self.asked(present_place())
+        values = {"suffix": new_suffix(), "server": place.server, "database": place.database}
+        await self._execute(self._pin.sql(INSERT_IDENTITY), values)
 
 
 Steps = Callable[[PsycopgTransaction], Coroutine[Any, Any, ResultT]]
@@ -377,33 +472,77 @@ class PsycopgDatabase:
         connections: Connections,
         *,
         create_table: bool,
+        schema: str | None = None,
         uninterrupted: Uninterrupted,
         of_blocks: Connections | None = None,
     ) -> None:
         self._connections = connections
         self._of_blocks = connections if of_blocks is None else of_blocks
-        self._table = TableFile("kafka_transaction_state", "schema.sql", create=create_table)
+        self._create_table = create_table
+        self._schema = checked_schema(schema)
+        self._pin = Pin()
+        self._identity: DatabaseIdentity | None = None
         self._uninterrupted = uninterrupted
         self.where: str | None = None
         """Where our own connections lead to; None before it was asked."""
         self._default_isolation: str | None = None
 
-    async def ensure_row(self, transactional_id: str) -> None:
-        async def steps(transaction: PsycopgTransaction) -> None:
-            await transaction.need(self._table)
-            await transaction.make_row(transactional_id)
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        identity = await self._ask_identity()
+        await self._in_transaction_that_creates(lambda transaction: transaction.make_row(transactional_id))
+        return identity
 
-        await self._in_transaction_that_creates(steps)
+    async def ensure_table(self, table: TableFile) -> PinnedTables:
+        """Where it is. Raises StateRowError where it is missing and may not be created."""
 
-    async def ensure_table(self, table: TableFile) -> None:
-        """Raises StateRowError where it is missing and may not be created."""
-        await self._in_transaction_that_creates(lambda transaction: transaction.need(table))
+        async def steps(transaction: PsycopgTransaction) -> PinnedTables:
+            where = await transaction.asked(find_schema(self._schema, table.name))
+            await transaction.need(table, where)
+            return where
 
-    async def _in_transaction_that_creates(self, steps: Steps[None]) -> None:
+        return await self._in_transaction_that_creates(steps)
+
+    async def _ask_identity(self) -> DatabaseIdentity:
+        """What this database adds to its transactional ids; made where it has nothing yet, and asked once."""
+        await self._pin_tables()
+        if self._identity is None:
+            self._identity = await self._found_or_made()
+        return self._identity
+
+    async def _found_or_made(self) -> DatabaseIdentity:
+        for _ in range(MOST_ATTEMPTS):
+            found = await self.in_transaction(PsycopgTransaction.identity)
+            if found is not None:
+                return found
+            try:
+                await self.in_transaction(PsycopgTransaction.make_identity)
+            except _CREATED_BY_OTHERS:
+                continue  # in the same instant
+            except psycopg.Error as error:
+                if not is_conflict(error):
+                    raise
+        raise identity_is_missing()
+
+    async def _pin_tables(self) -> None:
+        """Find our tables, or create them, once. Raises StateRowError where they are missing, and StateTableError."""
+        if self._pin.tables is None:
+            self._pin.tables = await self._in_transaction_that_creates(self._found_tables)
+
+    async def _found_tables(self, transaction: PsycopgTransaction) -> PinnedTables:
+        given = None if self._schema is None else PinnedTables(self._schema, quoted(self._schema))
+        pinned = await transaction.asked(find_state_table(self._schema))
+        if pinned is None:
+            await transaction.need(TableFile(STATE_TABLE, "schema.sql", create=self._create_table), given)
+            pinned = await transaction.asked(find_state_table(self._schema))
+            assert pinned is not None, "it has just been created"
+        await transaction.need(TableFile(IDENTITY_TABLE, "schema.sql", create=self._create_table), pinned)
+        return pinned
+
+    async def _in_transaction_that_creates(self, steps: Steps[ResultT]) -> ResultT:
         try:
-            await self.in_transaction(steps)
+            return await self.in_transaction(steps)
         except _CREATED_BY_OTHERS:
-            await self.in_transaction(steps)  # in the same instant
+            return await self.in_transaction(steps)  # in the same instant
 
     async def in_transaction(self, steps: Steps[ResultT]) -> ResultT:
         """Carry `steps` out, in a transaction of their own that is committed."""
@@ -425,7 +564,7 @@ class PsycopgDatabase:
         the connection."""
         if connection is None:
             return await self._begin(self._of_blocks, records, before)
-        transaction = PsycopgTransaction(connection, records, None)
+        transaction = PsycopgTransaction(connection, records, None, self._pin)
         was_idle = is_idle(connection)
         try:
             await before(connection)
@@ -474,7 +613,7 @@ class PsycopgDatabase:
             try:
                 await before(connection)
                 place = None if connections is self._connections else self
-                transaction = PsycopgTransaction(connection, records, connections, place)
+                transaction = PsycopgTransaction(connection, records, connections, self._pin, place)
             except BaseException:
                 await self._uninterrupted(connections.release(connection))
                 raise
@@ -534,6 +673,6 @@ _ANOTHER_TRANSACTION = (
 )
 _FAILED_BEFORE = "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"
 _OTHER_DATABASE = (
-    "the connection leads to another database, or another kafka_transaction_state, than this writer's own, which would "
-    "be asked what became of a lost commit; nothing was written: let both lead to the same table"
+    "the connection leads to another database than this writer's own, which would be asked what became of a lost "
+    "commit; nothing was written: let both lead to the same one"
 )

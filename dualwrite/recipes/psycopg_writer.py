@@ -34,6 +34,7 @@ class PsycopgWriterBase:
         resolve_timeout_ms: int,
         max_buffered_bytes: int,
         create_table: bool,
+        schema: str | None,
         confirm: Confirm,
         pause: PauseHook | None,
         producer_settings: Mapping[str, Any],
@@ -43,7 +44,7 @@ class PsycopgWriterBase:
         self._max_buffered_bytes: Final = max_buffered_bytes
         self._connections: Final = connections_from(database, connect)
         self._database: Final = PsycopgDatabase(
-            self._connections, create_table=create_table, uninterrupted=uninterrupted
+            self._connections, create_table=create_table, schema=schema, uninterrupted=uninterrupted
         )
         self._writes: Final = DualWrites(
             settings.transactional_id,
@@ -59,8 +60,13 @@ class PsycopgWriterBase:
 
     @property
     def transactional_id(self) -> str:
-        """Under which this writer sends."""
+        """The name that this writer was given, by which the database knows its row."""
         return self._writes.transactional_id
+
+    @property
+    def kafka_transactional_id(self) -> str | None:
+        """What Kafka sees of it: with the suffix of the database. None before the first use, which asks for that."""
+        return self._writes.kafka_transactional_id
 
     @property
     def state(self) -> SlotState:

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -33,13 +33,17 @@ from dualwrite.errors import (
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes import blocking
+from dualwrite.recipes.database_identity import AS_GIVEN, DatabaseIdentity, foreign_suffix_of
 from dualwrite.recipes.decisions import Outcome
 from dualwrite.recipes.dual_writes import DualWrites
 from dualwrite.recipes.kafka_side import BlockingKafkaSide
+from dualwrite.recipes.pinned_tables import PinnedTables
 from dualwrite.recipes.recovery_plan import CHANGES, NEEDS_SOMEBODY, Action, Facts, Row, age_ms_of, decide
-from dualwrite.recipes.recovery_rows import stored_texts
+from dualwrite.recipes.recovery_rows import known_database, stored_texts
 from dualwrite.recipes.settings import KafkaSettings
+from dualwrite.recipes.sqlalchemy_tables import schema_for
 from dualwrite.recipes.sqlalchemy_transaction import SqlAlchemyDatabase
+from dualwrite.recipes.store import Database, DatabaseTransaction
 
 __all__ = ["Action", "Found", "RecoveryReport", "RecoveryService"]
 
@@ -62,11 +66,13 @@ class Found:
     """One transactional id that recovery met.
 
     `changed`: what `action` names was carried out; False where it was only planned, does not change anything, or
-    failed, which `error` tells. `row` is what the database holds, None where there is no row. `state` and `pair` are
-    what the coordinator said, with `age_ms` for how long a transaction has been open, None where none is.
+    failed, which `error` tells. `kafka_transactional_id` is what Kafka sees of the id; where that is not of this
+    database, `transactional_id` is the same. `row` is what the database holds, None where there is no row. `state` and
+    `pair` are what the coordinator said, with `age_ms` for how long a transaction has been open, None where none is.
     """
 
     transactional_id: str
+    kafka_transactional_id: str
     action: Action
     changed: bool
     row: str | None
@@ -120,7 +126,9 @@ class RecoveryService:
     owner until it has been open for `min_age_ms`, by this machine's clock. A row that is not free within
     `lock_timeout_ms` is in use. `acknowledge_lost` are ids whose loss somebody has seen to: they can be used again.
     `force_terminate` are ids without a row whose open transaction is to be aborted: no database is asked about them.
-    `timeout_ms` bounds each request to Kafka. The other settings are those of the way to the cluster.
+    An id may be given by its name or as Kafka sees it. `schema` is where the state table is, which without it is where
+    an unqualified name leads to. `timeout_ms` bounds each request to Kafka. The other settings are those of the way to
+    the cluster.
 
     Any number of services, writers and other processes may be at it at the same time. An owner that lives and has
     nothing open is not disturbed. Not for use by several threads at once.
@@ -136,19 +144,21 @@ class RecoveryService:
         lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
         acknowledge_lost: Iterable[str] = (),
         force_terminate: Iterable[str] = (),
+        schema: str | None = None,
         timeout_ms: int = 60_000,
         clock: Callable[[], float] = time.time,
         **settings: Any,
     ) -> None:
         self._prefix = prefix
-        self._lost = frozenset(_several("acknowledge_lost", acknowledge_lost))
-        self._vouched = frozenset(_several("force_terminate", force_terminate))
-        self._ids = frozenset(_several("transactional_ids", transactional_ids)) | self._lost | self._vouched
-        if prefix is None and not self._ids:
+        self._lost_as_given = frozenset(_several("acknowledge_lost", acknowledge_lost))
+        self._vouched_as_given = frozenset(_several("force_terminate", force_terminate))
+        self._ids_as_given = frozenset(_several("transactional_ids", transactional_ids))
+        if prefix is None and not (self._ids_as_given | self._lost_as_given | self._vouched_as_given):
             raise ConfigError("which ids? give a prefix (an empty one means all of them) or transactional_ids")
         if min_age_ms < 0:
             raise ConfigError(f"min_age_ms is at least 0, not {min_age_ms}")
         self._engine = engine
+        self._schema = schema_for(engine, schema)
         self._min_age_ms = min_age_ms
         self._lock_timeout_ms = lock_timeout_ms
         self._timeout_ms = timeout_ms
@@ -215,16 +225,23 @@ class RecoveryService:
     ) -> RecoveryReport:
         unseen: list[str] = []
         version = _transaction_version(self._admin.describe_features())
-        texts = stored_texts(self._engine, prefix=self._prefix, transactional_ids=self._ids)
-        ids = sorted({*texts, *self._ids, *self._listed(unseen)})
+        database = _Known(*known_database(self._engine, self._schema, may_make=apply))
+        names = database.names(self._ids_as_given | self._lost_as_given)
+        self._lost = database.names(self._lost_as_given)
+        vouched_names = database.names(self._vouched_as_given)
+        texts = stored_texts(
+            self._engine, database.pinned, prefix=self._prefix, transactional_ids=names | vouched_names
+        )
+        self._vouched = database.kafka_ids_to_terminate(self._vouched_as_given, texts)
+        ids = {database.kafka_id(name) for name in (*texts, *names)}
         found = []
         settled = 0
-        descriptions = self._described(ids, unseen)
+        descriptions = self._described(sorted({*ids, *self._vouched, *self._listed(unseen)}), unseen)
         for number, (each, description) in enumerate(descriptions.items(), start=1):
             if stopped is not None and stopped.is_set():
                 unseen.append(f"{len(descriptions) - number + 1} ids, because this was told to stop")
                 break
-            met = self._one(_Seen(each, texts.get(each), description, version), apply=apply)
+            met = self._one(database.seen(each, texts, description, version), apply=apply)
             if met is None or met.action is Action.NOTHING:
                 settled += 1
             else:
@@ -234,7 +251,7 @@ class RecoveryService:
         return RecoveryReport(tuple(found), settled, tuple(unseen), apply)
 
     def _listed(self, unseen: list[str]) -> list[str]:
-        """The ids of the prefix that have something open."""
+        """The ids of the prefix that have something open, as Kafka sees them."""
         if self._prefix is None:
             return []
         listed = _as_far_as_seen(lambda: self._admin.transactions_of_prefix(self._prefix or ""), unseen)
@@ -268,7 +285,7 @@ class RecoveryService:
 
     def _resolve(self, seen: _Seen, *, apply: bool) -> Found:
         if seen.text is None:
-            vouched = seen.transactional_id in self._vouched
+            vouched = seen.kafka_id in self._vouched
             action = self._decide(seen, Row.VOUCHED if vouched else Row.MISSING)
             if action is not Action.TERMINATE or not apply:
                 return self._found(seen, action)
@@ -280,7 +297,7 @@ class RecoveryService:
         Raises _Left where the facts under the lock are against it.
         """
         unnamed = Row.FREE if seen.text is not None else Row.VOUCHED
-        writes = self._writes(seen.transactional_id)
+        writes = self._writes(seen)
         now = seen
 
         def examine(row: PreparedTxnState) -> None:
@@ -301,25 +318,24 @@ class RecoveryService:
 
     def _look_again(self, seen: _Seen, row: PreparedTxnState) -> _Seen:
         """The facts under the lock."""
-        described = self._admin.describe_transactions(
-            [seen.transactional_id], timeout_ms=min(self._timeout_ms, _WITH_LOCK_MS)
-        )
-        return _Seen(seen.transactional_id, str(row), described[seen.transactional_id], seen.transaction_version)
+        described = self._admin.describe_transactions([seen.kafka_id], timeout_ms=min(self._timeout_ms, _WITH_LOCK_MS))
+        return replace(seen, text=str(row), description=described[seen.kafka_id])
 
     def _acknowledged(self, seen: _Seen) -> Found:
         """What shows the loss is overwritten at the coordinator; the row stays as it was decided."""
-        self._admin.force_terminate_transaction(seen.transactional_id)
+        self._admin.force_terminate_transaction(seen.kafka_id)
         _log.warning(
             "transactional id %s: the loss of %s was acknowledged; Kafka said %s at %s",
             *(seen.transactional_id, seen.text, seen.state, seen.pair),
         )
         return self._found(seen, Action.ACKNOWLEDGE, changed=True)
 
-    def _writes(self, transactional_id: str) -> DualWrites:
+    def _writes(self, seen: _Seen) -> DualWrites:
+        database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema)
         return DualWrites(
-            transactional_id,
-            database=SqlAlchemyDatabase(self._engine, create_table=False),
-            kafka=BlockingKafkaSide(KafkaSettings(transactional_id, self._settings).producer),
+            seen.transactional_id,
+            database=database if seen.is_ours else _OfAnother(database),
+            kafka=BlockingKafkaSide(KafkaSettings(seen.transactional_id, self._settings).producer),
             sleep=blocking.sleep,
             lock_timeout_ms=self._lock_timeout_ms,
             resolve_timeout_ms=0,
@@ -339,6 +355,7 @@ class RecoveryService:
     def _found(self, seen: _Seen, action: Action, *, changed: bool = False, error: str | None = None) -> Found:
         return Found(
             transactional_id=seen.transactional_id,
+            kafka_transactional_id=seen.kafka_id,
             action=action,
             changed=changed,
             row=seen.text,
@@ -346,8 +363,67 @@ class RecoveryService:
             pair=str(seen.pair),
             age_ms=self._age_ms(seen),
             topic_partitions=seen.topic_partitions,
-            error=error,
+            error=_whose(seen) if action is Action.NO_ROW and error is None else error,
         )
+
+
+def _whose(seen: _Seen) -> str | None:
+    """Why an id has no row here; None where that is not known."""
+    if seen.is_ours:
+        return None
+    suffix = foreign_suffix_of(seen.kafka_id)
+    if suffix is None:
+        return "not an id of this database, which adds a suffix to each of its own"
+    return f"an id of another database, whose suffix is {suffix}: recover it there"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The database as it is in this round."""
+
+    pinned: PinnedTables
+    identity: DatabaseIdentity
+
+    def names(self, given: Iterable[str]) -> frozenset[str]:
+        """Of ids that are given by their names, or as Kafka sees them."""
+        return frozenset(self.identity.name_as_given(each) for each in given)
+
+    def kafka_id(self, name: str) -> str:
+        return self.identity.kafka_id(name)
+
+    def kafka_ids_to_terminate(self, given: Iterable[str], texts: Mapping[str, str]) -> frozenset[str]:
+        """Of ids of this database, and of others that are given as Kafka sees them.
+
+        A name for which this database has decided something is not taken for another application's id.
+        """
+        ours = {self.kafka_id(self.identity.name_as_given(each)) for each in given}
+        return frozenset(ours | {each for each in given if not texts.get(each)})
+
+    def seen(
+        self, kafka_id: str, texts: Mapping[str, str], description: TransactionDescription | None, version: int
+    ) -> _Seen:
+        name = self.identity.name_of(kafka_id)
+        if name is None:
+            return _Seen(kafka_id, kafka_id, None, description, version, is_ours=False)
+        return _Seen(name, kafka_id, texts.get(name), description, version)
+
+
+class _OfAnother:
+    """A database that locks for an id of others, whose name is what Kafka sees."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        return self._database.errors
+
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        await self._database.ensure_row(transactional_id)
+        return AS_GIVEN
+
+    async def begin(self) -> DatabaseTransaction:
+        return await self._database.begin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,9 +431,11 @@ class _Seen:
     """One id as it was seen at one moment; `text` is what its row holds, None where there is none."""
 
     transactional_id: str
+    kafka_id: str
     text: str | None
     description: TransactionDescription | None
     transaction_version: int
+    is_ours: bool = True
 
     @property
     def stored(self) -> PreparedTxnState:

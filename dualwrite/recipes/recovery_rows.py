@@ -7,32 +7,31 @@ from collections.abc import Collection, Iterator
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from dualwrite.errors import StateRowError
-from dualwrite.recipes.state_table import kafka_transaction_state
+from dualwrite.recipes.database_identity import DatabaseIdentity
+from dualwrite.recipes.pinned_tables import PinnedTables
+from dualwrite.recipes.sqlalchemy_tables import AS_NAMED, in_schema
+from dualwrite.recipes.state_row import missing_table
+from dualwrite.recipes.state_table import SqlAlchemyStateStore, kafka_transaction_state
 
 _IDS_PER_QUERY = 500  # databases limit the parameters of one statement
 
-_T = kafka_transaction_state
-_ROWS = sa.select(_T.c.transactional_id, _T.c.prepared_transaction_state)
 
-
-def stored_texts(engine: sa.Engine, *, prefix: str | None, transactional_ids: Collection[str]) -> dict[str, str]:
+def stored_texts(
+    engine: sa.Engine, pinned: PinnedTables, *, prefix: str | None, transactional_ids: Collection[str]
+) -> dict[str, str]:
     """What the rows of a prefix (None: of no prefix), and of these ids, hold.
 
     Raises StateRowError where the table is missing.
     """
+    table = in_schema(kafka_transaction_state, pinned.schema)
+    queries = _queries(table, prefix, sorted(transactional_ids))
     try:
         with engine.connect() as connection:
-            rows = [
-                row for query in _queries(prefix, sorted(transactional_ids)) for row in connection.execute(query).all()
-            ]
+            rows = [row for query in queries for row in connection.execute(query, execution_options=AS_NAMED).all()]
     except (OperationalError, ProgrammingError) as error:
-        if sa.inspect(engine).has_table(_T.name):
+        if sa.inspect(engine).has_table(table.name, schema=table.schema):
             raise
-        raise StateRowError(
-            "the table kafka_transaction_state does not exist in this database; nothing was changed: give the database "
-            "in which the dual writes are made, or create it there (dualwrite init-db, or create_state_table(engine))"
-        ) from error
+        raise missing_table(table.name, otherwise="create_state_table(engine)") from error
     return {
         row.transactional_id: row.prepared_transaction_state
         for row in rows
@@ -41,8 +40,19 @@ def stored_texts(engine: sa.Engine, *, prefix: str | None, transactional_ids: Co
     }
 
 
-def _queries(prefix: str | None, ids: list[str]) -> Iterator[sa.Select[tuple[str, str]]]:
+def _queries(table: sa.Table, prefix: str | None, ids: list[str]) -> Iterator[sa.Select[tuple[str, str]]]:
+    found = sa.select(table.c.transactional_id, table.c.prepared_transaction_state)
     if prefix is not None:
-        yield _ROWS.where(_T.c.transactional_id.startswith(prefix, autoescape=True))
+        yield found.where(table.c.transactional_id.startswith(prefix, autoescape=True))
     for start in range(0, len(ids), _IDS_PER_QUERY):
-        yield _ROWS.where(_T.c.transactional_id.in_(ids[start : start + _IDS_PER_QUERY]))
+        yield found.where(table.c.transactional_id.in_(ids[start : start + _IDS_PER_QUERY]))
+
+
+def known_database(
+    engine: sa.Engine, schema: str | None, *, may_make: bool = False
+) -> tuple[PinnedTables, DatabaseIdentity]:
+    """Where the rows are, and what the database adds to their ids; no id is its own where there is nothing yet, and
+    nothing may be made. Raises as `SqlAlchemyStateStore.identity`.
+    """
+    store = SqlAlchemyStateStore(engine, schema)
+    return store.pinned, store.identity(may_make=may_make)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from rocksdict import ColumnFamily, Options, Rdict, WriteBatch, WriteOptions
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.dual_writes import DualWrite
 from dualwrite.recipes.key_value import BatchTransaction, KeyValueDualWriter
 from dualwrite.recipes.pause_points import PauseHook
@@ -29,6 +30,9 @@ __all__ = ["STATE_COLUMN_FAMILY", "RocksDbDualTransaction", "RocksDbDualWriter"]
 
 STATE_COLUMN_FAMILY: Final = "kafka_transaction_state"
 """Its keys are transactional ids and its values `producer id:epoch`, both as UTF-8."""
+
+_SUFFIX_KEY: Final = ""
+"""No transactional id: its value is what this database adds to each of them, for Kafka."""
 
 
 @dataclass
@@ -101,12 +105,15 @@ class _RocksDbStore:
         with _guard:
             self._shared = _open.setdefault(db.path(), _Open())
 
-    async def ensure_row(self, transactional_id: str) -> None:
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         with _guard:
             if STATE_COLUMN_FAMILY not in Rdict.list_cf(self._db.path()):
                 self._db.create_column_family(STATE_COLUMN_FAMILY, Options(raw_mode=self._raw_mode))
+            if self.state_of(_SUFFIX_KEY) is None:
+                self._rewrite(_SUFFIX_KEY, new_suffix())
             if self.state_of(transactional_id) is None:
                 self._rewrite(transactional_id, "")
+            return DatabaseIdentity(self.state_of(_SUFFIX_KEY) or "")
 
     async def begin(self) -> _RocksDbTransaction:
         return _RocksDbTransaction(self)

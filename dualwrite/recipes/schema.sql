@@ -4,3 +4,11 @@ CREATE TABLE IF NOT EXISTS kafka_transaction_state (
     prepared_transaction_state VARCHAR(64)  NOT NULL DEFAULT '',
     updated_at                 TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT CURRENT_TIMESTAMP
 );
+-- What this database adds to its transactional ids; its one row is made at first use, at random.
+CREATE TABLE IF NOT EXISTS kafka_transaction_database (
+    only_row         INTEGER     NOT NULL PRIMARY KEY CHECK (only_row = 1),
+    suffix           VARCHAR(16) NOT NULL,
+    made_in_server   VARCHAR(64),
+    made_in_database VARCHAR(64),
+    made_at          TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT CURRENT_TIMESTAMP
+);

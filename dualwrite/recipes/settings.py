@@ -10,7 +10,8 @@ from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.state_row import MAX_TRANSACTIONAL_ID_LENGTH
 
-_SERIALIZERS: Final = ("key_serializer", "value_serializer")
+_NOT_OF_THE_PRODUCER: Final = ("key_serializer", "value_serializer", "transactional_id")
+"""Serializers are asked before, and the id has a suffix that the database knows (`database_identity.py`)."""
 
 
 Confirm = Literal["kafka", "database"]
@@ -49,7 +50,7 @@ class KafkaSettings:
         }
         config = ProducerConfig.parse(None, complete)
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
-        self.producer: Final = {name: value for name, value in complete.items() if name not in _SERIALIZERS}
+        self.producer: Final = {name: value for name, value in complete.items() if name not in _NOT_OF_THE_PRODUCER}
 
 
 def checked_transactional_id(transactional_id: Any) -> str:

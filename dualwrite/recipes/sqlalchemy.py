@@ -94,6 +94,7 @@ class DualWriter:
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        schema: str | None = None,
         confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
@@ -106,7 +107,7 @@ class DualWriter:
         self._session_factory = session_factory or (lambda: Session(engine))
         self._max_buffered_bytes = max_buffered_bytes
         self._blocks = OpenBlocks()
-        self._database = SqlAlchemyDatabase(engine, create_table=create_table)
+        self._database = SqlAlchemyDatabase(engine, create_table=create_table, schema=schema)
         self._writes = DualWrites(
             settings.transactional_id,
             database=self._database,
@@ -128,8 +129,13 @@ class DualWriter:
 
     @property
     def transactional_id(self) -> str:
-        """Under which this writer sends."""
+        """The name that this writer was given, by which the database knows its row."""
         return self._writes.transactional_id
+
+    @property
+    def kafka_transactional_id(self) -> str | None:
+        """What Kafka sees of it: with the suffix of the database. None before the first use, which asks for that."""
+        return self._writes.kafka_transactional_id
 
     @property
     def state(self) -> SlotState:

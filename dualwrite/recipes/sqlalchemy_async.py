@@ -190,6 +190,7 @@ class AsyncDualWriter:
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
+        schema: str | None = None,
         confirm: Confirm = "kafka",
         pause: PauseHook | None = None,
         **producer_settings: Any,
@@ -198,7 +199,9 @@ class AsyncDualWriter:
         watch(engine.sync_engine)
         settings = KafkaSettings(transactional_id, producer_settings)
         self._engine = engine.sync_engine
-        self._database = SqlAlchemyDatabase(engine.sync_engine, create_table=create_table, carry=in_a_greenlet)
+        self._database = SqlAlchemyDatabase(
+            engine.sync_engine, create_table=create_table, schema=schema, carry=in_a_greenlet
+        )
         self._blocks = AsyncBlocks(
             engine,
             database=self._database,
@@ -229,8 +232,13 @@ class AsyncDualWriter:
 
     @property
     def transactional_id(self) -> str:
-        """Under which this writer sends."""
+        """The name that this writer was given, by which the database knows its row."""
         return self._writes.transactional_id
+
+    @property
+    def kafka_transactional_id(self) -> str | None:
+        """What Kafka sees of it: with the suffix of the database. None before the first use, which asks for that."""
+        return self._writes.kafka_transactional_id
 
     @property
     def state(self) -> SlotState:

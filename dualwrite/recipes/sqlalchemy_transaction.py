@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.database_identity import DatabaseIdentity
 from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.unit_of_work import UnitOfWork, for_own_use
 
 ResultT = TypeVar("ResultT")
@@ -81,20 +82,22 @@ class SqlAlchemyDatabase:
     # asyncpg's refused connections come through as the OSError that they are
     errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
 
-    def __init__(self, engine: sa.Engine, *, create_table: bool, carry: Carry = here) -> None:
+    def __init__(
+        self, engine: sa.Engine, *, create_table: bool, schema: str | None = None, carry: Carry = here
+    ) -> None:
         self._engine = for_own_use(engine)
         self._create_table = create_table
         self._carry = carry
-        self._store = SqlAlchemyStateStore(self._engine)
+        self._store = SqlAlchemyStateStore(self._engine, schema)
 
-    async def ensure_row(self, transactional_id: str) -> None:
-        await self._carry(lambda: self._ensure_row(transactional_id))
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        return await self._carry(lambda: self._ensure_row(transactional_id))
 
-    def _ensure_row(self, transactional_id: str) -> None:
+    def _ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         if self._create_table:
-            create_state_table(self._engine)
+            self._store.create_tables()
             self._create_table = False
-        self._store.ensure_row(transactional_id)
+        return self._store.ensure_row(transactional_id)
 
     async def begin(self) -> SqlAlchemyTransaction:
         return await self._carry(lambda: self.transaction(self._new_work()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.database_identity import DatabaseIdentity
 
 
 class DatabaseTransaction(Protocol):
@@ -75,8 +76,12 @@ class Database(Protocol):
     def errors(self) -> tuple[type[Exception], ...]:
         """What it raises when it cannot be reached or refuses a statement."""
 
-    async def ensure_row(self, transactional_id: str) -> None:
-        """Create the row, empty, in a transaction of its own; harmless when it exists."""
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        """Create the row, empty, in a transaction of its own; harmless when it exists.
+
+        Returns what this database adds to its transactional ids, which is asked once. Raises DatabaseMovedError where
+        the rows were made in another database.
+        """
 
     async def begin(self) -> DatabaseTransaction:
         """A transaction of its own, on a connection of its own."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -34,6 +35,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.dual_writes import DualWrite
 from dualwrite.recipes.key_value import BatchTransaction, KeyValueDualWriter
 from dualwrite.recipes.pause_points import PauseHook
@@ -43,7 +45,8 @@ from dualwrite.recipes.state_row import not_as_locked, state_in, stayed_locked
 __all__ = ["DEFAULT_STATE_PATH", "ZooKeeperDualTransaction", "ZooKeeperDualWriter"]
 
 DEFAULT_STATE_PATH: Final = "/kafka_transaction_state"
-"""Each transactional id has a node below it, whose data is `producer id:epoch`."""
+"""Each transactional id has a node below it, whose data is `producer id:epoch`. Its own data is what this ZooKeeper
+adds to the ids, for Kafka."""
 
 _ANY_VERSION: Final = -1  # what a set with this version compares: nothing
 _LAST_VERSION: Final = -2  # versions are counted in 32 bits and come around
@@ -157,11 +160,20 @@ class _ZooKeeperStore:
         """What comes back in time; without a limit a request would wait for as long as the connection is away."""
         return asked.get(timeout=self._request_timeout_s)
 
-    async def ensure_row(self, transactional_id: str) -> None:
-        try:
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        with suppress(NodeExistsError):
             self.answer(self._client.create_async(self.path(transactional_id), b"", makepath=True))
-        except NodeExistsError:
-            return
+        return DatabaseIdentity(self._suffix())
+
+    def _suffix(self) -> str:
+        """The data of the node above those of the ids; made where there is none yet."""
+        while True:
+            self.answer(self._client.sync_async(self._state_path))
+            data, stat = self.answer(self._client.get_async(self._state_path))
+            if data:
+                return bytes(data).decode()
+            with suppress(BadVersionError):  # another process made it in this instant
+                self.answer(self._client.set_async(self._state_path, new_suffix().encode(), stat.version))
 
     async def begin(self) -> _ZooKeeperTransaction:
         return _ZooKeeperTransaction(self)

@@ -89,7 +89,7 @@ def test_the_table_of_consumers_on_demand(call: Call, tmp_path: Path) -> None:
         == "kafka_consumed_offset: created"
     )
     assert asyncio.run(offsets.start(group, [])) == {}
-    assert call("init-db", "--sql", "--dialect", "mysql", "--consumed-offsets").out.count("CREATE TABLE ") == 3
+    assert call("init-db", "--sql", "--dialect", "mysql", "--consumed-offsets").out.count("CREATE TABLE ") == 4
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql", "mariadb", "sqlite", "mssql", "oracle"])

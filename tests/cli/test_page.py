@@ -115,9 +115,9 @@ def test_the_library_on_the_page(database: Database, emulator: Emulator, capsys:
         ("dualwrite doctor", ()),
         ("dualwrite top", ()),
         ("dualwrite transactions list", ()),
-        ("dualwrite transactions describe", ("--transactional-id", "orders-1")),
+        ("dualwrite transactions describe", ("--transactional-id", "{kafka_id}")),
         ("dualwrite transactions describe-producers", ("--topic", "{topic}", "--partition", "0")),
-        ("dualwrite transactions force-terminate", ("--transactional-id", "orders-1")),
+        ("dualwrite transactions force-terminate", ("--transactional-id", "{kafka_id}")),
     ],
 )
 def test_every_key_is_on_the_page(
@@ -130,7 +130,7 @@ def test_every_key_is_on_the_page(
         "DUALWRITE_BOOTSTRAP_SERVER": emulator.bootstrap_servers,
         "DUALWRITE_DATABASE_URL": str(database.url),
     }
-    given = [each.format(topic=scenario.topic) for each in arguments]
+    given = [each.format(topic=scenario.topic, kafka_id=scenario.kafka_id) for each in arguments]
     document = call(*path.split()[1:], *given, "--json", env=reach).document
     assert document
     on_page = set(re.findall(r"`(\w+)`", section(path)))

@@ -21,7 +21,7 @@ from tests.support.topics import read_topic
 
 KEYS = {"applied", "clean", "settled", "unseen", "found"}
 FOUND_KEYS = {
-    *("transactional_id", "action", "changed", "row", "state", "pair"),
+    *("transactional_id", "kafka_transactional_id", "action", "changed", "row", "state", "pair"),
     *("age_ms", "topic_partitions", "error", "left"),
 }
 

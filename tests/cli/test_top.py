@@ -31,14 +31,14 @@ def test_one_look(call: Call, database: Database, emulator: Emulator) -> None:
     options = ("top", "--bootstrap-server", emulator.bootstrap_servers)
     document = call(*options, "--database", url, "--once", "--json").document
     assert {row["transactional_id"]: (row["database"], row["timeout_ms"]) for row in document} == {
-        "a-decided": ("committed", None),
-        "b-undecided": ("undecided", None),
+        decided.kafka_id: ("committed", None),
+        undecided.kafka_id: ("undecided", None),
         "c-orphan": ("no row", 60_000),
     }
     assert [row["age_ms"] for row in document] == sorted((row["age_ms"] for row in document), reverse=True)
     text = call(*options, "--prefix", "a-")
     assert text.out.splitlines()[0].split()[:4] == ["TransactionalId", "TransactionState", "Age", "Database"]
-    assert text.out.splitlines()[1].split()[0] == "a-decided"
+    assert text.out.splitlines()[1].split()[0] == decided.kafka_id
     assert len(text.out.splitlines()) == 2
     assert emulator.transactions() == before
 

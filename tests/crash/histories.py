@@ -27,6 +27,7 @@ from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import InjectedError
 from tests.support.conditions import until
 from tests.support.databases import Database, events, unique
+from tests.support.kafka_ids import kafka_id_of
 from tests.support.topics import read_topic
 
 # Which transactional id each process has: three quarrel about one, and share the database with a fourth.
@@ -396,10 +397,11 @@ class History:
         assert log.last_stable_offset == log.high_watermark
 
     def _open_transactions(self) -> list[object]:
+        ours = [kafka_id_of(self.clients[-1].engine, each) for each in self.transactional_ids]
         return [
             transaction
             for transaction in self.emulator.transactions()
-            if transaction.transactional_id in self.transactional_ids
+            if transaction.transactional_id in ours
             and transaction.state not in ("Empty", "CompleteCommit", "CompleteAbort")
         ]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
+from dualwrite.recipes import blocking
 from dualwrite.recipes.key_value import KeyValueDualWriter
 from dualwrite.recipes.pause_points import PauseHook
 from tests.crash.scenario import Predecessor, Seen, event_texts
@@ -56,6 +57,13 @@ class KeyValueScenario:
             **(defaults | settings),
         )
 
+    @property
+    def kafka_id(self) -> str:
+        """What Kafka sees of the id."""
+        with self.writer() as writer:
+            identity = blocking.run(writer._store.ensure_row(self.transactional_id))
+        return identity.kafka_id(self.transactional_id)
+
     def write(self, writer: Writer, number: int) -> Seen:
         seen = write_events(self.store, writer, self.topic, number)
         if seen.took_effect:
@@ -66,7 +74,7 @@ class KeyValueScenario:
         """Do as a process does that is killed between the two commits, or before the first."""
         with Producer(
             bootstrap_servers=self.emulator.bootstrap_servers,
-            transactional_id=self.transactional_id,
+            transactional_id=self.kafka_id,
             transaction_two_phase_commit_enable=True,
         ) as producer:
             producer.init_transactions()
@@ -84,5 +92,5 @@ class KeyValueScenario:
         """Store, topic and expectation are equal, in order, and nothing is left open."""
         in_topic = [value for _, value in read_topic(self.emulator.bootstrap_servers, self.topic)]
         assert (self.store.values(), in_topic) == (self.expected, self.expected)
-        ours = [t for t in self.emulator.transactions() if t.transactional_id == self.transactional_id]
+        ours = [t for t in self.emulator.transactions() if t.transactional_id == self.kafka_id]
         assert all(transaction.state in ("Empty", "CompleteCommit", "CompleteAbort") for transaction in ours)

@@ -18,6 +18,7 @@ from dualwrite.recipes.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
 from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
 from tests.support.databases import Database, event_bodies, events, state_row, unique
+from tests.support.kafka_ids import kafka_id_of
 from tests.support.topics import read_topic
 
 ROWS_PER_WRITE = 2
@@ -87,11 +88,16 @@ class Scenario:
             **settings,
         )
 
+    @property
+    def kafka_id(self) -> str:
+        """What Kafka sees of the id."""
+        return kafka_id_of(self.database.aside, self.transactional_id)
+
     def leave_behind(self, predecessor: Predecessor, number: int = 0) -> None:
         """Do as a process does that is killed between the two commits, or before the first."""
         producer = Producer(
             bootstrap_servers=self.emulator.bootstrap_servers,
-            transactional_id=self.transactional_id,
+            transactional_id=self.kafka_id,
             transaction_two_phase_commit_enable=True,
         )
         producer.init_transactions()
@@ -132,7 +138,7 @@ class Scenario:
         self.assert_nothing_open()
 
     def assert_nothing_open(self) -> None:
-        ours = [t for t in self.emulator.transactions() if t.transactional_id == self.transactional_id]
+        ours = [t for t in self.emulator.transactions() if t.transactional_id == self.kafka_id]
         assert all(transaction.state in ("Empty", "CompleteCommit", "CompleteAbort") for transaction in ours)
         log = self.emulator.log(self.topic, 0)
         assert log.last_stable_offset == log.high_watermark

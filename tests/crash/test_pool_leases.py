@@ -31,6 +31,7 @@ from tests.recipes.pools import (
 )
 from tests.recipes.pools import scenario as scenario
 from tests.support.conditions import until
+from tests.support.kafka_ids import kafka_id_of
 
 DEADLINE_S = 30
 HOUR_MS = 3_600_000
@@ -70,7 +71,9 @@ def test_a_dual_write_whose_slots_are_lost_one_after_the_other_changes_nothing(s
         if stealing and point is PausePoint.AFTER_BEGIN:
             thief = Producer(
                 bootstrap_servers=scenario.emulator.bootstrap_servers,
-                transactional_id=f"{prefix_of(scenario)}-{pool.status.moved_total}",
+                transactional_id=kafka_id_of(
+                    scenario.database.aside, f"{prefix_of(scenario)}-{pool.status.moved_total}"
+                ),
                 transaction_two_phase_commit_enable=True,
             )
             thief.init_transactions()

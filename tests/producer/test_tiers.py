@@ -68,9 +68,9 @@ class World:
         producer.init_transactions(keep_prepared_txn=True)
         return producer
 
-    def prepared(self, value: str = "v") -> PreparedTxnState:
+    def prepared(self, value: str = "v", transactional_id: str = "tid") -> PreparedTxnState:
         """By a process that is gone now."""
-        return self.prepare(self.ready(), value)
+        return self.prepare(self.ready(transactional_id=transactional_id), value)
 
     def prepare(self, producer: Producer, value: str = "v") -> PreparedTxnState:
         producer.begin_transaction()
@@ -95,8 +95,8 @@ class World:
         until(lambda: not any(t.state == "Ongoing" for t in self.emulator.transactions()))
         self.settle()
 
-    def described(self) -> tuple[str, int, int]:
-        (transaction,) = [t for t in self.emulator.transactions() if t.transactional_id == "tid"]
+    def described(self, transactional_id: str = "tid") -> tuple[str, int, int]:
+        (transaction,) = [t for t in self.emulator.transactions() if t.transactional_id == transactional_id]
         return transaction.state, transaction.producer_id, transaction.producer_epoch
 
 

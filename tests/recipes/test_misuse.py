@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,24 +53,6 @@ def test_a_rollback_to_a_savepoint_is_not_the_end(scenario: Scenario, writer: Du
         tx.connection.execute(sa.text("RELEASE SAVEPOINT s"))
     scenario.expected += ["1", "4"]
     scenario.assert_both_sides_agree()
-
-
-def test_an_id_that_another_database_uses_too_is_warned_of(
-    scenario: Scenario, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    warning = f"{scenario.transactional_id}: Kafka has given out its producer epoch"
-    with scenario.writer() as first:
-        for number in range(2):
-            scenario.write(first, number)
-    with scenario.writer() as restarted:
-        restarted.recover()
-    assert warning not in caplog.text
-    elsewhere = sa.create_engine(f"sqlite:///{tmp_path / 'elsewhere.db'}")
-    kafka_transaction_state.create(elsewhere)
-    with scenario.writer(engine=elsewhere) as second:
-        second.recover()
-    elsewhere.dispose()
-    assert warning in caplog.text
 
 
 @pytest.mark.parametrize("refused", [{"value": 5}, {"value": b"x" * 50_000_000}, {"value": "v", "partition": -1}])

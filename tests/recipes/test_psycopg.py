@@ -40,7 +40,7 @@ from dualwrite.recipes.sqlalchemy import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
 from tests.crash.scenario import AtPoint, Predecessor, Scenario, event_texts, make_writer, write_events
-from tests.support.databases import PostgresDatabase
+from tests.support.databases import PostgresDatabase, unique
 from tests.support.topics import read_topic
 
 
@@ -580,8 +580,8 @@ def test_a_connection_to_another_database(
     scenario: Scenario, writer: PsycopgDualWriter, postgres_server: PostgresServer
 ) -> None:
     """A lost commit would be looked up in the wrong one, and Kafka told to abort what is committed."""
-    other = PsycopgScenario(PostgresDatabase(postgres_server), scenario.emulator)
-    with psycopg.connect(conninfo_of(other.database.url)) as connection:
+    other = postgres_server.create_database(unique("other"))
+    with psycopg.connect(conninfo_of(other)) as connection:
         with pytest.raises(IllegalStateError, match="another database"), writer.transaction(connection):
             pass
         assert connection.info.transaction_status == pq.TransactionStatus.IDLE
@@ -590,7 +590,6 @@ def test_a_connection_to_another_database(
             pass
         assert connection.info.transaction_status == pq.TransactionStatus.INTRANS
         connection.commit()
-    other.database.close()
     assert scenario.write(writer, 1).error is None
 
 

@@ -16,6 +16,7 @@ from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualWriter
 from tests.producer.test_tiers import World, bounded, every_tier, world_of
+from tests.support.kafka_ids import kafka_id_of
 
 METADATA = sa.MetaData()
 ROWS = sa.Table("rows", METADATA, sa.Column("value", sa.String(20), primary_key=True))
@@ -101,7 +102,7 @@ def test_a_loss_is_raised_by_the_write_itself_and_by_every_recovery(world: World
     with writer_of(world, engine) as another, pytest.raises(PreparedTransactionLost):
         another.recover()
     assert rows(engine) == ["before", "lost"]
-    world.ready().close()  # somebody has seen to it
+    world.ready(transactional_id=kafka_id_of(engine, "tid")).close()  # somebody has seen to it
     with writer_of(world, engine) as writer:
         write(writer, "later")
     assert world.committed() == ["before", "later"]

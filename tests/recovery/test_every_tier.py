@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from dualwrite.errors import PreparedTransactionLost
 from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.recovery import Action, RecoveryReport, RecoveryService
-from dualwrite.recipes.state_table import create_state_table, kafka_transaction_state
+from dualwrite.recipes.state_table import kafka_transaction_state
 from tests.producer.test_tiers import World, bounded, every_tier
 from tests.recipes.test_tiers import Crash, engine, rows, world, write, writer_of
+from tests.support.kafka_ids import kafka_id_of
 
 __all__ = ["engine", "world"]  # fixtures
 
@@ -74,12 +75,12 @@ def test_a_loss_is_told_until_it_is_acknowledged(world: World, engine: sa.Engine
 @every_tier
 def test_a_row_that_kafka_has_never_heard_of_is_not_acknowledged_away(world: World, engine: sa.Engine) -> None:
     """It may be the wrong cluster, and on the right one the row still decides."""
-    state = world.prepared()
+    kafka_id = kafka_id_of(engine, "tid")
+    state = world.prepared(transactional_id=kafka_id)
     later = f"{state.producer_id}:{state.producer_epoch + 5}"
-    create_state_table(engine)
     with engine.begin() as connection:
         values = {"transactional_id": "tid", "prepared_transaction_state": later}
         connection.execute(kafka_transaction_state.insert().values(values))
     (found,) = recover(world, engine, acknowledge_lost=["tid"]).found
     assert (found.action, found.changed, found.is_left) == (Action.FORGOTTEN, False, True)
-    assert world.described() == ("Ongoing", state.producer_id, state.producer_epoch)
+    assert world.described(kafka_id) == ("Ongoing", state.producer_id, state.producer_epoch)

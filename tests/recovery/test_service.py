@@ -52,7 +52,7 @@ def test_what_a_crash_left_is_planned_then_resolved_then_gone(scenario: Scenario
 
 
 def test_what_was_opened_and_never_prepared_is_aborted(scenario: Scenario) -> None:
-    left_open(scenario.emulator, scenario.transactional_id, scenario.topic)
+    left_open(scenario.emulator, scenario.kafka_id, scenario.topic)
     SqlAlchemyStateStore(scenario.database.engine).ensure_row(scenario.transactional_id)
     with service(scenario) as recovery:
         (found,) = recovery.recover().found
@@ -93,7 +93,7 @@ def test_an_idle_living_owner_is_not_fenced(scenario: Scenario) -> None:
 
 
 def test_an_id_without_a_row_is_reported_and_touched_only_when_named(scenario: Scenario) -> None:
-    left_open(scenario.emulator, scenario.transactional_id, scenario.topic)
+    left_open(scenario.emulator, scenario.kafka_id, scenario.topic)
     with service(scenario) as recovery:
         report = recovery.recover()
     (found,) = report.found
@@ -125,7 +125,7 @@ def test_many_by_their_prefix_and_no_others(database: Database, emulator: Emulat
     ours[1].leave_behind(Predecessor.ROLLED_BACK)
     other.leave_behind(Predecessor.ROLLED_BACK)
     between.leave_behind(Predecessor.ROLLED_BACK)
-    left_open(emulator, "a_%2", ours[2].topic)
+    left_open(emulator, ours[2].kafka_id, ours[2].topic)
     with service(ours[0], prefix="a_%", transactional_ids=[]) as recovery:
         report = recovery.recover()
     assert [(found.transactional_id, found.action) for found in report.found] == [
@@ -144,7 +144,7 @@ def test_two_at_once_resolve_everything_exactly_once(database: Database, emulato
         if number % 2:
             scenario.leave_behind(Predecessor.ROLLED_BACK)
         else:
-            left_open(emulator, scenario.transactional_id, scenario.topic)
+            left_open(emulator, scenario.kafka_id, scenario.topic)
             SqlAlchemyStateStore(database.engine).ensure_row(scenario.transactional_id)
     start = threading.Barrier(2)
 

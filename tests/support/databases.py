@@ -125,13 +125,19 @@ def _engine_of(url: sa.URL) -> sa.Engine:
 
 
 class PostgresDatabase(_BehindProxy):
-    """A schema of its own on a real Postgres."""
+    """A schema of its own on a real Postgres, for a role of its own, which sees no other one.
+
+    Two state tables that one role sees are refused where nobody says which is meant.
+    """
 
     def __init__(self, server: PostgresServer) -> None:
         schema = f"test_{uuid.uuid4().hex[:12]}"
         with _engine_of(server.url).begin() as connection:
-            connection.execute(sa.schema.CreateSchema(schema))
-        super().__init__(server.url.update_query_dict({"options": f"-csearch_path={schema}"}))
+            connection.exec_driver_sql(f"CREATE ROLE {schema} LOGIN PASSWORD '{schema}'")
+            connection.exec_driver_sql(f"GRANT {schema} TO CURRENT_USER")  # which creates the schema for it
+            connection.exec_driver_sql(f"CREATE SCHEMA {schema} AUTHORIZATION {schema}")
+        url = server.url.set(username=schema, password=schema)
+        super().__init__(url.update_query_dict({"options": f"-csearch_path={schema}"}))
 
 
 class MariaDbDatabase(_BehindProxy):

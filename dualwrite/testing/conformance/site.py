@@ -67,6 +67,11 @@ class Site:
         store.ensure_row(self.transactional_id)
         return store
 
+    @property
+    def kafka_id(self) -> str:
+        """What Kafka sees of the id."""
+        return SqlAlchemyStateStore(self.direct).identity().kafka_id(self.transactional_id)
+
     def put(self, tx: DualTransaction) -> str:
         """One event to both sides; returns its text."""
         return put(tx, self.topic, next(self._numbers))
@@ -99,7 +104,7 @@ class Site:
     def assert_both_hold(self, *expected: str) -> None:
         """Exactly these events are on both sides, and nothing is open."""
         assert (self.in_table(), self.in_topic()) == (list(expected), list(expected))
-        ours = [t for t in self.emulator.transactions() if t.transactional_id == self.transactional_id]
+        ours = [t for t in self.emulator.transactions() if t.transactional_id == self.kafka_id]
         assert all(transaction.state in ("Empty", "CompleteCommit", "CompleteAbort") for transaction in ours)
 
 

@@ -1,0 +1,513 @@
+"""Whose transactional ids are, and which table decides them: two databases, two schemas, copies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.cli.root import cli
+from dualwrite.errors import ConfigError, DatabaseMovedError, IllegalStateError, StateRowError, StateTableError
+from dualwrite.recipes.adoption import adopt
+from dualwrite.recipes.database_identity import DatabaseIdentity
+from dualwrite.recipes.decisions import Outcome
+from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.pool import DualWriterPool
+from dualwrite.recipes.psycopg import PsycopgDualWriter
+from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter
+from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
+from dualwrite.recipes.recovery import Action, RecoveryService
+from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter
+from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.testing.mariadb import MariaDbServer
+from dualwrite.testing.postgres import PostgresServer
+from tests.support.conditions import until
+from tests.support.databases import MariaDbDatabase, PostgresDatabase, events, unique
+from tests.support.topics import read_topic
+
+TOPIC = "events"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def servers(emulator: Emulator) -> str:
+    emulator.create_topic(TOPIC)
+    return emulator.bootstrap_servers
+
+
+@pytest.fixture
+def tenants(postgres_server: PostgresServer) -> Iterator[sa.URL]:
+    """A database of its own with the schemas a and b, and a role that sees both."""
+    url = postgres_server.create_database(named("tenants"))
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        for schema in ("a", "b"):
+            connection.exec_driver_sql(f"CREATE SCHEMA {schema}")
+            connection.exec_driver_sql(f"CREATE TABLE {schema}.items (body text)")
+    yield url
+    engine.dispose()
+
+
+def named(kind: str) -> str:
+    return unique(kind).replace("-", "_")
+
+
+def in_schema(url: sa.URL, *schemas: str) -> sa.URL:
+    return url.update_query_dict({"options": f"-csearch_path={','.join(schemas)}"})
+
+
+def engine_of(url: sa.URL) -> sa.Engine:
+    return sa.create_engine(url, poolclass=sa.NullPool)
+
+
+def conninfo(url: sa.URL) -> str:
+    return url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def rows(url: sa.URL, schema: str) -> list[str]:
+    """The states in the rows of a schema."""
+    with engine_of(url).connect() as connection:
+        found = connection.exec_driver_sql(f"SELECT prepared_transaction_state FROM {schema}.kafka_transaction_state")
+        return list(found.scalars())
+
+
+def in_topic(servers: str) -> list[str]:
+    return sorted(value for _, value in read_topic(servers, TOPIC))
+
+
+def killed_at(wanted: PausePoint) -> Callable[[PausePoint], None]:
+    def pause(point: PausePoint) -> None:
+        if point is wanted:
+            raise Killed
+
+    return pause
+
+
+# ---- two databases, one id ------------------------------------------------------------------------------------------
+
+
+def sqlite(directory: Path, name: str) -> sa.Engine:
+    engine = sa.create_engine(f"sqlite:///{directory / name}", poolclass=sa.NullPool)
+    events.metadata.create_all(engine)
+    return engine
+
+
+def test_a_database_does_not_abort_what_another_has_decided_under_the_same_id(servers: str, tmp_path: Path) -> None:
+    ours, theirs = sqlite(tmp_path, "ours"), sqlite(tmp_path, "theirs")
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "orders-1"}
+    writer = DualWriter(ours, pause=killed_at(PausePoint.AFTER_DATABASE_COMMIT), **settings)
+    with pytest.raises(Killed), writer.transaction() as tx:
+        tx.send(TOPIC, value="decided")
+    with DualWriter(theirs, **settings) as other:
+        other.recover()
+        with other.transaction() as tx:
+            tx.send(TOPIC, value="theirs")
+    with DualWriter(ours, **settings) as again:
+        assert again.recover().outcome is Outcome.COMMITTED
+        assert again.transactional_id == "orders-1"
+        assert again.kafka_transactional_id != other.kafka_transactional_id
+        assert str(again.kafka_transactional_id).startswith("orders-1.")
+    assert in_topic(servers) == ["decided", "theirs"]
+
+
+def test_two_databases_with_one_prefix_under_load_and_deaths(
+    postgres_server: PostgresServer, emulator: Emulator, servers: str
+) -> None:
+    """Each block that was acknowledged is in Kafka, however often the pools of both recover beside each other."""
+    databases = [PostgresDatabase(postgres_server) for _ in range(2)]
+    acknowledged: list[str] = []
+
+    def one_process(number: int) -> None:
+        database = databases[number % 2]
+        dies_at = [PausePoint.AFTER_DATABASE_COMMIT, PausePoint.AFTER_PREPARE, None][number % 3]
+        blocks = 0
+
+        def pause(point: PausePoint) -> None:
+            if point is dies_at and blocks == 3:
+                raise Killed
+
+        pool = DualWriterPool(
+            database.engine,
+            prefix="orders",
+            bootstrap_servers=servers,
+            lease_ms=300,
+            max_writers=1,
+            pause=None if dies_at is None else pause,
+        )
+        pool.recover()
+        for blocks in range(4):
+            body = f"{number}/{blocks}"
+            try:
+                with pool.transaction() as tx:
+                    tx.session.execute(sa.insert(events), {"id": number * 10 + blocks, "event_key": "k", "body": body})
+                    tx.send(TOPIC, value=body)
+            except Killed:
+                if dies_at is PausePoint.AFTER_DATABASE_COMMIT:
+                    acknowledged.append(body)
+                break
+            acknowledged.append(body)
+        pool.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(one_process, range(8)))
+    for database in databases:
+        with RecoveryService(
+            database.aside, prefix="orders-", bootstrap_servers=servers, min_age_ms=0, timeout_ms=20_000
+        ) as service:
+            until(lambda: not [f for f in service.recover().found if f.is_left and f.action is not Action.NO_ROW])
+    assert in_topic(servers) == sorted(acknowledged)
+    for database in databases:
+        database.close()
+
+
+def test_starts_that_ended_before_their_first_commit_raise_no_alarm(
+    servers: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = sqlite(tmp_path, "ours")
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "orders-1"}
+    for _ in range(3):
+        writer = DualWriter(engine, pause=killed_at(PausePoint.AFTER_PREPARE), **settings)
+        with pytest.raises(Killed), writer.transaction() as tx:
+            tx.send(TOPIC, value="undecided")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING), DualWriter(engine, **settings) as writer, writer.transaction() as tx:
+        tx.send(TOPIC, value="decided")
+    assert not [record for record in caplog.records if record.name.startswith("dualwrite.recipes")]
+    assert in_topic(servers) == ["decided"]
+
+
+def test_recovery_reports_ids_of_other_databases_and_leaves_them(servers: str, tmp_path: Path) -> None:
+    ours, theirs = sqlite(tmp_path, "ours"), sqlite(tmp_path, "theirs")
+    create_state_table(ours)
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "orders-1"}
+    writer = DualWriter(theirs, pause=killed_at(PausePoint.AFTER_DATABASE_COMMIT), **settings)
+    with pytest.raises(Killed), writer.transaction() as tx:
+        tx.send(TOPIC, value="decided")
+    with RecoveryService(ours, prefix="orders-", bootstrap_servers=servers, min_age_ms=0) as service:
+        (found,) = service.recover().found
+    assert (found.action, found.changed, found.transactional_id) == (
+        Action.NO_ROW,
+        False,
+        str(writer.kafka_transactional_id),
+    )
+    assert "another database" in str(found.error)
+    named = [str(writer.kafka_transactional_id)]  # as an operator reads it in Kafka's tools
+    with RecoveryService(theirs, transactional_ids=named, bootstrap_servers=servers, min_age_ms=0) as service:
+        (found,) = service.recover().found
+    assert (found.action, found.changed, found.transactional_id) == (Action.COMMIT, True, "orders-1")
+    assert in_topic(servers) == ["decided"]
+
+
+def test_a_name_with_a_decision_is_not_taken_for_the_id_of_another_application(servers: str, tmp_path: Path) -> None:
+    ours, theirs = sqlite(tmp_path, "ours"), sqlite(tmp_path, "theirs")
+    for engine, body in ((ours, "first"), (theirs, "second")):
+        with (
+            DualWriter(engine, bootstrap_servers=servers, transactional_id="orders-1") as writer,
+            writer.transaction() as tx,
+        ):
+            tx.send(TOPIC, value=body)
+    with RecoveryService(ours, force_terminate=["orders-1"], bootstrap_servers=servers, min_age_ms=0) as service:
+        assert service.recover().found == ()
+
+
+# ---- which table ----
+
+
+def test_two_tables_that_one_role_sees_are_refused_by_name(servers: str, tenants: sa.URL) -> None:
+    for schema in ("a", "b"):
+        create_state_table(engine_of(tenants), schema)
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t"}
+    for make in (
+        lambda: DualWriter(engine_of(in_schema(tenants, "a")), **settings),
+        lambda: PsycopgDualWriter(conninfo(in_schema(tenants, "a")), **settings),
+    ):
+        with make() as writer, pytest.raises(StateTableError, match=r"a\.kafka.*b\.kafka.*schema=") as raised:
+            writer.recover()
+        assert "nothing was written" in str(raised.value)
+
+
+def test_a_temporary_or_unlogged_table_is_no_state_table(servers: str, tenants: sa.URL) -> None:
+    create_state_table(engine_of(tenants), "a")
+    with engine_of(tenants).begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE a.kafka_transaction_state SET UNLOGGED")
+    writer = DualWriter(engine_of(tenants), schema="a", bootstrap_servers=servers, transactional_id="t")
+    with writer, pytest.raises(StateTableError, match="unlogged"):
+        writer.recover()
+
+
+def test_a_block_that_sets_search_path_decides_in_the_pinned_table(servers: str, tenants: sa.URL) -> None:
+    """And its own statements go where it says."""
+    create_state_table(engine_of(tenants), "b")
+    url = in_schema(tenants, "b")
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t", "schema": "a"}
+    with DualWriter(engine_of(url), **settings) as writer:
+        for number in range(2):
+            with writer.transaction() as tx:
+                tx.connection.exec_driver_sql("SET search_path = b")
+                tx.connection.exec_driver_sql(f"INSERT INTO items VALUES ('{number}')")
+                tx.send(TOPIC, value=f"sqlalchemy {number}")
+    with PsycopgDualWriter(conninfo(url), **settings) as psycopg_writer:
+        for number in range(2):
+            with psycopg_writer.transaction() as psycopg_tx:
+                psycopg_tx.connection.execute("SET search_path = b")
+                psycopg_tx.send(TOPIC, value=f"psycopg {number}")
+        with psycopg.connect(conninfo(url)) as connection, psycopg_writer.transaction(connection) as psycopg_tx:
+            psycopg_tx.send(TOPIC, value="psycopg, the caller's")
+    assert len(in_topic(servers)) == 5
+    assert rows(tenants, "a") != [""]
+    assert rows(tenants, "b") == []
+
+
+def test_a_block_of_a_pool_that_sets_search_path(servers: str, tenants: sa.URL) -> None:
+    create_state_table(engine_of(tenants), "b")
+    url = in_schema(tenants, "b")
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "prefix": "p", "schema": "a", "max_writers": 1}
+    with DualWriterPool(engine_of(url), **settings) as pool:
+        for _ in range(2):
+            with pool.transaction() as tx:
+                tx.connection.exec_driver_sql("SET search_path = b")
+                tx.send(TOPIC, value="x")
+    with PsycopgDualWriterPool(conninfo(url), **settings) as psycopg_pool:
+        for _ in range(2):
+            with psycopg_pool.transaction() as psycopg_tx:
+                psycopg_tx.connection.execute("SET search_path = b")
+                psycopg_tx.send(TOPIC, value="x")
+    assert len(in_topic(servers)) == 4
+    assert rows(tenants, "a") not in ([], [""])
+    assert rows(tenants, "b") == []
+
+
+def test_awaited_blocks_that_set_search_path(servers: str, tenants: sa.URL) -> None:
+    create_state_table(engine_of(tenants), "b")
+    url = in_schema(tenants, "b")
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t", "schema": "a"}
+
+    async def run() -> None:
+        engine = create_async_engine(url, poolclass=sa.NullPool)
+        async with AsyncDualWriter(engine, **settings) as writer, writer.transaction() as tx:
+            await (await tx.session.connection()).exec_driver_sql("SET search_path = b")
+            tx.send(TOPIC, value="x")
+        async with AsyncPsycopgDualWriter(conninfo(url), **settings) as psycopg_writer:
+            for _ in range(2):
+                async with psycopg_writer.transaction() as psycopg_tx:
+                    await psycopg_tx.connection.execute("SET search_path = b")
+                    psycopg_tx.send(TOPIC, value="x")
+        await engine.dispose()
+
+    asyncio.run(run())
+    assert len(in_topic(servers)) == 3
+    assert rows(tenants, "b") == []
+
+
+def test_a_schema_by_role_by_url_and_by_translation(servers: str, tenants: sa.URL) -> None:
+    """Each tenant has ids of its own, and neither sees the other's table."""
+    admin = engine_of(tenants)
+    found: dict[str, str] = {}
+    for schema in ("a", "b"):
+        role = named("tenant")
+        with admin.begin() as connection:
+            connection.exec_driver_sql(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
+            connection.exec_driver_sql(f"GRANT ALL ON SCHEMA {schema} TO {role}")
+            connection.exec_driver_sql(f"ALTER ROLE {role} SET search_path = {schema}")
+        by_role = tenants.set(username=role, password=role)
+        for url in (by_role, in_schema(by_role, schema)):
+            with DualWriter(engine_of(url), bootstrap_servers=servers, transactional_id="t") as writer:
+                with writer.transaction() as tx:
+                    tx.send(TOPIC, value=schema)
+                found[schema] = str(writer.kafka_transactional_id)
+        translated = engine_of(by_role).execution_options(schema_translate_map={None: schema})
+        with DualWriter(translated, bootstrap_servers=servers, transactional_id="t") as writer:
+            writer.recover()
+            assert writer.kafka_transactional_id == found[schema]
+    assert found["a"] != found["b"]
+    assert in_topic(servers) == ["a", "a", "b", "b"]
+
+
+def test_a_translation_of_the_block_does_not_redirect_the_state_table(servers: str, tenants: sa.URL) -> None:
+    create_state_table(engine_of(tenants), "b")
+    engine = engine_of(tenants)
+    writer = DualWriter(engine, bootstrap_servers=servers, transactional_id="t", schema="a")
+    translated = engine.execution_options(schema_translate_map={None: "b", "a": "b"})
+    with writer, translated.connect() as connection, writer.transaction(connection) as tx:
+        tx.send(TOPIC, value="x")
+    assert rows(tenants, "b") == []
+
+
+@pytest.mark.parametrize("kind", ["sqlalchemy", "psycopg"])
+def test_a_table_that_was_made_anew_is_told(servers: str, tenants: sa.URL, kind: str) -> None:
+    url = in_schema(tenants, "a")
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t", "schema": "a"}
+    writer: Any = (
+        DualWriter(engine_of(url), **settings) if kind == "sqlalchemy" else PsycopgDualWriter(conninfo(url), **settings)
+    )
+    with writer:
+        with writer.transaction() as tx:
+            tx.send(TOPIC, value="first")
+        with engine_of(tenants).begin() as connection:
+            connection.exec_driver_sql("DROP TABLE a.kafka_transaction_state")
+        with pytest.raises(StateTableError, match="dropped"), writer.transaction() as tx:
+            tx.send(TOPIC, value="without a table")
+        create_state_table(engine_of(tenants), "a")
+        SqlAlchemyStateStore(engine_of(tenants), "a").ensure_row("t")
+        with pytest.raises(StateTableError, match="replaced"), writer.transaction() as tx:
+            tx.send(TOPIC, value="with another table")
+    assert in_topic(servers) == ["first"]
+
+
+def test_use_of_another_database_inside_the_block(servers: str, mariadb_server: MariaDbServer) -> None:
+    ours, theirs = MariaDbDatabase(mariadb_server), MariaDbDatabase(mariadb_server)
+    create_state_table(theirs.engine)
+    with DualWriter(ours.engine, bootstrap_servers=servers, transactional_id="t") as writer:
+        with writer.transaction() as tx:
+            tx.connection.exec_driver_sql(f"USE {theirs.url.database}")
+            tx.send(TOPIC, value="x")
+        writer.recover()
+    with theirs.aside.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM kafka_transaction_state").scalar() == 0
+    assert in_topic(servers) == ["x"]
+    for database in (ours, theirs):
+        database.close()
+
+
+def test_a_temporary_table_of_sqlite(servers: str, tmp_path: Path) -> None:
+    engine = sqlite(tmp_path, "ours")
+    with DualWriter(engine, bootstrap_servers=servers, transactional_id="t") as writer:
+        with writer.transaction() as tx:
+            tx.connection.exec_driver_sql(
+                "CREATE TEMPORARY TABLE kafka_transaction_state AS SELECT * FROM main.kafka_transaction_state"
+            )
+            tx.send(TOPIC, value="x")
+        assert writer.recover().outcome is Outcome.NOTHING
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT prepared_transaction_state FROM kafka_transaction_state").scalar()
+
+
+@pytest.mark.parametrize("schema", ["", 'a"b', "a:b", 5])
+def test_a_schema_that_is_none(schema: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="schema takes"):
+        DualWriter(sqlite(tmp_path, "x"), bootstrap_servers="127.0.0.1:1", transactional_id="t", schema=schema)
+
+
+# ---- copies ----
+
+
+@pytest.fixture
+def copy(postgres_server: PostgresServer, servers: str) -> tuple[sa.URL, sa.URL]:
+    """A database in which something is in doubt, and a copy of it."""
+    url = postgres_server.create_database(named("original"))
+    writer = DualWriter(
+        engine_of(url),
+        bootstrap_servers=servers,
+        transactional_id="t",
+        pause=killed_at(PausePoint.AFTER_DATABASE_COMMIT),
+    )
+    with pytest.raises(Killed), writer.transaction() as tx:
+        tx.send(TOPIC, value="decided")
+    name = named("copy")
+    with sa.create_engine(postgres_server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as c:
+        c.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE {url.database}")
+    return url, url.set(database=name)
+
+
+def test_a_copy_is_refused_before_anything_is_written_or_aborted(
+    servers: str, emulator: Emulator, copy: tuple[sa.URL, sa.URL]
+) -> None:
+    original, copied = copy
+    before = emulator.transactions()
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t"}
+    for make in (
+        lambda: DualWriter(engine_of(copied), **settings),
+        lambda: PsycopgDualWriter(conninfo(copied), **settings),
+    ):
+        with make() as writer, pytest.raises(DatabaseMovedError, match=r"adopt --moved.*adopt --copied") as raised:
+            writer.recover()
+        assert raised.value.made_in != raised.value.found_in
+    with (
+        RecoveryService(engine_of(copied), prefix="", bootstrap_servers=servers) as service,
+        pytest.raises(DatabaseMovedError),
+    ):
+        service.recover()
+    assert emulator.transactions() == before
+    with DualWriter(engine_of(original), **settings) as writer:
+        assert writer.recover().outcome is Outcome.COMMITTED
+    assert in_topic(servers) == ["decided"]
+
+
+def test_a_copy_that_is_adopted_as_copied_has_ids_of_its_own(servers: str, copy: tuple[sa.URL, sa.URL]) -> None:
+    original, copied = copy
+    said = CliRunner().invoke(cli, ["adopt", "--copied", "--database", copied.render_as_string(hide_password=False)])
+    assert said.exit_code == 0, said.output
+    assert "1 state rows were emptied" in said.output
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t"}
+    with DualWriter(engine_of(copied), **settings) as writer:
+        assert writer.recover().outcome is Outcome.NOTHING
+        with writer.transaction() as tx:
+            tx.send(TOPIC, value="of the copy")
+    with DualWriter(engine_of(original), **settings) as first:
+        assert first.recover().outcome is Outcome.COMMITTED
+        assert first.kafka_transactional_id != writer.kafka_transactional_id
+    assert in_topic(servers) == ["decided", "of the copy"]
+
+
+def test_a_copy_that_is_adopted_as_moved_completes_what_the_original_decided(
+    servers: str, copy: tuple[sa.URL, sa.URL]
+) -> None:
+    moved = copy[1]
+    said = CliRunner().invoke(cli, ["adopt", "--moved", "--database", moved.render_as_string(hide_password=False)])
+    assert said.exit_code == 0, said.output
+    with PsycopgDualWriter(conninfo(moved), bootstrap_servers=servers, transactional_id="t") as writer:
+        assert writer.recover().outcome is Outcome.COMMITTED
+    assert in_topic(servers) == ["decided"]
+
+
+def test_nothing_is_adopted_where_nothing_was_moved(tenants: sa.URL) -> None:
+    engine = engine_of(tenants)
+    create_state_table(engine, "a")
+    before = SqlAlchemyStateStore(engine, "a").identity()
+    with pytest.raises(IllegalStateError, match="nothing was changed"):
+        adopt(engine, "copied", schema="a")
+    assert SqlAlchemyStateStore(engine, "a").identity() == before
+    adopted = adopt(engine, "copied", schema="a", force=True)
+    assert SqlAlchemyStateStore(engine, "a").identity().suffix == adopted.suffix != before.suffix
+
+
+def test_decisions_without_the_identity_they_were_made_under(servers: str, tmp_path: Path) -> None:
+    """As after a dump of the state table alone."""
+    engine = sqlite(tmp_path, "ours")
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t"}
+    with DualWriter(engine, **settings) as writer, writer.transaction() as tx:
+        tx.send(TOPIC, value="x")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM kafka_transaction_database")
+    with DualWriter(engine, **settings) as writer, pytest.raises(StateRowError, match="holds decisions"):
+        writer.recover()
+    adopt(engine, "copied")
+    with DualWriter(engine, **settings) as writer:
+        assert writer.recover().outcome is Outcome.NOTHING
+
+
+def test_many_processes_make_one_identity(postgres_server: PostgresServer) -> None:
+    database = PostgresDatabase(postgres_server)
+
+    def first_use(_: int) -> DatabaseIdentity:
+        create_state_table(database.aside)
+        return SqlAlchemyStateStore(database.aside).identity()
+
+    with ThreadPoolExecutor(8) as threads:
+        found = set(threads.map(first_use, range(8)))
+    assert len(found) == 1
+    database.close()

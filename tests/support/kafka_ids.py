@@ -1,0 +1,13 @@
+"""What Kafka sees of transactional ids: with the suffix of the database."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+
+
+def kafka_id_of(engine: sa.Engine, transactional_id: str) -> str:
+    """What Kafka sees of an id of this database, whose tables are created where they are missing."""
+    create_state_table(engine)
+    return SqlAlchemyStateStore(engine).identity().kafka_id(transactional_id)
