@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ from dualwrite.cli.doctor_checks import Check, failure, warning
 from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
 from dualwrite.recipes.database_safety import MYSQL_QUESTION, of_mysql
+from dualwrite.recipes.identity_table import kafka_transaction_database
 from dualwrite.recipes.lease_table import kafka_transaction_lease
 from dualwrite.recipes.lost_connections import first_line
 from dualwrite.recipes.state_table import kafka_transaction_state
@@ -18,7 +19,11 @@ from dualwrite.recipes.state_table import kafka_transaction_state
 _WHERE: Final = "database"
 _DURABLE: Final = "a decision that Kafka has carried out could be forgotten by the database"
 _TABLE: Final = kafka_transaction_state.name
-_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE")
+_RIGHTS: Final = {
+    kafka_transaction_state.name: ("SELECT", "INSERT", "UPDATE"),
+    kafka_transaction_database.name: ("SELECT",),  # its one row is made with the table
+    kafka_transaction_lease.name: ("SELECT", "INSERT", "UPDATE"),
+}
 
 
 def database_checks(engine: sa.Engine) -> list[Check]:
@@ -124,25 +129,25 @@ def _synchronous_commit(connection: sa.Connection) -> list[Check]:
 def _postgresql_rights(connection: sa.Connection) -> list[Check]:
     """For each table that is there; one that is missing has been told of."""
     return [
-        _postgresql_rights_on(connection, table.name)
-        for table in (kafka_transaction_state, kafka_transaction_lease)
-        if sa.inspect(connection).has_table(table.name)
+        _postgresql_rights_on(connection, table, rights)
+        for table, rights in _RIGHTS.items()
+        if sa.inspect(connection).has_table(table)
     ]
 
 
-def _postgresql_rights_on(connection: sa.Connection, table: str) -> Check:
+def _postgresql_rights_on(connection: sa.Connection, table: str, rights: Sequence[str]) -> Check:
     lacking = [
         right
-        for right in _RIGHTS
+        for right in rights
         if not connection.scalar(
             sa.text("SELECT has_table_privilege(:table, :right)"), {"table": table, "right": right}
         )
     ]
     if lacking:
-        rights = ", ".join(lacking)
-        remedy = f"GRANT {rights} ON {table} TO the user of this URL"
-        return failure(_WHERE, f"rights on {table}", f"no {rights}", remedy)
-    return Check(_WHERE, f"rights on {table}", ", ".join(_RIGHTS))
+        named = ", ".join(lacking)
+        remedy = f"GRANT {named} ON {table} TO the user of this URL"
+        return failure(_WHERE, f"rights on {table}", f"no {named}", remedy)
+    return Check(_WHERE, f"rights on {table}", ", ".join(rights))
 
 
 def _mysql(connection: sa.Connection) -> list[Check]:

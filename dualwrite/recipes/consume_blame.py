@@ -11,7 +11,7 @@ from dualwrite.errors import (
     RowLockTimeoutError,
     TransactionTooLargeError,
 )
-from dualwrite.recipes.database_conflicts import is_database_trouble
+from dualwrite.recipes.database_trouble import is_database_trouble
 
 # What a broker says about the records that it was sent.
 _ABOUT_RECORDS: Final = frozenset(

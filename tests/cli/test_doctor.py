@@ -161,22 +161,26 @@ def test_a_user_of_postgres_without_rights(call: Call, postgres_server: Postgres
     create_lease_table(database.engine)
     path = database.url.query["options"]
     schema = str(path).rpartition("=")[2]
+    administrator = sa.create_engine(postgres_server.url)
     try:
-        with database.engine.begin() as connection:
+        with administrator.begin() as connection:
             connection.execute(sa.text(f"CREATE ROLE {schema}_reader"))
+            connection.execute(sa.text(f"GRANT {schema}_reader TO {schema}"))
             connection.execute(sa.text(f"GRANT USAGE ON SCHEMA {schema} TO {schema}_reader"))
-            connection.execute(sa.text(f"GRANT SELECT ON kafka_transaction_lease TO {schema}_reader"))
+            connection.execute(sa.text(f"GRANT SELECT ON {schema}.kafka_transaction_lease TO {schema}_reader"))
         url = database.url.update_query_dict({"options": f"{path} -crole={schema}_reader"})
         text = url.render_as_string(hide_password=False)
         done = call("doctor", "--bootstrap-server", emulator.bootstrap_servers, "--database", text)
         assert done.code == 1
         assert "GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO" in done.out
+        assert "GRANT SELECT ON kafka_transaction_database TO" in done.out
         assert "GRANT INSERT, UPDATE ON kafka_transaction_lease TO" in done.out
         assert done.out.splitlines()[-1].startswith("dual writes do not work here")
     finally:
-        with database.engine.begin() as connection:
+        with administrator.begin() as connection:
             connection.execute(sa.text(f"DROP OWNED BY {schema}_reader"))
             connection.execute(sa.text(f"DROP ROLE {schema}_reader"))
+        administrator.dispose()
         database.close()
 
 

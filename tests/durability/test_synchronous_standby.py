@@ -141,7 +141,9 @@ def test_a_role_without_rights_can_make_a_row_durable(pair: PostgresPair, emulat
     with_all.write(1)
     with_all.close()
     pair.primary.ask("CREATE ROLE clerk LOGIN")
-    pair.primary.ask("GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state, events TO clerk")
+    pair.primary.ask(
+        "GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state, kafka_transaction_database, events TO clerk"
+    )
     clerk = FACES["psycopg"](pair.primary.url.set(username="clerk"), emulator.bootstrap_servers, ID)
     assert clerk.resolve().outcome is Outcome.NOTHING
     clerk.write(2)

@@ -24,6 +24,7 @@ from tests.producer.test_tiers import World, by_stored_pair, every_tier, on
 from tests.recipes.test_tiers import METADATA, Crash, rows, world, write, writer_of
 from tests.support.conditions import until
 from tests.support.databases import Database, SqliteDatabase
+from tests.support.kafka_ids import kafka_id_of
 
 __all__ = ["world"]  # a fixture
 
@@ -246,13 +247,13 @@ def test_a_database_that_was_restored_under_a_living_writer(world: World, store:
         restored = row(store.aside)
         restore(store.aside, backup, "2")
         world.settle()
-        before = world.described()
+        before = world.described(kafka_id_of(store.aside, "tid"))
         for _ in range(2):
             with pytest.raises(DatabaseWentBackError, match=f"holds '{backup}'.*'{restored}'"):
                 write(writer, "3")
             with pytest.raises(DatabaseWentBackError):
                 writer.recover()
-        assert world.described() == before
+        assert world.described(kafka_id_of(store.aside, "tid")) == before
     with writer_of(world, store.aside) as another:
         write(another, "3")
     assert rows(store.aside) == ["1", "3"]
@@ -279,7 +280,7 @@ def test_a_database_that_was_restored_while_kafka_was_still_to_follow(world: Wor
         for _ in range(2):
             with pytest.raises(DatabaseWentBackError):
                 write(writer, "3")
-        assert world.described()[0] == "Ongoing"
+        assert world.described(kafka_id_of(store.aside, "tid"))[0] == "Ongoing"
         with store.aside.begin() as connection:  # it was the wrong backup
             connection.execute(kafka_transaction_state.update().values(prepared_transaction_state=str(in_doubt)))
         armed = False

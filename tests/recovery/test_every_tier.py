@@ -101,11 +101,12 @@ def test_a_loss_is_told_until_it_is_acknowledged(world: World, engine: sa.Engine
 
 @every_tier
 def test_an_operators_abort_is_told_until_it_is_acknowledged(world: World, engine: sa.Engine) -> None:
+    kafka_id = kafka_id_of(engine, "tid")
     with TransactionAdmin(bootstrap_servers=world.emulator.bootstrap_servers) as admin:
 
         def pause(point: PausePoint) -> None:
             if point is PausePoint.AFTER_DATABASE_COMMIT:
-                admin.force_terminate_transaction("tid")
+                admin.force_terminate_transaction(kafka_id)
 
         with writer_of(world, engine, pause=pause) as writer, pytest.raises(PreparedTransactionLost):
             write(writer, "lost")
@@ -114,7 +115,7 @@ def test_an_operators_abort_is_told_until_it_is_acknowledged(world: World, engin
             assert (found.action, found.changed, found.is_left) == (Action.LOST, False, True)
             with writer_of(world, engine) as writer, pytest.raises(PreparedTransactionLost):
                 write(writer, "refused")
-            admin.force_terminate_transaction("tid")  # has nothing to end, and leaves what shows it
+            admin.force_terminate_transaction(kafka_id)  # has nothing to end, and leaves what shows it
     (acknowledged,) = recover(world, engine, acknowledge_lost=["tid"]).found
     assert (acknowledged.action, acknowledged.changed) == (Action.ACKNOWLEDGE, True)
     assert recover(world, engine).found == ()
@@ -135,7 +136,7 @@ def test_what_an_operator_aborted_before_it_was_decided_is_no_loss(world: World,
     with writer_of(world, engine, pause=pause) as writer, pytest.raises(Crash):
         write(writer, "undecided")
     with TransactionAdmin(bootstrap_servers=world.emulator.bootstrap_servers) as admin:
-        admin.force_terminate_transaction("tid")
+        admin.force_terminate_transaction(kafka_id_of(engine, "tid"))
     assert recover(world, engine).is_clean
     with writer_of(world, engine) as writer:
         write(writer, "later")

@@ -83,7 +83,7 @@ ANSWERS: list[tuple[m.Request, int, str, m.Answer]] = [
         m.DescribeTransaction("t"),
         0,
         f"00000000 02 0000 0274 08 4f6e676f696e67 0000ea60 0000000000000384 {PAIR} 01 00 00",
-        m.TransactionDescribed(0, "Ongoing", 42, 7, 900),
+        m.TransactionDescribed(0, "Ongoing", 42, 7, 900, 60_000),
     ),
     (
         m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t"),

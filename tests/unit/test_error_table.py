@@ -125,17 +125,20 @@ def _found(manager: TransactionManager) -> None:
     manager.on_answer(m.FindCoordinatorAnswer(0, 1, "h", 1), 0)
 
 
-def _asked(manager: TransactionManager) -> None:
+def _asked(manager: TransactionManager, *, describes: bool = False) -> None:
     _found(manager)
     _next(manager, m.ApiVersions)
     manager.on_answer(m.BrokerFeatures(0, dict.fromkeys(Api, (0, 12)), 2), 0)
+    if describes:
+        _next(manager, m.DescribeTransaction)
+        manager.on_answer(m.TransactionDescribed(0, "Ongoing", 42, 5, 0), 0)
     _next(manager, m.InitProducerId)
 
 
 def _ready(*, keep: bool = False, ongoing: int = -1) -> TransactionManager:
     manager = _manager()
     operation = manager.init_transactions(keep)
-    _asked(manager)
+    _asked(manager, describes=keep)
     manager.on_answer(m.InitProducerIdAnswer(0, 42, 7, ongoing, ongoing), 0)
     manager.heard(operation)
     return manager
