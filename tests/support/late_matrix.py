@@ -29,6 +29,8 @@ def why_not(kind: str, cell: Cell) -> str | None:
         return "without two-phase commit it is like any other broker of version 2"
     if cell.how is How.OVERTAKEN and cell.request is Request.END:
         return "nothing of its transaction follows it"
+    if kind == V2 and cell.request is Request.INIT and cell.end is End.RECOVER:
+        return "a recovery ends what it found, and raises the epoch, by EndTxn with the pair that it found"
     if cell.how is How.OVERTAKEN and cell.request is Request.INIT and cell.end is End.RECOVER:
         return "the end of what is recovered follows it, which is 'between'"
     return None
@@ -53,6 +55,8 @@ def told(kind: str, cell: Cell) -> list[str]:
     match cell.request, cell.how:
         case Request.INIT, How.OVERTAKEN:
             return ["A: FencedError" if kind == V1 else "A: DeliveryError"]
+        case Request.INIT, How.BETWEEN if kind == V1 and cell.end is End.RECOVER:
+            return []  # it names the pair that was found, and nothing is open
         case Request.INIT, How.BETWEEN:
             return ["C: FencedError" if kind == V1 else "C: DeliveryError"]
         case Request.RAISE, How.OVERTAKEN:
