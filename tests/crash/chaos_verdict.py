@@ -28,6 +28,7 @@ from tests.crash.chaos_job import BEGUN, COMMITTED, LOST, MISTAKE, ROLLED_BACK, 
 from tests.crash.chaos_servers import DEADLINE_S
 from tests.crash.pool_worker import pool_settings
 from tests.support.conditions import until
+from tests.support.kafka_ids import kafka_id_of
 from tests.support.topics import read_topic
 
 OVER: Final = {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
@@ -38,7 +39,7 @@ MOST_SHOWN: Final = 6
 
 def wire_id(database: ChaosDatabase, transactional_id: str) -> str:
     """What Kafka knows a transactional id as. The one place that knows how the two differ."""
-    return transactional_id
+    return kafka_id_of(database.engine, transactional_id)
 
 
 @dataclass
@@ -91,8 +92,11 @@ class Verdict:
                 pool.recover()
             except PreparedTransactionLost:
                 return
-            until(lambda: not self._held_leases() and not pool.status.set_aside, DEADLINE_S)
+            until(lambda: self._is_settled(pool) or _tells_a_loss(pool), DEADLINE_S)
             assert pool.status.in_use == 0
+
+    def _is_settled(self, pool: DualWriterPool) -> bool:
+        return not self._held_leases() and not pool.status.set_aside
 
     def _service(self, **settings: Any) -> RecoveryService:
         return RecoveryService(
@@ -294,6 +298,11 @@ class Verdict:
                 self._problems.append(f"{transactional_id} had something open after recovery: {outcome}")
             with writer.transaction() as tx:
                 tx.send(self._job.topic, value="unstuck", key="unstuck")
+
+
+def _tells_a_loss(pool: DualWriterPool) -> bool:
+    """Whether its background has met a lost write, which no repetition settles."""
+    return "was not committed: Kafka says" in (pool.status.last_background_error or "")
 
 
 def _by_id(report: RecoveryReport) -> dict[str, Found]:
