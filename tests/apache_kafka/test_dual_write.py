@@ -13,6 +13,7 @@ from dualwrite.recipes.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy import DualWriter
 from tests.crash.scenario import event_texts, write_events
 from tests.support.databases import PostgresDatabase, event_bodies, state_row
+from tests.support.kafka_ids import kafka_id_of
 
 from . import worker
 from .clusters import Cluster, killed
@@ -61,14 +62,14 @@ def test_killed_around_the_decision(
     settings: dict[str, Any],
 ) -> None:
     killed(worker.dual_write, point, url_of(database), settings, topic)
-    cluster.wait_for_state(settings["transactional_id"], "Ongoing")
+    cluster.wait_for_state(kafka_id_of(database.engine, settings["transactional_id"]), "Ongoing")
     expected = event_texts("1") if survives else []
     assert event_bodies(database) == expected
     with DualWriter(database.engine, **settings) as successor:
         successor.recover()
         assert published(cluster, topic) == expected
         assert write_events(successor, topic, number=2).error is None
-    cluster.wait_until_settled(settings["transactional_id"])
+    cluster.wait_until_settled(kafka_id_of(database.engine, settings["transactional_id"]))
     assert published(cluster, topic) == event_bodies(database) == [*expected, *event_texts("2")]
 
 
@@ -76,7 +77,7 @@ def test_killed_around_the_decision(
 def test_recovered_too_late(cluster: Cluster, database: PostgresDatabase, topic: str, settings: dict[str, Any]) -> None:
     settings["transaction_timeout_ms"] = 1000
     killed(worker.dual_write, PausePoint.AFTER_DATABASE_COMMIT, url_of(database), settings, topic)
-    cluster.wait_for_state(settings["transactional_id"], "CompleteAbort")
+    cluster.wait_for_state(kafka_id_of(database.engine, settings["transactional_id"]), "CompleteAbort")
     for _ in range(2):
         with DualWriter(database.engine, **settings) as successor, pytest.raises(PreparedTransactionLost) as caught:
             successor.recover()
