@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from dualwrite.cli.root import cli
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.state_table import create_state_table, kafka_transaction_state
+from dualwrite.recipes.state_table import kafka_transaction_state
+from tests.support.kafka_ids import kafka_id_of
 
 from .clusters import Cluster, killed_after_prepare
 from .conftest import NewName
@@ -35,11 +36,11 @@ def test_what_a_killed_process_prepared_is_committed_by_its_row(
 ) -> None:
     transactional_id, topic = new_name("recovered"), new_name("topic")
     create_topics(cluster.bootstrap_servers, topic)
-    state = killed_after_prepare("Producer", cluster.settings(transactional_id), topic, b"1")
-    assert state != PreparedTxnState()
     url = f"sqlite:///{tmp_path / 'shop.db'}"
     engine = sa.create_engine(url)
-    create_state_table(engine)
+    kafka_id = kafka_id_of(engine, transactional_id)
+    state = killed_after_prepare("Producer", cluster.settings(kafka_id), topic, b"1")
+    assert state != PreparedTxnState()
     with engine.begin() as connection:
         values = {"transactional_id": transactional_id, "prepared_transaction_state": str(state)}
         connection.execute(kafka_transaction_state.insert().values(values))
@@ -49,5 +50,5 @@ def test_what_a_killed_process_prepared_is_committed_by_its_row(
     assert (code, plan["found"][0]["action"]) == (1, "commit")
     code, done = call(*options, *select, "--apply")
     assert (code, [(each["action"], each["changed"]) for each in done["found"]]) == (0, [("commit", True)])
-    cluster.wait_until_settled(transactional_id)
+    cluster.wait_until_settled(kafka_id)
     assert call(*options, *select, "--apply")[1]["found"] == []

@@ -43,7 +43,9 @@ class ChaosDatabase:
 
     def __init__(self, url: sa.URL) -> None:
         self.url = url
-        self.engine = sa.create_engine(url, pool_pre_ping=True)
+        # The director and the calm phase may be slow: nothing of theirs is ended for being idle.
+        patient = url.update_query_dict({"options": "-cidle_in_transaction_session_timeout=0"})
+        self.engine = sa.create_engine(patient, pool_pre_ping=True)
         events.metadata.drop_all(self.engine)
         events.metadata.create_all(self.engine)
         create_state_table(self.engine)
