@@ -20,6 +20,7 @@ from dualwrite.recipes.slot import SlotState
 from dualwrite.recipes.sqlalchemy import DualWriter
 from tests.interop.wire import Code, Described, Identity, Wire
 from tests.recipes.test_tiers import METADATA, Crash, rows
+from tests.support.kafka_ids import kafka_id_of
 
 from .clusters import Cluster
 from .conftest import NewName
@@ -35,12 +36,14 @@ class Site:
         self.cluster = cluster
         self.engine = engine
         self.topic = new_name("topic")
-        self.transactional_id = new_name("txn")
+        self.name = new_name("txn")
+        self.transactional_id = kafka_id_of(engine, self.name)
+        """As Kafka sees it."""
         create_topics(cluster.bootstrap_servers, self.topic)
 
     @contextmanager
     def writer(self, pause: Callable[[PausePoint], None] | None = None) -> Iterator[DualWriter]:
-        settings = self.cluster.settings(self.transactional_id)
+        settings = self.cluster.settings(self.name)
         del settings["transaction_two_phase_commit_enable"]
         with DualWriter(self.engine, pause=pause, **settings) as writer:
             yield writer
