@@ -274,13 +274,22 @@ class Initialisation:
             self.steps.popleft()
             return SecondLook.GO_ON
         look = look_again(self._decided, now, claimed=self._claimed)
-        if look is SecondLook.GO_ON:
+        if look is SecondLook.GO_ON and self._was_created(now):
+            self._decided, self._claimed = now, False
+            self._plan_take_over()
+            self.steps.popleft()  # this was the look
+        elif look is SecondLook.GO_ON:
             self.steps.popleft()
             is_claim = self._claimed and now.state is DescribedState.EMPTY and now.pair != self._decided.pair
             if not is_claim:  # which is asked for again with the same pair, and so answered as the first time
                 self._decided = now
                 self._claimed = False
         return look
+
+    def _was_created(self, now: Described) -> bool:
+        """Whether the id is there now and was not: by our own request without an answer, or by another producer's."""
+        assert self._decided is not None
+        return self._decided.state is DescribedState.NOT_FOUND and now.state is DescribedState.EMPTY
 
     def took_over(self, state: DescribedState, pair: PreparedTxnState) -> None:
         """A step has changed the epoch, and leaves the id like this."""

@@ -135,6 +135,8 @@ class PostgresDatabase(_BehindProxy):
         with _engine_of(server.url).begin() as connection:
             connection.exec_driver_sql(f"CREATE ROLE {schema} LOGIN PASSWORD '{schema}'")
             connection.exec_driver_sql(f"GRANT {schema} TO CURRENT_USER")  # which creates the schema for it
+            name = connection.scalar(sa.text("SELECT quote_ident(current_database())"))
+            connection.exec_driver_sql(f"GRANT CREATE ON DATABASE {name} TO {schema}")
             connection.exec_driver_sql(f"CREATE SCHEMA {schema} AUTHORIZATION {schema}")
         url = server.url.set(username=schema, password=schema)
         super().__init__(url.update_query_dict({"options": f"-csearch_path={schema}"}))
