@@ -18,6 +18,12 @@ class Site:
         self.wire = Wire(bootstrap_servers)
         self.wire.wait_for_coordinator("any")
 
+    @property
+    def commit_after_abort(self) -> Code:
+        """What a commit is answered whose transaction was aborted: releases with version 2 are without KAFKA-20785."""
+        is_release = self.has_tv2 and self.name != "kip-939"
+        return Code.INVALID_TXN_STATE if is_release else Code.PRODUCER_FENCED
+
     def __enter__(self) -> Self:
         return self
 
