@@ -317,35 +317,40 @@ class AdminCalls:
         """
         found = now = await self.describe_transaction(transactional_id, deadline_s)
         backoff = self._driver.new_backoff()
-        code = 0
+        code: int | None = 0
+        last_answer = 0
         while now.state in _OPEN_OR_ENDING:
             if now.state == _ONGOING:
                 timeout_ms = now.transaction_timeout_ms if now.has_timeout else timeout_ms_for_2pc
                 # The pair that KIP-939 gave out besides the open one is not described, and no other one is accepted.
                 pair = None if code in _PAIR_REFUSED else (now.producer_id, now.producer_epoch)
                 code = await self._abort_what_is_open(transactional_id, timeout_ms, pair, deadline_s)
+                last_answer = last_answer if code is None else code
             if not await self._driver.pause(backoff, deadline_s):
-                raise _not_terminated_in_time(now, code)
+                raise _not_terminated_in_time(now, last_answer)
             try:
                 now = await self.describe_transaction(transactional_id, deadline_s)
             except KafkaTimeoutError:
-                raise _not_terminated_in_time(now, code) from None
+                raise _not_terminated_in_time(now, last_answer) from None
         return TerminatedTransaction(found, now.producer_id, now.producer_epoch)
 
     async def _abort_what_is_open(
         self, transactional_id: str, timeout_ms: int, pair: tuple[int, int] | None, deadline_s: float
-    ) -> int:
-        """The error code, where that is no reason to stop: what it has led to, the next description tells."""
+    ) -> int | None:
+        """Return the error code where it is no reason to stop, or None where the request had no answer.
+
+        What the request has led to, the next description tells.
+        """
         located = await self._driver.coordinators([transactional_id], deadline_s)
         if transactional_id in located.failed:
             raise located.failed[transactional_id]
         if transactional_id in located.not_yet:
-            return NETWORK_EXCEPTION
+            return None
         call = codec.init_producer_id(transactional_id, timeout_ms, pair)
         try:
             replies = await self._driver.ask_one(located.nodes[transactional_id], call, deadline_s)
         except NoAnswerError:
-            return NETWORK_EXCEPTION
+            return None
         code = replies[transactional_id].error_code
         goes_on = error_class(Api.INIT_PRODUCER_ID, code) in RETRIABLE or (code in _PAIR_REFUSED and pair is not None)
         if code and not goes_on:

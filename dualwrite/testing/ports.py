@@ -11,12 +11,20 @@ from dualwrite.testing.server_unavailable import ServerUnavailableError
 
 _FIRST: Final = 15000
 _LAST: Final = 32000  # below the range from which systems take ports of outgoing connections
+_given_out: Final[set[int]] = set()
+"""The ports that this process has returned: a server that got one may not have bound it yet."""
 
 
 def free_port() -> int:
-    """One of 127.0.0.1 that nobody has now; somebody may be faster. Raises ServerUnavailableError."""
+    """Return a port of 127.0.0.1 that nothing listens on and that this process was not given before.
+
+    Another process may bind it first. Raises ServerUnavailableError if no free port was found.
+    """
     for port in random.sample(range(_FIRST, _LAST), 100):
+        if port in _given_out:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _given_out.add(port)
             return port
     raise ServerUnavailableError(f"no free port between {_FIRST} and {_LAST}")

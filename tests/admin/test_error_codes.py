@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dualwrite.admin import TopicPartition, TransactionAdmin
-from dualwrite.broker_emulator import Emulator, Error, Fault
+from dualwrite.broker_emulator import CloseBefore, Emulator, Error, Fault
 from dualwrite.errors import (
     ERROR_CLASSES,
     AdminError,
@@ -25,6 +25,7 @@ from tests.admin.site import Site
 
 PARTITION = TopicPartition("orders", 0)
 ID = "x"
+LIMIT_MS = 2_000  # a busy machine still answers a few requests in it
 NETWORK_EXCEPTION = 13  # stands for an answer that did not come; brokers do not send it
 
 CALLS: dict[Api, Callable[[TransactionAdmin], object]] = {
@@ -64,6 +65,7 @@ def opened(emulator: Emulator) -> Iterator[None]:
         start = emulator.log("orders").log_end_offset
         site.write(ID, identity, "orders")
         yield
+        emulator.faults.clear()
         site.wire.init_ok(ID)
     assert emulator.log("orders").last_stable_offset > start
 
@@ -104,11 +106,11 @@ def test_for_longer_than_the_call_may_take(emulator: Emulator, admin: Transactio
     code = next(code for row, code in ROWS if row is api and ERROR_CLASSES[row, code] in PASSING)
     fault = emulator.faults.add(Fault(api=api.kafka_name, count=None, action=Error(code)))
     limited = {
-        Api.INIT_PRODUCER_ID: lambda: admin.force_terminate_transaction(ID, timeout_ms=100),
+        Api.INIT_PRODUCER_ID: lambda: admin.force_terminate_transaction(ID, timeout_ms=LIMIT_MS),
         Api.WRITE_TXN_MARKERS: lambda: admin.abort_transaction(
-            PARTITION, producer_id=4711, producer_epoch=0, coordinator_epoch=0, timeout_ms=100
+            PARTITION, producer_id=4711, producer_epoch=0, coordinator_epoch=0, timeout_ms=LIMIT_MS
         ),
-        Api.LIST_TRANSACTIONS: lambda: admin.list_transactions(timeout_ms=100),
+        Api.LIST_TRANSACTIONS: lambda: admin.list_transactions(timeout_ms=LIMIT_MS),
     }
     words = "repeat the same call" if api is not Api.LIST_TRANSACTIONS else rf"\({code}\)"
     with pytest.raises(KafkaError, match=words) as caught:
@@ -116,4 +118,11 @@ def test_for_longer_than_the_call_may_take(emulator: Emulator, admin: Transactio
     assert isinstance(caught.value, IncompleteAnswerError if api is Api.LIST_TRANSACTIONS else KafkaTimeoutError)
     assert f"({code})" in str(caught.value)
     assert fault.hits > 1
-    fault.remove()
+
+
+def test_an_answer_is_told_although_the_last_request_had_none(emulator: Emulator, admin: TransactionAdmin) -> None:
+    """The last request is out when the time is over: what the broker had said before is not forgotten for it."""
+    emulator.faults.add(Fault(api=Api.INIT_PRODUCER_ID.kafka_name, count=1, action=Error(51)))
+    emulator.faults.add(Fault(api=Api.INIT_PRODUCER_ID.kafka_name, count=None, action=CloseBefore()))
+    with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was answered with CONCURRENT_TRANSACTIONS \(51\)"):
+        admin.force_terminate_transaction(ID, timeout_ms=LIMIT_MS)
