@@ -22,7 +22,7 @@ from benchmarks.clients import Done, Job, Transact, measure_tasks, measure_threa
 from benchmarks.dual_write_work import INSERT, INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay, Way
 from dualwrite import DualWriterPool, Producer
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 
 DATABASE = "database alone"
 KAFKA = "Kafka transaction alone"

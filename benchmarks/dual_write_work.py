@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from benchmarks.clients import Job
 from dualwrite import AsyncPsycopgDualWriterPool, AsyncPsycopgGroupCommit
-from dualwrite.recipes.state_table import create_state_table
+from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 
 PoolT = TypeVar("PoolT")
 

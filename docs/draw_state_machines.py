@@ -13,8 +13,8 @@ from dualwrite.broker_emulator.groups.consumer.states import (
 from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
 from dualwrite.broker_emulator.security.login_states import NEXT_STATES, State
 from dualwrite.broker_emulator.transactions.states import mermaid_diagram
-from dualwrite.client.states import CALLS, EVENTS, Call, ProducerState
-from dualwrite.recipes.slot import TRANSITIONS, SlotState
+from dualwrite.client.transactions.states import CALLS, EVENTS, Call, ProducerState
+from dualwrite.recipes.core.slot import TRANSITIONS, SlotState
 
 PAGE = Path(__file__).with_name("state-machines.md")
 
@@ -96,8 +96,8 @@ def page() -> str:
             consumer_group_member_diagram(),
         ),
         ("The login of a connection", "dualwrite/broker_emulator/security/login_states.py", login_diagram()),
-        ("The producer", "dualwrite/client/states.py", producer_diagram()),
-        ("A transactional id in a DualWriter", "dualwrite/recipes/slot.py", slot_diagram()),
+        ("The producer", "dualwrite/client/transactions/states.py", producer_diagram()),
+        ("A transactional id in a DualWriter", "dualwrite/recipes/core/slot.py", slot_diagram()),
     ]
     sections = [f"## {title}\n\nThe table: `{source}`.\n\n```mermaid\n{text}```\n" for title, source, text in parts]
     title = "# State machines\n\nDrawn from the tables in the code; a test keeps this page equal to them.\n"

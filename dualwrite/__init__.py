@@ -15,28 +15,28 @@ if TYPE_CHECKING:
         TransactionAdmin as TransactionAdmin,
     )
     from dualwrite.async_producer import AsyncProducer as AsyncProducer
-    from dualwrite.recipes.consume import ConsumeTransformWrite as ConsumeTransformWrite
-    from dualwrite.recipes.consume_async import AsyncConsumeTransformWrite as AsyncConsumeTransformWrite
-    from dualwrite.recipes.consumed_offsets import (
+    from dualwrite.recipes.consume.consume import ConsumeTransformWrite as ConsumeTransformWrite
+    from dualwrite.recipes.consume.consume_async import AsyncConsumeTransformWrite as AsyncConsumeTransformWrite
+    from dualwrite.recipes.consume.consumed_offsets import (
         OffsetsInDatabase as OffsetsInDatabase,
         OffsetsInTransaction as OffsetsInTransaction,
     )
-    from dualwrite.recipes.pool import DualWriterPool as DualWriterPool
-    from dualwrite.recipes.pool_async import AsyncDualWriterPool as AsyncDualWriterPool
-    from dualwrite.recipes.group_commit import AsyncPsycopgGroupCommit as AsyncPsycopgGroupCommit
-    from dualwrite.recipes.psycopg import PsycopgDualWriter as PsycopgDualWriter
-    from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
-    from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool as PsycopgDualWriterPool
-    from dualwrite.recipes.psycopg_pool_async import AsyncPsycopgDualWriterPool as AsyncPsycopgDualWriterPool
-    from dualwrite.recipes.sessions import (
+    from dualwrite.recipes.pool.pool import DualWriterPool as DualWriterPool
+    from dualwrite.recipes.pool.pool_async import AsyncDualWriterPool as AsyncDualWriterPool
+    from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit as AsyncPsycopgGroupCommit
+    from dualwrite.recipes.psycopg.writer import PsycopgDualWriter as PsycopgDualWriter
+    from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
+    from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool as PsycopgDualWriterPool
+    from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool as AsyncPsycopgDualWriterPool
+    from dualwrite.recipes.sqlalchemy.sessions import (
         current_dual_write as current_dual_write,
         dual_write_sessions as dual_write_sessions,
     )
-    from dualwrite.recipes.sqlalchemy import DualWriter as DualWriter
-    from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter as AsyncDualWriter
-    from dualwrite.recipes.recovery import RecoveryService as RecoveryService
-    from dualwrite.recipes.rocksdb import RocksDbDualWriter as RocksDbDualWriter
-    from dualwrite.recipes.zookeeper import ZooKeeperDualWriter as ZooKeeperDualWriter
+    from dualwrite.recipes.sqlalchemy.writer import DualWriter as DualWriter
+    from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter as AsyncDualWriter
+    from dualwrite.recipes.recovery.service import RecoveryService as RecoveryService
+    from dualwrite.recipes.stores.rocksdb import RocksDbDualWriter as RocksDbDualWriter
+    from dualwrite.recipes.stores.zookeeper import ZooKeeperDualWriter as ZooKeeperDualWriter
     from dualwrite.errors import (
         AbortableError as AbortableError,
         AdminError as AdminError,
@@ -98,27 +98,27 @@ if TYPE_CHECKING:
     )
 
 _MODULES: Final = {
-    "RocksDbDualWriter": "dualwrite.recipes.rocksdb",
-    "ZooKeeperDualWriter": "dualwrite.recipes.zookeeper",
+    "RocksDbDualWriter": "dualwrite.recipes.stores.rocksdb",
+    "ZooKeeperDualWriter": "dualwrite.recipes.stores.zookeeper",
     "AsyncTransactionAdmin": "dualwrite.admin",
     "TransactionAdmin": "dualwrite.admin",
     "AsyncProducer": "dualwrite.async_producer",
-    "ConsumeTransformWrite": "dualwrite.recipes.consume",
-    "AsyncConsumeTransformWrite": "dualwrite.recipes.consume_async",
-    "OffsetsInDatabase": "dualwrite.recipes.consumed_offsets",
-    "OffsetsInTransaction": "dualwrite.recipes.consumed_offsets",
-    "DualWriterPool": "dualwrite.recipes.pool",
-    "AsyncDualWriterPool": "dualwrite.recipes.pool_async",
-    "PsycopgDualWriter": "dualwrite.recipes.psycopg",
-    "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg_async",
-    "PsycopgDualWriterPool": "dualwrite.recipes.psycopg_pool",
-    "AsyncPsycopgDualWriterPool": "dualwrite.recipes.psycopg_pool_async",
-    "AsyncPsycopgGroupCommit": "dualwrite.recipes.group_commit",
-    "current_dual_write": "dualwrite.recipes.sessions",
-    "dual_write_sessions": "dualwrite.recipes.sessions",
-    "DualWriter": "dualwrite.recipes.sqlalchemy",
-    "AsyncDualWriter": "dualwrite.recipes.sqlalchemy_async",
-    "RecoveryService": "dualwrite.recipes.recovery",
+    "ConsumeTransformWrite": "dualwrite.recipes.consume.consume",
+    "AsyncConsumeTransformWrite": "dualwrite.recipes.consume.consume_async",
+    "OffsetsInDatabase": "dualwrite.recipes.consume.consumed_offsets",
+    "OffsetsInTransaction": "dualwrite.recipes.consume.consumed_offsets",
+    "DualWriterPool": "dualwrite.recipes.pool.pool",
+    "AsyncDualWriterPool": "dualwrite.recipes.pool.pool_async",
+    "PsycopgDualWriter": "dualwrite.recipes.psycopg.writer",
+    "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg.writer_async",
+    "PsycopgDualWriterPool": "dualwrite.recipes.psycopg.pool",
+    "AsyncPsycopgDualWriterPool": "dualwrite.recipes.psycopg.pool_async",
+    "AsyncPsycopgGroupCommit": "dualwrite.recipes.psycopg.group_commit",
+    "current_dual_write": "dualwrite.recipes.sqlalchemy.sessions",
+    "dual_write_sessions": "dualwrite.recipes.sqlalchemy.sessions",
+    "DualWriter": "dualwrite.recipes.sqlalchemy.writer",
+    "AsyncDualWriter": "dualwrite.recipes.sqlalchemy.writer_async",
+    "RecoveryService": "dualwrite.recipes.recovery.service",
     "AbortableError": "dualwrite.errors",
     "AdminError": "dualwrite.errors",
     "AuthenticationError": "dualwrite.errors",

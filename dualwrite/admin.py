@@ -13,11 +13,11 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from dualwrite.client.admin_calls import AdminCalls, HangingSearch
-from dualwrite.client.admin_driver import AdminDriver
-from dualwrite.client.admin_listing import Filters, IdFilter
-from dualwrite.client.admin_pattern import matcher, pattern_of_prefix
-from dualwrite.client.admin_results import (
+from dualwrite.client.admin.calls import AdminCalls, HangingSearch
+from dualwrite.client.admin.driver import AdminDriver
+from dualwrite.client.admin.listing import Filters, IdFilter
+from dualwrite.client.admin.pattern import matcher, pattern_of_prefix
+from dualwrite.client.admin.results import (
     ActiveProducer,
     BrokerDescription,
     BrokerFeatures,
@@ -30,9 +30,9 @@ from dualwrite.client.admin_results import (
     TransactionState,
     TwoPhaseCommit,
 )
-from dualwrite.client.admin_transport import AdminTransport
+from dualwrite.client.admin.transport import AdminTransport
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
-from dualwrite.client.records import TopicPartition
+from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import AdminConfig
 from dualwrite.errors import IllegalStateError
 

@@ -19,19 +19,19 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from dualwrite.client.batch_builder import Header
-from dualwrite.client.bulk import BulkSend
-from dualwrite.client.fates import OnDelivery
-from dualwrite.client.group_metadata import group_of, positions_of
 from dualwrite.client.io_thread import process_generation, shared_io_thread
-from dualwrite.client.operations import Operation
-from dualwrite.client.producer_base import HeldBack, ProducerBase
-from dualwrite.client.record_fate import RecordFate, RecordsFate
-from dualwrite.client.records import (
+from dualwrite.client.producer_base import BlockedSend, ProducerBase
+from dualwrite.client.records.builder import Header
+from dualwrite.client.records.bulk import BulkSend
+from dualwrite.client.records.delivery_callbacks import OnDelivery
+from dualwrite.client.records.record import (
     RecordMetadata,
     StoredRecords,
 )
-from dualwrite.client.transaction_block import LEAVING, not_aborted
+from dualwrite.client.records.record_fate import RecordFate, RecordsFate
+from dualwrite.client.transactions.block import LEAVING, not_aborted
+from dualwrite.client.transactions.group_metadata import group_of, positions_of
+from dualwrite.client.transactions.operations import Operation
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
@@ -293,7 +293,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
                 batch, index = filled
                 return AsyncRecordFuture(batch, index, time_ms, self._engine)
         handed = self._hand_over(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-        if isinstance(handed, HeldBack):
+        if isinstance(handed, BlockedSend):
             return await self._send_when_possible(handed)
         return self._handed(handed)
 
@@ -312,7 +312,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             self._lets_loop_send = False
             await asyncio.sleep(0)
         handed = self._accept(topic, value, key, headers, partition, timestamp_ms)
-        if isinstance(handed, HeldBack):
+        if isinstance(handed, BlockedSend):
             return await self._send_when_possible(handed)
         return self._handed(handed)
 
@@ -321,10 +321,10 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             self._lets_loop_send = self._engine.can_send_after_opening(future._batch)
         return future
 
-    async def _send_when_possible(self, held: HeldBack) -> AsyncRecordFuture:
+    async def _send_when_possible(self, held: BlockedSend) -> AsyncRecordFuture:
         deadline_s = self._deadline_s()
-        handed: AsyncRecordFuture | HeldBack = held
-        while isinstance(handed, HeldBack):
+        handed: AsyncRecordFuture | BlockedSend = held
+        while isinstance(handed, BlockedSend):
             await self._wait_to_send(handed.reason, handed.topic, deadline_s, handed.fate)
             handed = self._accept_again(handed)
         return handed

@@ -11,15 +11,12 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dualwrite.client.batch_builder import Header
-from dualwrite.client.bulk import BulkSend
-from dualwrite.client.fates import OnDelivery
-from dualwrite.client.futures import RecordFuture, SentRecords, Waiter
-from dualwrite.client.group_metadata import group_of, positions_of
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
-from dualwrite.client.operations import Operation
-from dualwrite.client.producer_base import HeldBack, ProducerBase
-from dualwrite.client.records import (
+from dualwrite.client.producer_base import BlockedSend, ProducerBase
+from dualwrite.client.records.builder import Header
+from dualwrite.client.records.bulk import BulkSend
+from dualwrite.client.records.delivery_callbacks import OnDelivery
+from dualwrite.client.records.record import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     Record,
@@ -27,8 +24,11 @@ from dualwrite.client.records import (
     StoredRecords,
     TopicPartition,
 )
-from dualwrite.client.states import ProducerState
-from dualwrite.client.transaction_block import LEAVING, not_aborted
+from dualwrite.client.records.record_future import RecordFuture, SentRecords, Waiter
+from dualwrite.client.transactions.block import LEAVING, not_aborted
+from dualwrite.client.transactions.group_metadata import group_of, positions_of
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import ProducerState
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
@@ -243,9 +243,9 @@ class Producer(ProducerBase[RecordFuture]):
         handed = self._accept(topic, value, key, headers, partition, timestamp_ms)
         return handed if type(handed) is RecordFuture else self._send_when_possible(handed)
 
-    def _send_when_possible(self, handed: RecordFuture | HeldBack) -> RecordFuture:
+    def _send_when_possible(self, handed: RecordFuture | BlockedSend) -> RecordFuture:
         deadline_s = self._deadline_s()
-        while isinstance(handed, HeldBack):
+        while isinstance(handed, BlockedSend):
             self._wait_to_send(handed.reason, handed.topic, deadline_s, handed.fate)
             handed = self._accept_again(handed)
         return handed

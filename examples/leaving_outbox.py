@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from dualwrite.testing.postgres import PostgresServer
 
 TOPIC = "accounts"

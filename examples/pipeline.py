@@ -17,8 +17,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
-from dualwrite.recipes.consume import ConsumedRecord, ConsumeTransformWrite, OffsetsInDatabase
-from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.consume.consume import ConsumedRecord, ConsumeTransformWrite, OffsetsInDatabase
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from dualwrite.testing.postgres import PostgresServer
 
 PRICES = {"lamp": 20, "chair": 45}

@@ -15,7 +15,7 @@ import sys
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.recovery import Found, RecoveryService
+from dualwrite.recipes.recovery.service import Found, RecoveryService
 
 
 def main() -> int:

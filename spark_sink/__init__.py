@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from spark_sink.foreach_batch import dualwrite_batch as dualwrite_batch
     from spark_sink.java import ensure_java as ensure_java
     from spark_sink.registration import register as register
-    from spark_sink.source import DualWriteKafkaSource as DualWriteKafkaSource
+    from spark_sink.reading.source import DualWriteKafkaSource as DualWriteKafkaSource
 
 _MODULES: Final = {
     "DualWriteKafka": "spark_sink.datasource",
-    "DualWriteKafkaSource": "spark_sink.source",
+    "DualWriteKafkaSource": "spark_sink.reading.source",
     "AttemptCondemnedError": "spark_sink.errors",
     "BatchLostError": "spark_sink.errors",
     "CheckpointMismatchError": "spark_sink.errors",

@@ -5,7 +5,7 @@
 
 Spark runs a sink in three processes that share nothing but what is pickled: the planner, which makes a writer and sends
 it to the tasks; the tasks, in workers of the executors; and the committer, which makes a writer of its own and is given
-what the tasks returned. What each of them does is `spark_sink.protocol`'s; this is only where Spark calls it.
+what the tasks returned. What each of them does is `spark_sink.driver.protocol`'s; this is only where Spark calls it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_sink.batch_log import log, log_batch, speak_in_worker
-from spark_sink.checkpoint import Checkpoint
+from spark_sink.attempt.open_sinks import OpenSink, sink_of
+from spark_sink.attempt.task_identity import streaming_task, task_of
+from spark_sink.driver.batch_log import log, log_batch, speak_in_worker
+from spark_sink.driver.checkpoint import Checkpoint
+from spark_sink.driver.planning import check_trigger, plan_of, result_of_no_task
+from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.handoff import BATCH_JOB_ID, Plan, TaskIdentity, TaskOutcome, TaskResult
-from spark_sink.open_sinks import OpenSink, sink_of
 from spark_sink.options import SinkOptions, parse
-from spark_sink.planning import check_trigger, plan_of, result_of_no_task
-from spark_sink.protocol import Sink
-from spark_sink.task_identity import streaming_task, task_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

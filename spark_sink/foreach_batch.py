@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_sink.batch_log import log_batch
-from spark_sink.checkpoint import Checkpoint
+from spark_sink.attempt.open_sinks import OpenSink, sink_of
+from spark_sink.attempt.task_identity import task_of
+from spark_sink.driver.batch_log import log_batch
+from spark_sink.driver.checkpoint import Checkpoint
+from spark_sink.driver.planning import plan_of, result_of_no_task
+from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkOptionError
 from spark_sink.handoff import Plan, TaskOutcome, TaskResult
-from spark_sink.open_sinks import OpenSink, sink_of
 from spark_sink.options import SinkOptions, parse
-from spark_sink.planning import plan_of, result_of_no_task
-from spark_sink.protocol import Sink
-from spark_sink.task_identity import task_of
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

@@ -1,4 +1,4 @@
-"""Kafka as the protocol uses it, with `dualwrite`'s producers: the `KafkaSide` of a running sink."""
+"""Kafka as the protocol uses it, with `dualwrite`'s producers: the `SinkKafka` of a running sink."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from dualwrite.producer import Producer
-from spark_sink.completion import Completion
+from spark_sink.attempt.task_transaction import ProducerTransaction, begin
+from spark_sink.driver.completion import Completion
 from spark_sink.kafka_settings import resolved
-from spark_sink.kafka_side import Claim, Ended
 from spark_sink.options import SinkOptions
 from spark_sink.pause_points import Pause
-from spark_sink.task_transaction import ProducerTransaction, begin
+from spark_sink.sink_kafka import Claim, Ended
 
 COMPLETION_TIMEOUT_MS: Final = 20_000
 """How long taking ids over and completing transactions may take each, unless `kafka.max.block.ms` says otherwise.
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProducerSide:
-    """A `KafkaSide`. To be kept and used again: its connections are. A forked child makes its own.
+    """A `SinkKafka`. To be kept and used again: its connections are. A forked child makes its own.
 
     `pause` is called among completions, which are then made one after the other.
     """
@@ -49,7 +49,7 @@ class ProducerSide:
         """With the process that made it. It sends nothing; while it is open, the connections of all others stay."""
 
     def open(self, transactional_id: str, still_mine: Callable[[], bool]) -> ProducerTransaction:
-        """See `KafkaSide.open`. Raises also SinkOptionError where the broker has less than `txn.mode` asks for, and
+        """See `SinkKafka.open`. Raises also SinkOptionError where the broker has less than `txn.mode` asks for, and
         AuthorizationError, AuthenticationError, KafkaTimeoutError.
         """
         self._keep_connections()
@@ -58,7 +58,7 @@ class ProducerSide:
     def end(
         self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
     ) -> Mapping[str, Ended]:
-        """See `KafkaSide.end`."""
+        """See `SinkKafka.end`."""
         if not claims:
             return {}
         self._keep_connections()

@@ -19,7 +19,7 @@ def register(spark: SparkSession) -> None:
     another Python than this one for its workers.
     """
     from spark_sink.datasource import DualWriteKafka
-    from spark_sink.source import DualWriteKafkaSource
+    from spark_sink.reading.source import DualWriteKafkaSource
 
     context = getattr(spark, "_sc", None)  # Spark Connect has none, and its workers are not on this machine
     if context is not None and context.master.startswith("local"):

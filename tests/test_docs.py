@@ -23,7 +23,7 @@ from dualwrite.client.metrics import Metrics
 from dualwrite.config import ACKS, COMPRESSION_TYPES, ProducerConfig
 from dualwrite.errors import KafkaTimeoutError
 from dualwrite.producer import Producer
-from dualwrite.recipes.pool_status import PoolStatus
+from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.security_config import SecurityConfig
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from dualwrite.broker_emulator.own_process import start_lean
+    from dualwrite.broker_emulator.process.tuning import start_lean
 
     start_lean()
 
-    from dualwrite.broker_emulator.command_line import main
+    from dualwrite.broker_emulator.process.command_line import main
 
     raise SystemExit(main())

@@ -14,24 +14,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
-from dualwrite.broker_emulator.cluster import Cluster
+from dualwrite.broker_emulator.cluster.cluster import Cluster
+from dualwrite.broker_emulator.cluster.configured_timers import ConfiguredTimers
+from dualwrite.broker_emulator.cluster.node import Node
+from dualwrite.broker_emulator.cluster.operations import Operations
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
-from dualwrite.broker_emulator.configured_timers import ConfiguredTimers
 from dualwrite.broker_emulator.faults import Faults
-from dualwrite.broker_emulator.listeners import Listeners, listeners_of
+from dualwrite.broker_emulator.log.maintenance import LogMaintenance
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.log.record_batch import Record
 from dualwrite.broker_emulator.log.visible_records import visible_records
-from dualwrite.broker_emulator.log_maintenance import LogMaintenance
-from dualwrite.broker_emulator.node import Node
-from dualwrite.broker_emulator.operations import Operations
+from dualwrite.broker_emulator.net.listeners import Listeners, listeners_of
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
 from dualwrite.broker_emulator.quotas.entity import CLIENT_ID, IP, USER, entity
 from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import check_settings, with_access_control
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Listener
-from dualwrite.broker_emulator.storage import MemoryOnly, Storage
-from dualwrite.broker_emulator.topic_partition import TopicPartition
+from dualwrite.broker_emulator.storage.storage import MemoryOnly, Storage
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
 
 if TYPE_CHECKING:
@@ -564,7 +564,7 @@ def _open_storage(data_dir: Path | None, config: BrokerConfig) -> Storage:
     if data_dir is None:
         return MemoryOnly(config.memory_limit_bytes)
     # needs a POSIX system, and time to import
-    from dualwrite.broker_emulator.data_directory import DataDirectory
+    from dualwrite.broker_emulator.storage.data_directory import DataDirectory
 
     return DataDirectory.open(data_dir, fsync=config.fsync, loop=asyncio.get_running_loop())
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from dualwrite.broker_emulator.changes import Changes
+from dualwrite.broker_emulator.condition_notifier import ConditionNotifier
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.faults import Faults
@@ -57,7 +57,7 @@ class Hold:
     hits: int = 0
     waiting: int = 0
     """How many wait here at this moment."""
-    changes: Changes = field(default_factory=Changes)
+    changes: ConditionNotifier = field(default_factory=ConditionNotifier)
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def release(self) -> None:

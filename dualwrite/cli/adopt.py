@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dualwrite.cli.connection import database, database_option, schema_option
-from dualwrite.recipes.adoption import Adoption, adopt
+from dualwrite.recipes.recovery.adoption import Adoption, adopt
 
 
 @click.command("adopt", short_help="Say that a database was moved, or copied.")

@@ -14,10 +14,10 @@ _AS_THEY_ARE = {"ignore_unknown_options": True, "allow_extra_args": True, "help_
 def command(arguments: tuple[str, ...]) -> None:
     """A Kafka broker to develop and test against: the same as `python -m dualwrite.broker_emulator`."""
     try:
-        from dualwrite.broker_emulator.own_process import start_lean
+        from dualwrite.broker_emulator.process.tuning import start_lean
     except ModuleNotFoundError as error:
         raise click.ClickException(str(error)) from None
     start_lean()
-    from dualwrite.broker_emulator.command_line import main
+    from dualwrite.broker_emulator.process.command_line import main
 
     sys.exit(main(arguments, prog="dualwrite broker"))

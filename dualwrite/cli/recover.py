@@ -16,8 +16,8 @@ from dualwrite.cli.connection import KafkaAccess, database, database_option, jso
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.output import duration, print_json, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
-from dualwrite.recipes.recovery import Action, Found, RecoveryReport, RecoveryService
-from dualwrite.recipes.recovery_plan import NEEDS_SOMEBODY
+from dualwrite.recipes.recovery.plan import NEEDS_SOMEBODY
+from dualwrite.recipes.recovery.service import Action, Found, RecoveryReport, RecoveryService
 
 _EXPLAINED: Final = {
     Action.YOUNG: "open for less than --min-age, so its owner may be about to end it; a later round looks again",

@@ -20,14 +20,14 @@ from dualwrite.cli.failures import LEFT
 from dualwrite.cli.init_db import make_tables
 from dualwrite.cli.output import duration, print_json, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
-from spark_sink.commit_store import CommitStore
-from spark_sink.completion import Completion
+from spark_sink.driver.completion import Completion
+from spark_sink.driver.recovery import Found, RecoveryReport, SinkRecovery
+from spark_sink.driver.sink_view import OpenTransaction, SinkView, SinkViews, lost_batches
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
-from spark_sink.recovery import Found, RecoveryReport, SinkRecovery
-from spark_sink.sink_view import OpenTransaction, SinkView, SinkViews, lost_batches
-from spark_sink.store_rows import BatchRow, BatchStatus
-from spark_sink.store_rules import expired
-from spark_sink.store_tables import StoreTables
+from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.rows import BatchRow, BatchStatus
+from spark_sink.store.rules import expired
+from spark_sink.store.tables import StoreTables
 
 _FOUND: Final = (
     *("Sink", "Query", "Batch", "TransactionalId", "Status", "Action", "Done"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dualwrite.client.kafka_python import kafka_errors
+from dualwrite.client.wire.kafka_python import kafka_errors
 from dualwrite.errors import Api
 
 # One row per refusal; {0} is what was asked for: the topic, the group or the transactional id.

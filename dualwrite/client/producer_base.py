@@ -7,21 +7,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from dualwrite.client.batch_builder import Header
-from dualwrite.client.cluster import ClusterSettings, lease_cluster
-from dualwrite.client.engine import Engine
-from dualwrite.client.fates import OnDelivery
 from dualwrite.client.io_thread import process_generation
-from dualwrite.client.operations import Operation
-from dualwrite.client.record_checks import (
+from dualwrite.client.producer_core import Engine
+from dualwrite.client.records.builder import Header
+from dualwrite.client.records.delivery_callbacks import OnDelivery
+from dualwrite.client.records.record_fate import RecordFate
+from dualwrite.client.records.validation import (
     check_topic,
     checked_headers,
     checked_partition,
     checked_timestamp_ms,
     encoded,
 )
-from dualwrite.client.record_fate import RecordFate
-from dualwrite.client.states import ProducerState
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import ProducerState
+from dualwrite.client.wire.cluster import ClusterSettings, lease_cluster
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError, KafkaTimeoutError
 from dualwrite.guarantee import Guarantee
@@ -30,7 +30,7 @@ from dualwrite.prepared_state import PreparedTxnState
 FutureT = TypeVar("FutureT", bound=RecordFate)
 
 
-class HeldBack(NamedTuple):
+class BlockedSend(NamedTuple):
     """A record that cannot be taken now: what must end first, and with what arguments to try again."""
 
     reason: Operation
@@ -117,7 +117,7 @@ class ProducerBase(Generic[FutureT]):
         partition: int | None,
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
-    ) -> FutureT | HeldBack:
+    ) -> FutureT | BlockedSend:
         """All of `send()` but waiting."""
         if type(topic) is not str:
             check_topic(topic)
@@ -141,18 +141,18 @@ class ProducerBase(Generic[FutureT]):
         partition: int | None,
         timestamp_ms: int,
         on_delivery: OnDelivery | None = None,
-    ) -> FutureT | HeldBack:
+    ) -> FutureT | BlockedSend:
         """A record that has been checked and serialized."""
         tried = self._engine.try_send(topic, value, key, headers, partition, timestamp_ms)
         if isinstance(tried, Operation):
-            return HeldBack(tried, topic, value, key, headers, partition, timestamp_ms, on_delivery)
+            return BlockedSend(tried, topic, value, key, headers, partition, timestamp_ms, on_delivery)
         batch, index = tried
         if on_delivery is not None:
             self._engine.callbacks.add(batch, index, timestamp_ms, on_delivery)
         future: FutureT = self._future(batch, index, timestamp_ms, self._engine)
         return future
 
-    def _accept_again(self, held: HeldBack) -> FutureT | HeldBack:
+    def _accept_again(self, held: BlockedSend) -> FutureT | BlockedSend:
         """What held it back has ended."""
         return self._accept(*held[1:])
 

@@ -17,19 +17,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from dualwrite.client import codec
 from dualwrite.client import messages as m
-from dualwrite.client.accumulator import Accumulator, Batch
-from dualwrite.client.cluster import Lease
-from dualwrite.client.connection import Connection
-from dualwrite.client.connections import NodeState
-from dualwrite.client.delivery import Verdict, judge
 from dualwrite.client.error_texts import error_name, missing_right
-from dualwrite.client.identity import Identity, Outgoing
-from dualwrite.client.marker_pace import MarkerPace
-from dualwrite.client.operations import Operation
-from dualwrite.client.problems import Problems
-from dualwrite.client.states import Event
+from dualwrite.client.last_error import LastError
+from dualwrite.client.producer_port import Identity, Outgoing
+from dualwrite.client.records.accumulator import Accumulator, Batch
+from dualwrite.client.records.delivery import Verdict, judge
+from dualwrite.client.transactions.marker_pace import MarkerPace
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import Event
+from dualwrite.client.wire import codec
+from dualwrite.client.wire.cluster import Lease
+from dualwrite.client.wire.connection import Connection
+from dualwrite.client.wire.connections import NodeState
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
     Api,
@@ -74,7 +74,7 @@ class Sender:
         max_in_flight: int,
         linger_ms: float,
         clock_ms: Callable[[], float],
-        problems: Problems,
+        problems: LastError,
         on_refused: Callable[[AuthenticationError], None],
     ) -> None:
         self.timer_at_ms = _NEVER

@@ -87,8 +87,8 @@ def _brokers(request: pytest.FixtureRequest) -> Emulator:
 def _made(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
     try:
         from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
-        from dualwrite.broker_emulator.did_you_mean import did_you_mean
         from dualwrite.broker_emulator.emulator import Emulator
+        from dualwrite.broker_emulator.suggestions import did_you_mean
     except ImportError as error:
         raise pytest.UsageError(
             f"the broker emulator lacks a package ({error}): install dualwrite[pytest], which names all it needs"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.pause_points import PauseHook
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from examples.flights.events import Event
 from examples.flights.job import Job
 from examples.flights.table import row_of

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from examples.flights.errors import PlanError
 
 _P = PausePoint

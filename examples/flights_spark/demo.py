@@ -27,7 +27,7 @@ from examples.flights_spark.store_watch import StoreWatch
 from examples.flights_spark.tables import METADATA, read_rows, read_totals
 from examples.flights_spark.tally import Tally
 from examples.flights_spark.verdict import Verdict, judge
-from spark_sink.commit_store import CommitStore
+from spark_sink.store.commit_store import CommitStore
 
 
 def run_demo(options: Options, console: Console) -> Result:

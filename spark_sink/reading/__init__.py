@@ -1,1 +1,1 @@
-"""How Kafka is read for Spark; `spark_sink.source` is where Spark asks for it. Nothing in here imports Spark."""
+"""How Kafka is read for Spark, which asks for it in `spark_sink.reading.source`; only that module imports Spark."""

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from dualwrite.cli.root import cli
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.state_table import kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.support.kafka_ids import kafka_id_of
 
 from .clusters import Cluster, killed_after_prepare

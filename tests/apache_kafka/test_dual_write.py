@@ -9,8 +9,8 @@ import pytest
 
 from dualwrite.errors import PreparedTransactionLost
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import event_texts, write_events
 from tests.support.databases import PostgresDatabase, event_bodies, state_row
 from tests.support.kafka_ids import kafka_id_of

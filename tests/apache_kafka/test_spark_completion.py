@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from spark_sink.errors import AttemptCondemnedError, SinkOptionError
-from spark_sink.kafka_side import Claim, Ending, Verdict
 from spark_sink.options import parse
 from spark_sink.producer_side import ProducerSide
+from spark_sink.sink_kafka import Claim, Ending, Verdict
 
 from .clusters import Cluster
 from .conftest import NewName

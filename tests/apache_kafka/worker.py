@@ -9,8 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.apache_kafka.faces import Face
 from tests.crash.scenario import AtPoint, write_events
 

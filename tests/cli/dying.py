@@ -8,7 +8,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Scenario, event_texts, make_writer, write_events
 from tests.support.forked_processes import processes
 

@@ -17,8 +17,8 @@ from alembic.config import Config
 
 from dualwrite.cli.init_db import TABLES
 from dualwrite.errors import StateRowError
-from dualwrite.recipes.consumed_offsets import OffsetsInDatabase
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.cli.conftest import Call, assert_one_line
 from tests.support.databases import Database
 
@@ -42,7 +42,7 @@ else:
 
 REVISION = """
 from alembic import op
-import dualwrite.recipes.migrations  # noqa: F401 - registers the operations
+import dualwrite.recipes.sqlalchemy.migrations  # noqa: F401 - registers the operations
 
 revision = "1"
 down_revision = None

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator import Emulator, Error, Fault
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from tests.cli.conftest import Call, Ended, assert_one_line, ended, process
 from tests.cli.dying import kill_at_each
 from tests.crash.scenario import AtPoint, Predecessor, Scenario

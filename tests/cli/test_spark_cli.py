@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
 from dualwrite.producer import Producer
 from spark_sink.pause_points import PausePoint
-from spark_sink.store_tables import StoreTables
+from spark_sink.store.tables import StoreTables
 from tests.cli.conftest import Call, assert_one_line, ended, process
 from tests.cli.test_page import keys, section
 from tests.spark.applications import ApplicationWorld

@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.pause_points import PauseHook
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter, Resolution
+from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter, Resolution
 from tests.crash.scenario import Scenario, Seen, event_texts
 from tests.support.awaited_databases import awaited_through_faults
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events

@@ -21,11 +21,11 @@ import psycopg
 import sqlalchemy as sa
 
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown, PreparedTransactionLost
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.dual_writes import DualWrite
-from dualwrite.recipes.group_commit import GroupedDualWrite
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.settings import Confirm
+from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.settings import Confirm
+from dualwrite.recipes.psycopg.group_commit import GroupedDualWrite
 
 events = sa.Table(
     "chaos_events",

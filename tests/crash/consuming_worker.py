@@ -12,10 +12,15 @@ from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.errors import ConsumedLogReplacedError
-from dualwrite.recipes.consume import ConsumedRecord, ConsumeTransformWrite, OffsetsInDatabase, OffsetsInTransaction
-from dualwrite.recipes.consume_async import AsyncConsumeTransformWrite
-from dualwrite.recipes.sqlalchemy import DualTransaction
-from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction
+from dualwrite.recipes.consume.consume import (
+    ConsumedRecord,
+    ConsumeTransformWrite,
+    OffsetsInDatabase,
+    OffsetsInTransaction,
+)
+from dualwrite.recipes.consume.consume_async import AsyncConsumeTransformWrite
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction
 from tests.crash.awaited import make_awaited_writer
 from tests.crash.scenario import make_writer
 from tests.support.consumers import LIBRARIES, aiokafka_consumer

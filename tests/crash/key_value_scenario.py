@@ -7,9 +7,9 @@ from typing import Any
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
-from dualwrite.recipes import blocking
-from dualwrite.recipes.key_value import KeyValueDualWriter
-from dualwrite.recipes.pause_points import PauseHook
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.stores.key_value import KeyValueDualWriter
 from tests.crash.scenario import Predecessor, Seen, event_texts
 from tests.support.databases import unique
 from tests.support.key_value_stores import KeyValueStore

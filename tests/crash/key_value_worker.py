@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash.key_value_scenario import write_events
 from tests.crash.scenario import AtPoint
 from tests.support.key_value_stores import opened

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash import worker
 from tests.crash.scenario import Scenario
 from tests.support.forked_processes import processes

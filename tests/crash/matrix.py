@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import DropReply, Fault
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
 from tests.crash.killed import run_until_killed_at
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
-from dualwrite.recipes.dual_writes import DualWrite
-from dualwrite.recipes.sessions_async import current_dual_write, dual_write_sessions, send
-from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter
+from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.sqlalchemy.sessions_async import current_dual_write, dual_write_sessions, send
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario, AwaitedWriter
 from tests.crash.scenario import Seen, event_texts
 from tests.support.databases import events

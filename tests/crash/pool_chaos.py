@@ -42,7 +42,7 @@ import sqlalchemy as sa
 
 from dualwrite.guarantee import Tier
 from dualwrite.producer import Producer
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.chaos_database import ChaosDatabase
 from tests.crash.chaos_job import Job, Trap, log_to

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.group_commit import AsyncPsycopgGroupCommit
-from dualwrite.recipes.pause_points import PauseHook
-from dualwrite.recipes.pool import DualTransaction, DualWriterPool
-from dualwrite.recipes.psycopg import PsycopgDualTransaction
-from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg_pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.pool.pool import DualTransaction, DualWriterPool
+from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
+from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from tests.crash.chaos_job import (
     AFTER_TROUBLE_S,
     INSERT,

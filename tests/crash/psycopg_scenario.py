@@ -12,9 +12,9 @@ import psycopg
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.pause_points import PauseHook
-from dualwrite.recipes.psycopg import PsycopgDualTransaction, PsycopgDualWriter
-from dualwrite.recipes.psycopg_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
+from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
 from tests.crash.awaited import AwaitedWriter
 from tests.crash.scenario import Scenario, Seen, event_texts
 from tests.support.databases import PostgresDatabase

@@ -18,12 +18,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.errors import FencedError, PreparedTransactionLost
-from dualwrite.recipes import blocking
-from dualwrite.recipes.psycopg import PsycopgDualWriter
-from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter
-from dualwrite.recipes.recovery import RecoveryReport, RecoveryService
-from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
-from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
+from dualwrite.recipes.recovery.service import RecoveryReport, RecoveryService
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.chaos_job import (
     AFTER_TROUBLE_S,
     EXPECTED,

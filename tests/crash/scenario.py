@@ -13,10 +13,10 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import OutcomeUnknown
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.pause_points import PauseHook, PausePoint
-from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.support.databases import Database, event_bodies, events, state_row, unique
 from tests.support.kafka_ids import kafka_id_of
 from tests.support.topics import read_topic

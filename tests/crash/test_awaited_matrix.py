@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.matrix import (
     FaultKind,

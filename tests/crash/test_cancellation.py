@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.scenario import Predecessor, event_texts
 from tests.producer.cancelling import Moment, cancelled_at

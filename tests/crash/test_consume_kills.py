@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.guarantee import Tier
 from dualwrite.producer import Producer
-from dualwrite.recipes.consume import forget_consumed_offsets
+from dualwrite.recipes.consume.consume import forget_consumed_offsets
 from tests.crash.consuming_worker import ANOTHER_LOG, Task, carried, shelves, work
 from tests.crash.scenario import make_writer
 from tests.producer.test_tiers import TIERS

@@ -21,10 +21,10 @@ from dualwrite.errors import (
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.group_commit import AsyncPsycopgGroupCommit, GroupedDualWrite
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.psycopg_pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit, GroupedDualWrite
+from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint

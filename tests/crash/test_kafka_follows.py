@@ -14,12 +14,12 @@ import pytest
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Fault, Hold
 from dualwrite.errors import ConfigError, FencedError, PreparedTransactionLost
-from dualwrite.recipes import blocking
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.kafka_side import BlockingKafkaSide
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
-from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.matrix import FaultKind, strike
 from tests.crash.psycopg_scenario import (

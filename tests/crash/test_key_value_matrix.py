@@ -9,8 +9,8 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import DropReply, Fault
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.testing.zookeeper import ZooKeeperServer
 from tests.crash import key_value_worker
 from tests.crash.key_value_scenario import KeyValueScenario, Writer

@@ -22,10 +22,10 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.kafka_side import BlockingKafkaSide
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.psycopg import PsycopgDualWriter
-from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.crash.scenario import POINTS_AFTER_LOCK_AND_WRITE, AtPoint, Seen

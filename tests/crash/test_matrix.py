@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.matrix import (
     FaultKind,

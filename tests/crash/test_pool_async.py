@@ -14,13 +14,13 @@ from psycopg_pool import AsyncConnectionPool
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.leases import transactional_id_of
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.pool_async import AsyncDualTransaction, AsyncDualWriterPool
-from dualwrite.recipes.pooled_writes import Block
-from dualwrite.recipes.psycopg_async import AsyncPsycopgDualTransaction
-from dualwrite.recipes.psycopg_pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.pool.coordinator import Block
+from dualwrite.recipes.pool.leases import transactional_id_of
+from dualwrite.recipes.pool.pool_async import AsyncDualTransaction, AsyncDualWriterPool
+from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes import psycopg_transaction
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.psycopg import PsycopgDualTransaction
-from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.psycopg import adapter as psycopg_transaction
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario
 from tests.support.databases import PostgresDatabase

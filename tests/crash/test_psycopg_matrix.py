@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.awaited import AwaitedWriter
 from tests.crash.matrix import (

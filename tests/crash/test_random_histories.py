@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.histories import (
     IDS_OF_PROCESSES,

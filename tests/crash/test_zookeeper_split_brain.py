@@ -10,9 +10,9 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import FencedError, RowLockTimeoutError, StateRowError
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.zookeeper import add_versioned_set, node_name
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.stores.zookeeper import add_versioned_set, node_name
 from dualwrite.testing.zookeeper import ZooKeeperServer
 from tests.crash.key_value_scenario import KeyValueScenario, Writer
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Seen

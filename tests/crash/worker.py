@@ -9,7 +9,7 @@ import signal
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash.awaited import make_awaited_writer, write_awaited_events
 from tests.crash.of_sessions import Way, write_events_of_session
 from tests.crash.psycopg_scenario import (

@@ -13,11 +13,11 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from dualwrite.recipes.dual_writes import Resolution
-from dualwrite.recipes.psycopg import PsycopgDualWriter
-from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter
-from dualwrite.recipes.sqlalchemy import DualWriter
-from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter
+from dualwrite.recipes.core.coordinator import Resolution
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 
 TOPIC = "events"
 TABLE = "CREATE TABLE IF NOT EXISTS events (id int PRIMARY KEY)"

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, NotDurableError, UnsafeDatabaseError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.database_safety import NAMES, Answers, answer_for, of_mysql, of_postgres, of_sqlite
-from dualwrite.recipes.mysql_row_lock import WITNESS_ID
-from dualwrite.recipes.sqlalchemy import DualWriter
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
+from dualwrite.recipes.core.database_safety import NAMES, Answers, answer_for, of_mysql, of_postgres, of_sqlite
+from dualwrite.recipes.sql.mysql_row_lock import WITNESS_ID
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.mariadb import MariaDbServer
 from tests.support.databases import MariaDbDatabase, SqliteDatabase, unique
 

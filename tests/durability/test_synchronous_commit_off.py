@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.postgres_durability import RAISE
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.sql.postgres_durability import RAISE
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from spark_sink.options import StoreOptions
-from spark_sink.store_transactions import engine_for
+from spark_sink.store.transactions import engine_for
 from tests.durability.faces import AWAITED, FACES, TABLE, TOPIC, rows
 from tests.support.postgres_pair import PostgresNode
 from tests.support.topics import read_topic

@@ -20,7 +20,7 @@ from kio.serial import entity_writer
 import dualwrite.broker_emulator.api  # noqa: F401  # registers what is served
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, schema
 from dualwrite.broker_emulator.api.table import APIS
-from dualwrite.broker_emulator.codec import builder, uvarint, writer
+from dualwrite.broker_emulator.net.codec import builder, uvarint, writer
 
 SERVED = [
     pytest.param(api.key, version, id=f"{api.schema_name}-v{version}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker_emulator.command_line import main
+from dualwrite.broker_emulator.process.command_line import main
 
 MODULE = (sys.executable, "-m", "dualwrite.broker_emulator")
 EXTRA = "the emulator needs the packages of the extra: pip install 'dualwrite[emulator]'"

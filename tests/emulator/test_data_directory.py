@@ -19,7 +19,7 @@ from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.durable_file import write_atomically
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.metadata_journal import MetadataJournal, kept, producer_ids_allocated
+from dualwrite.broker_emulator.storage.journal import MetadataJournal, kept, producer_ids_allocated
 from dualwrite.broker_emulator.transactions.producer_ids import PRODUCER_ID_BLOCK_SIZE
 from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields, request_parts
 from tests.emulator.control.client import Client

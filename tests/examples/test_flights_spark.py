@@ -31,7 +31,7 @@ from examples.flights_spark.store_watch import StoreWatch
 from examples.flights_spark.tables import METADATA, TABLES, FlightRow, Total, add_up, read_rows, read_totals
 from examples.flights_spark.tally import Tally
 from examples.flights_spark.verdict import judge
-from spark_sink.store_tables import StoreTables
+from spark_sink.store.tables import StoreTables
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from examples.flights.errors import PlanError
 from examples.flights.kill_plan import TAKEOVER_POINTS, most_kills, plan_kills
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from examples.flights.errors import RefusedError, WorkerFailedError
 from examples.flights.events import Event, write_event_file
 from examples.flights.job import Job, Method

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import URL_VARIABLE, PostgresServer
 from examples import leaving_outbox, pipeline, worker
 from tests.support.databases import PostgresDatabase

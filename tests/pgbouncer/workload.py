@@ -24,11 +24,11 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.group_commit import AsyncPsycopgGroupCommit
-from dualwrite.recipes.pool import DualWriterPool
-from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg_pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.pool.pool import DualWriterPool
+from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
+from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
 from dualwrite.testing.pgbouncer import PgBouncer
 from tests.support.conditions import until
 from tests.support.topics import read_topic

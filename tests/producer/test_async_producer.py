@@ -27,8 +27,8 @@ from dualwrite import (
 )
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import DropReply, Error, Fault, Hold
-from dualwrite.client.states import ProducerState as States
-from dualwrite.client.transaction_block import LEAVING
+from dualwrite.client.transactions.block import LEAVING
+from dualwrite.client.transactions.states import ProducerState as States
 from tests.producer.conftest import ReadCommitted
 from tests.producer.impatience import impatient
 

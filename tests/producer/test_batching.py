@@ -71,7 +71,7 @@ def test_keys_in_batches_without_numpy(
     with make_producer(None) as producer:
         producer.send_batch("events", [(key, b"with") for key in keys])
         producer.flush()
-        monkeypatch.setattr("dualwrite.client.bulk._key_hasher", lambda: None)
+        monkeypatch.setattr("dualwrite.client.records.bulk._key_hasher", lambda: None)
         producer.send_batch("events", [(key, b"without") for key in keys])
         producer.flush()
     read = read_with_librdkafka(emulator, "events", 120, partitions=3)

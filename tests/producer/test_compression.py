@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.client import compression
+from dualwrite.client.records import compression
 from dualwrite.errors import ConfigError
 from dualwrite.producer import Producer
 from tests.producer.conftest import MakeProducer

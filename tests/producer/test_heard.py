@@ -9,8 +9,8 @@ import pytest
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Fault, Hold
-from dualwrite.client.futures import Waiter
-from dualwrite.client.operations import Operation
+from dualwrite.client.records.record_future import Waiter
+from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import IllegalStateError
 from dualwrite.producer import ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.conftest import awaited as awaited
 from tests.crash.scenario import Scenario
 from tests.support.databases import Database

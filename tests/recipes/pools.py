@@ -13,10 +13,10 @@ from psycopg_pool import ConnectionPool
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.lease_table import create_lease_table, kafka_transaction_lease
-from dualwrite.recipes.pool import DualTransaction, DualWriterPool
-from dualwrite.recipes.psycopg import PsycopgDualTransaction
-from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
+from dualwrite.recipes.pool.pool import DualTransaction, DualWriterPool
+from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
+from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table, kafka_transaction_lease
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.crash.scenario import Scenario
 from tests.support.databases import Database, events, unique

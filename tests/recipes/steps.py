@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.sqlalchemy import DualTransaction
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction
 from tests.crash.scenario import Scenario
 from tests.support.databases import events
 

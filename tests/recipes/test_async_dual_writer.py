@@ -36,10 +36,10 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.producer import TopicPartition
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.scenario import AtPoint, event_texts
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events

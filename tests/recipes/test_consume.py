@@ -15,11 +15,16 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import AbortableError, ConfigError, PartitionTakenOverError
 from dualwrite.producer import ConsumerGroupMetadata, Producer, TopicPartition
-from dualwrite.recipes import blocking
-from dualwrite.recipes.consume import ConsumedRecord, ConsumeTransformWrite, OffsetsInDatabase, OffsetsInTransaction
-from dualwrite.recipes.consumed_offsets import OffsetPlace
-from dualwrite.recipes.consumer_side import side_of
-from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.consume.consume import (
+    ConsumedRecord,
+    ConsumeTransformWrite,
+    OffsetsInDatabase,
+    OffsetsInTransaction,
+)
+from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
+from dualwrite.recipes.consume.consumer_side import side_of
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.support.conditions import until
 from tests.support.consumers import LIBRARIES, Consumers, confluent_kafka
 from tests.support.databases import Database, SqliteDatabase, event_bodies, events, unique

@@ -16,14 +16,14 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import AbortableError, ConfigError
 from dualwrite.producer import Producer
-from dualwrite.recipes.consume_async import (
+from dualwrite.recipes.consume.consume_async import (
     AsyncConsumeTransformWrite,
     ConsumedRecord,
     OffsetsInDatabase,
     OffsetsInTransaction,
 )
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.sqlalchemy_async import AsyncDualTransaction, AsyncDualWriter
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.scenario import AtPoint
 from tests.support.awaited_databases import awaited_through_faults
 from tests.support.consumers import aiokafka_consumer

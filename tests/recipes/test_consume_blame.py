@@ -21,10 +21,10 @@ from dualwrite.errors import (
     RowLockTimeoutError,
     TransactionTooLargeError,
 )
-from dualwrite.recipes import consume_steps
-from dualwrite.recipes.consume import ConsumedRecord, ConsumeTransformWrite
-from dualwrite.recipes.consume_blame import blames_records, may_pass
-from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.consume import steps as consume_steps
+from dualwrite.recipes.consume.blame import blames_records, may_pass
+from dualwrite.recipes.consume.consume import ConsumedRecord, ConsumeTransformWrite
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.recipes.test_consume import Site, carry, copy, insert
 from tests.recipes.test_consume import library as library
 from tests.recipes.test_consume import site as site

@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError, StateRowError
 from dualwrite.producer import Producer
-from dualwrite.recipes import blocking
-from dualwrite.recipes.consume import ConsumeTransformWrite, forget_consumed_offsets
-from dualwrite.recipes.consumed_logs import ConsumedLogs, Gap, find_gaps
-from dualwrite.recipes.consumed_offsets import create_offset_table, kafka_consumed_offset
-from dualwrite.recipes.consumer_side import Bounds, ConsumedRecord
-from dualwrite.recipes.sqlalchemy import DualTransaction
+from dualwrite.recipes.consume.consume import ConsumeTransformWrite, forget_consumed_offsets
+from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, Gap, find_gaps
+from dualwrite.recipes.consume.consumed_offsets import create_offset_table, kafka_consumed_offset
+from dualwrite.recipes.consume.consumer_side import Bounds, ConsumedRecord
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction
 from tests.recipes.test_consume import Site, carry, copy
 from tests.recipes.test_consume import emulator as emulator
 from tests.recipes.test_consume import library as library

@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, TransactionDoomedError
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.crash.scenario import AtPoint, InjectedError, Scenario
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import put

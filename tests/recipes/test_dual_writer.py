@@ -21,9 +21,9 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
     TransactionTooLargeError,
 )
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario
 from tests.recipes.steps import break_a_statement, put
 from tests.support.databases import Database, events

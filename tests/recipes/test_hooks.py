@@ -10,10 +10,10 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
-from dualwrite.recipes.unit_of_work import watch
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.transaction import watch
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.crash.scenario import InjectedError, Scenario
 from tests.recipes.steps import break_a_statement, put
 from tests.support.databases import events

@@ -18,18 +18,18 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.cli.root import cli
 from dualwrite.errors import ConfigError, DatabaseMovedError, IllegalStateError, StateRowError, StateTableError
-from dualwrite.recipes.adoption import adopt
-from dualwrite.recipes.database_identity import DatabaseIdentity
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.pool import DualWriterPool
-from dualwrite.recipes.psycopg import PsycopgDualWriter
-from dualwrite.recipes.psycopg_async import AsyncPsycopgDualWriter
-from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
-from dualwrite.recipes.recovery import Action, RecoveryService
-from dualwrite.recipes.sqlalchemy import DualWriter
-from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.pool.pool import DualWriterPool
+from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
+from dualwrite.recipes.recovery.adoption import adopt
+from dualwrite.recipes.recovery.service import Action, RecoveryService
+from dualwrite.recipes.sql.database_identity import DatabaseIdentity
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from dualwrite.testing.mariadb import MariaDbServer
 from dualwrite.testing.postgres import PostgresServer
 from tests.support.conditions import until

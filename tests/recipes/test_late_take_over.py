@@ -15,11 +15,11 @@ from dualwrite.broker_emulator.faults import Fault, FaultHandle, Hold
 from dualwrite.errors import BoundExceededError, DatabaseWentBackError, FencedError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes import dual_writes
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.state_table import kafka_transaction_state
+from dualwrite.recipes.core import coordinator as dual_writes
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.producer.test_tiers import World, by_stored_pair, every_tier, on
 from tests.recipes.test_tiers import METADATA, Crash, rows, world, write, writer_of
 from tests.support.conditions import until

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 import dualwrite.recipes
-from dualwrite.recipes import blocking
-from dualwrite.recipes.lease_table import SqlAlchemyLeases, create_lease_table, kafka_transaction_lease
-from dualwrite.recipes.leases import Lease
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.pool.leases import Lease
+from dualwrite.recipes.sqlalchemy.lease_table import SqlAlchemyLeases, create_lease_table, kafka_transaction_lease
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
 from tests.support.databases import Database
 
 LEASE_MS = 60_000

@@ -15,14 +15,14 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, PoolTimeoutError
-from dualwrite.recipes import pool_settings
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.lease_table import create_lease_table
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.pool import DualWriterPool
-from dualwrite.recipes.psycopg_pool import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg_pool_async import AsyncPsycopgDualWriterPool
-from dualwrite.recipes.slot_keeper import SlotKeeper
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.pool import settings as pool_settings
+from dualwrite.recipes.pool.maintenance import PoolMaintenance
+from dualwrite.recipes.pool.pool import DualWriterPool
+from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario
 from tests.recipes.pools import (
     AnyPool,
@@ -236,7 +236,7 @@ def test_a_slot_of_a_dead_process_is_recovered_rather_than_a_new_one_made(
     """Else there were more and more of them while processes are killed faster than the background sweeps."""
     scenario.leave_behind(Predecessor.COMMITTED)
     leases.add(0, "dead")
-    monkeypatch.setattr(SlotKeeper, "start", lambda self, *, swept=False: None)
+    monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
     with make_pool(scenario) as pool:
         assert write(pool, scenario, 10).transactional_id == scenario.transactional_id
         assert pool.status.recovered_total == 1
@@ -250,7 +250,7 @@ def test_a_slot_of_a_dead_process_whose_row_stays_locked_is_left_to_the_backgrou
     if locks_whole_database(scenario):
         pytest.skip("who holds the row holds the whole file")
     monkeypatch.setattr(pool_settings, "_RECOVERY_LOCK_TIMEOUT_MS", 20)
-    monkeypatch.setattr(SlotKeeper, "start", lambda self, *, swept=False: None)
+    monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
     scenario.leave_behind(Predecessor.COMMITTED)
     leases.add(0, "dead")
     with sa.create_engine(scenario.database.url).connect() as lingering, make_pool(scenario) as pool:

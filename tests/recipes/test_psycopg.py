@@ -28,14 +28,14 @@ from dualwrite.errors import (
     TransactionTooLargeError,
 )
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes import blocking
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.psycopg import PsycopgDualTransaction, PsycopgDualWriter
-from dualwrite.recipes.psycopg_transaction import PsycopgTransaction
-from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
 from tests.crash.scenario import AtPoint, Predecessor, Scenario, event_texts, make_writer, write_events

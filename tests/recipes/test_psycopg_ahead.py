@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from dualwrite.recipes.psycopg_ahead import SentAhead
-from dualwrite.recipes.psycopg_reader import closed, read_by_its_loop
+from dualwrite.recipes.psycopg.pipelined_statement import PipelinedStatement
+from dualwrite.recipes.psycopg.reader import closed, read_by_its_loop
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 
@@ -63,7 +63,7 @@ async def execute_in_a_pipeline(connection: Connection) -> None:
 @pytest.mark.parametrize("use", [execute, nest, copy, stream, execute_in_a_pipeline])
 def test_any_use_of_the_connection_takes_the_answer(in_a_transaction: Callable[[Use], None], use: Use) -> None:
     async def steps(connection: Connection) -> None:
-        ahead = SentAhead(connection, "SAVEPOINT here")
+        ahead = PipelinedStatement(connection, "SAVEPOINT here")
         assert ahead.is_pending
         await use(connection)
         assert not ahead.is_pending
@@ -76,7 +76,7 @@ def test_nothing_is_sent_after_a_failure_until_that_is_forgotten(
     in_a_transaction: Callable[[Use], None],
 ) -> None:
     async def steps(connection: Connection) -> None:
-        ahead = SentAhead(connection, "RELEASE SAVEPOINT never_set")
+        ahead = PipelinedStatement(connection, "RELEASE SAVEPOINT never_set")
         for _ in range(2):
             with pytest.raises(psycopg.errors.InvalidSavepointSpecification):
                 await connection.execute("SELECT 1")
@@ -91,7 +91,7 @@ def test_an_interruption_before_the_answer_keeps_the_next_statement_back(
     in_a_transaction: Callable[[Use], None],
 ) -> None:
     async def steps(connection: Connection) -> None:
-        ahead = SentAhead(connection, "SELECT pg_sleep(60)")
+        ahead = PipelinedStatement(connection, "SELECT pg_sleep(60)")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await connection.execute("CREATE TABLE never_created ()")
@@ -109,6 +109,6 @@ def test_nothing_is_sent_to_a_server_that_is_known_to_be_gone(in_a_transaction: 
     async def steps(connection: Connection) -> None:
         connection.pgconn.finish()
         with pytest.raises(psycopg.OperationalError):
-            SentAhead(connection, "SAVEPOINT here")
+            PipelinedStatement(connection, "SAVEPOINT here")
 
     in_a_transaction(steps)

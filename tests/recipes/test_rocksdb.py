@@ -11,10 +11,10 @@ from rocksdict import Options, Rdict
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import IllegalStateError, OutcomeUnknown, RowLockTimeoutError, TransactionDoomedError
-from dualwrite.recipes import blocking
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.rocksdb import RocksDbDualWriter, _RocksDbStore
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.stores.rocksdb import RocksDbDualWriter, _RocksDbStore
 from tests.crash.key_value_scenario import KeyValueScenario
 from tests.crash.scenario import AtPoint
 from tests.support.key_value_stores import RocksDbStore, in_directory

@@ -15,9 +15,9 @@ from dualwrite.errors import (
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.crash.scenario import InjectedError, Scenario
 from tests.recipes.steps import break_a_statement, put
 from tests.support.databases import SqliteDatabase, event_bodies, events

@@ -24,11 +24,11 @@ from dualwrite.errors import (
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.sessions import current_dual_write, dual_write_sessions, send
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import AtPoint, InjectedError, Scenario
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import break_a_statement

@@ -15,13 +15,13 @@ from sqlalchemy.util import await_only
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
-from dualwrite.recipes import sessions as of_sessions
-from dualwrite.recipes.decisions import Outcome
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.pool_async import AsyncDualWriterPool
-from dualwrite.recipes.sessions_async import current_dual_write, dual_write_sessions, send
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy_async import AsyncDualWriter
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.pool.pool_async import AsyncDualWriterPool
+from dualwrite.recipes.sqlalchemy import sessions as of_sessions
+from dualwrite.recipes.sqlalchemy.sessions_async import current_dual_write, dual_write_sessions, send
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.scenario import AtPoint, InjectedError

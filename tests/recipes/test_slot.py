@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.errors import IllegalStateError
-from dualwrite.recipes.slot import TRANSITIONS, Slot, SlotState
+from dualwrite.recipes.core.slot import TRANSITIONS, Slot, SlotState
 
 
 def slot_in(state: SlotState) -> Slot:

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 import dualwrite.recipes
 from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes import mysql_row_lock
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
+from dualwrite.recipes.sql import mysql_row_lock
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
 from tests.support.databases import Database
 
 EMPTY = PreparedTxnState()

@@ -21,10 +21,10 @@ from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import OutcomeUnknown, PoolTimeoutError
-from dualwrite.recipes import blocking, telemetry
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.pooled_writes import Block
-from dualwrite.recipes.slot import SlotState
+from dualwrite.recipes.core import blocking, telemetry
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.pool.coordinator import Block
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
 from tests.recipes.pools import make_pool, write, written
@@ -160,7 +160,7 @@ def test_how_long_something_is_in_doubt(heard: Heard, scenario: Scenario, caplog
     assert heard.in_doubt == 0
     assert heard.ages_s == {}
     assert heard.sums("dualwrite.recovered") == {"committed": 1}
-    of_dual_writes = "dualwrite.recipes.dual_writes"  # the first use of an engine tells of its database besides
+    of_dual_writes = "dualwrite.recipes.core.coordinator"  # the first use of an engine tells of its database besides
     told = [record.getMessage() for record in caplog.records if record.name == of_dual_writes]
     assert len(told) == 2
     assert all(scenario.transactional_id in line and pair in line for line in told)
@@ -168,7 +168,7 @@ def test_how_long_something_is_in_doubt(heard: Heard, scenario: Scenario, caplog
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """But for what the first use of an engine says of its database."""
-    safety = "dualwrite.recipes.database_safety"
+    safety = "dualwrite.recipes.core.database_safety"
     return [record for record in caplog.records if record.levelno >= logging.WARNING and record.name != safety]
 
 
@@ -298,8 +298,8 @@ def test_what_was_consumed_is_counted(heard: Heard) -> None:
 def test_without_opentelemetry_nothing_is_told_and_nothing_missed() -> None:
     program = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from dualwrite.recipes.telemetry import Telemetry, telemetry_of\n"
-        "from dualwrite.recipes.telemetry import count_consumed\n"
+        "from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of\n"
+        "from dualwrite.recipes.core.telemetry import count_consumed\n"
         "assert type(telemetry_of('x')) is Telemetry\n"
         "count_consumed('written', 1)"
     )

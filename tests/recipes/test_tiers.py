@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from dualwrite.errors import PreparedTransactionLost, UnsupportedByBrokerError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy import DualWriter
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.test_tiers import World, bounded, every_tier, world_of
 from tests.support.kafka_ids import kafka_id_of
 

@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from dualwrite.errors import IllegalStateError, StateRowError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.postgres_row_lock import MARK, MARK_ATTRIBUTE
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.sqlalchemy import DualWriter
-from dualwrite.recipes.state_table import SqlAlchemyStateStore
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sql.postgres_row_lock import MARK, MARK_ATTRIBUTE
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario
 from tests.recipes.steps import put
 from tests.support.databases import event_bodies, events

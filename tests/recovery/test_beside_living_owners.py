@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import FencedError
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.recovery import Action, RecoveryReport, RecoveryService
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from tests.crash.scenario import InjectedError, Scenario, event_texts
 from tests.support.databases import Database, event_bodies
 from tests.support.topics import read_topic

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import PreparedTransactionLost
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.recovery import Action, RecoveryReport, RecoveryService
-from dualwrite.recipes.state_table import kafka_transaction_state
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
+from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.producer.test_tiers import World, bounded, every_tier
 from tests.recipes.test_tiers import Crash, engine, rows, world, write, writer_of
 from tests.support.kafka_ids import kafka_id_of

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from dualwrite.client.recovery import Described, DescribedState, Finding, find
+from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.prepared_state import MAX_PRODUCER_EPOCH, PreparedTxnState
-from dualwrite.recipes.recovery_plan import ACTIONS, CHANGES, Action, Age, Facts, Row, age_ms_of, decide
+from dualwrite.recipes.recovery.plan import ACTIONS, CHANGES, Action, Age, Facts, Row, age_ms_of, decide
 
 MIN_AGE_MS = 1_000
 STORED = PreparedTxnState("7:10")

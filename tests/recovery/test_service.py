@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from dualwrite.admin import TransactionDescription
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, StateRowError
-from dualwrite.recipes.pause_points import PausePoint
-from dualwrite.recipes.recovery import Action, RecoveryReport, RecoveryService
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
 from tests.crash.scenario import AtPoint, Predecessor, Scenario
 from tests.recovery.world import left_open, service
 from tests.support.databases import Database, state_row

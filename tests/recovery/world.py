@@ -6,7 +6,7 @@ from typing import Any
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
-from dualwrite.recipes.recovery import RecoveryService
+from dualwrite.recipes.recovery.service import RecoveryService
 from tests.crash.scenario import Scenario
 
 

@@ -8,12 +8,12 @@ from typing import Final
 import pyarrow as pa
 import sqlalchemy as sa
 
-from spark_sink.commit_store import CommitStore
+from spark_sink.driver.protocol import Sink
 from spark_sink.handoff import TaskIdentity, TaskResult
 from spark_sink.options import SinkOptions, parse
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.producer_side import ProducerSide
-from spark_sink.protocol import Sink
+from spark_sink.store.commit_store import CommitStore
 
 SCHEMA = pa.schema([("value", pa.string())])
 

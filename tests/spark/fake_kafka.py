@@ -1,4 +1,4 @@
-"""Kafka in memory: its rules of epochs and fencing, KIP-939's keep-init, and a `KafkaSide` for one simulated process.
+"""Kafka in memory: its rules of epochs and fencing, KIP-939's keep-init, and a `SinkKafka` for one simulated process.
 
 A transaction is known by the pair under which it was begun. `init` gives the id a new epoch, which fences whoever had
 it before; with `keep` it leaves an ongoing transaction as it is. Ending one gives the id another epoch (KIP-890), so
@@ -15,8 +15,8 @@ import pyarrow as pa
 from dualwrite.errors import FencedError, KafkaError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.errors import AttemptCondemnedError
-from spark_sink.kafka_side import Claim, Ended, Ending, Verdict
 from spark_sink.pause_points import Pause, PausePoint
+from spark_sink.sink_kafka import Claim, Ended, Ending, Verdict
 
 _NOTHING = PreparedTxnState()
 
@@ -134,7 +134,7 @@ class FakeTransaction:
 class FakeKafkaSide:
     """What one process has of Kafka. When it is `dead`, nothing that it still does reaches a broker.
 
-    The class attributes are the rules of `KafkaSide`; a test takes one away and sees what it was good for.
+    The class attributes are the rules of `SinkKafka`; a test takes one away and sees what it was good for.
     """
 
     keeps_what_is_prepared = True

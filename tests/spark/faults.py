@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from spark_sink.datasource import DualWriteKafka
+from spark_sink.driver.protocol import Sink
 from spark_sink.options import SinkOptions
 from spark_sink.pause_points import PausePoint
-from spark_sink.protocol import Sink
 from tests.support.conditions import until
 
 _LONGEST_WAIT_S: Final = 60.0

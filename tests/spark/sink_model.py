@@ -16,13 +16,13 @@ import greenlet
 import pyarrow as pa
 import sqlalchemy as sa
 
-from spark_sink.attempt_states import LIVE
-from spark_sink.commit_store import CommitStore
+from spark_sink.attempt.states import LIVE
+from spark_sink.driver.protocol import CommitSummary, Sink
 from spark_sink.handoff import Plan, TaskIdentity, TaskResult
 from spark_sink.options import OnNewCheckpoint, SinkOptions, StoreOptions, TxnMode
 from spark_sink.pause_points import PausePoint
-from spark_sink.protocol import CommitSummary, Sink
-from spark_sink.store_rows import BatchStatus
+from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.rows import BatchStatus
 from tests.spark.fake_kafka import FakeBroker, FakeKafkaSide
 from tests.support.databases import unique
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from spark_sink import batch_log, open_sinks
-from spark_sink.batch_log import MANY_TRANSACTIONS, log_batch
+from spark_sink.attempt import open_sinks
+from spark_sink.attempt.open_sinks import sink_of
+from spark_sink.driver import batch_log
+from spark_sink.driver.batch_log import MANY_TRANSACTIONS, log_batch
+from spark_sink.driver.protocol import CommitSummary
 from spark_sink.handoff import TaskOutcome, TaskResult
-from spark_sink.open_sinks import sink_of
 from spark_sink.options import SinkOptions, parse
-from spark_sink.protocol import CommitSummary
 
 
 def result(partition: int, outcome: TaskOutcome = TaskOutcome.PREPARED) -> TaskResult:
@@ -61,7 +62,7 @@ def test_many_transactions_are_warned_of_once(caplog: pytest.LogCaptureFixture) 
 def test_a_worker_in_which_nobody_configured_logging_speaks(configuration: str, lines: int) -> None:
     code = f"""
 import logging, sys
-from spark_sink.batch_log import log, speak_in_worker
+from spark_sink.driver.batch_log import log, speak_in_worker
 {configuration}
 for _ in range(2):
     speak_in_worker()
@@ -77,7 +78,7 @@ from types import SimpleNamespace
 from spark_sink.datasource import JobWriter
 from spark_sink.handoff import Plan
 from spark_sink.options import parse
-from spark_sink.protocol import CommitSummary
+from spark_sink.driver.protocol import CommitSummary
 options = parse({"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:///f", "topic": "t"})
 sink = SimpleNamespace(commit=lambda *results, **about: CommitSummary(True, 0, 0, 0, 0, 0.0, 0.0))
 JobWriter(options, lambda _: sink, Plan("s", 1), "job:1").commit([])

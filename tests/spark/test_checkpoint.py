@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_sink.checkpoint import Checkpoint
+from spark_sink.driver.checkpoint import Checkpoint
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt_states import LIVE, AttemptStatus
-from spark_sink.commit_store import CommitStore
+from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.errors import (
     AttemptCondemnedError,
     BatchLostError,
@@ -21,9 +20,10 @@ from spark_sink.errors import (
     SinkOptionError,
 )
 from spark_sink.handoff import TaskIdentity
-from spark_sink.kafka_side import Ended, Ending, Verdict
 from spark_sink.options import OnNewCheckpoint, StoreOptions
-from spark_sink.store_rows import BatchStatus, Decision
+from spark_sink.sink_kafka import Ended, Ending, Verdict
+from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.rows import BatchStatus, Decision
 from tests.spark.sink_model import QUERY, new_store, task
 from tests.spark.store_engines import engine_on
 from tests.support.databases import unique

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from spark_sink.dual_table import DualTableWriter
 from spark_sink.errors import DualTableError, SinkOptionError
 from spark_sink.options import DualMode, DualTable
+from spark_sink.store.dual_table import DualTableWriter
 from tests.support.databases import Database
 
 _UTC = dt.UTC

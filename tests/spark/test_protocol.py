@@ -11,8 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.errors import KafkaError
-from spark_sink.attempt_states import LIVE, AttemptStatus
-from spark_sink.commit_store import CommitStore
+from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.errors import (
     BatchLostError,
     CheckpointMismatchError,
@@ -23,7 +22,8 @@ from spark_sink.errors import (
 )
 from spark_sink.handoff import TaskOutcome, TaskResult
 from spark_sink.pause_points import PausePoint
-from spark_sink.store_rows import BatchStatus
+from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.rows import BatchStatus
 from tests.spark.sink_model import QUERY, Process, Stalling, World, new_store, run_batch, task
 from tests.spark.spark_model import Query
 from tests.spark.store_engines import engine_on, sqlite_engine

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_sink.commit_store import CommitStore
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.commit_store import CommitStore
 from tests.spark.sink_model import World, new_store
 from tests.spark.spark_model import Crashes, Killed, Query
 from tests.spark.store_engines import engine_on, sqlite_engine

@@ -10,15 +10,15 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
-from spark_sink.attempt_states import LIVE
-from spark_sink.commit_store import CommitStore
+from spark_sink.attempt.states import LIVE
+from spark_sink.driver.protocol import Sink
 from spark_sink.errors import AttemptCondemnedError
 from spark_sink.handoff import Plan, TaskResult
 from spark_sink.options import parse
 from spark_sink.pause_points import PausePoint
 from spark_sink.producer_side import ProducerSide
-from spark_sink.protocol import Sink
-from spark_sink.store_rows import BatchStatus
+from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.rows import BatchStatus
 from tests.spark.kafka_world import TIERS, Tier
 from tests.spark.sink_model import QUERY, Crash, Stalling, task
 from tests.spark.store_engines import engine_on

@@ -24,9 +24,9 @@ from hypothesis.stateful import (
 )
 
 from dualwrite.errors import KafkaError
-from spark_sink.commit_store import CommitStore
 from spark_sink.errors import BatchLostError, CheckpointMismatchError, SinkError, SinkFencedError
 from spark_sink.handoff import Plan, TaskResult
+from spark_sink.store.commit_store import CommitStore
 from tests.spark.sink_model import Stalling, World, new_store, partitioned
 from tests.spark.spark_model import Query
 from tests.spark.store_engines import engine_on

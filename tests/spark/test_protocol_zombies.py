@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from dualwrite.errors import KafkaError
-from spark_sink.attempt_states import LIVE, AttemptStatus
-from spark_sink.commit_store import CommitStore
+from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.errors import AttemptCondemnedError, BatchLostError, SinkError, SinkFencedError
 from spark_sink.handoff import Plan, TaskOutcome
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.commit_store import CommitStore
 from tests.spark.fake_kafka import FakeKafkaSide
 from tests.spark.sink_model import SCHEMA, Stalling, World, new_store, partitioned, run_batch, task
 from tests.spark.spark_model import Query

@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile, VirtualClock
 from dualwrite.producer import Producer
-from spark_sink.attempt_states import AttemptStatus
-from spark_sink.completion import Completion
+from spark_sink.attempt.states import AttemptStatus
+from spark_sink.driver.completion import Completion
+from spark_sink.driver.recovery import Action, RecoveryReport, SinkRecovery
 from spark_sink.errors import AttemptCondemnedError, BatchLostError
 from spark_sink.pause_points import PausePoint
-from spark_sink.recovery import Action, RecoveryReport, SinkRecovery
-from spark_sink.store_rows import BatchStatus
+from spark_sink.store.rows import BatchStatus
 from tests.spark.applications import ApplicationWorld
 from tests.support.conditions import until
 from tests.support.databases import Database, unique

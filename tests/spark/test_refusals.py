@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_sink import DualWriteKafka, SinkError, SinkOptionError, open_sinks
+from spark_sink import DualWriteKafka, SinkError, SinkOptionError
+from spark_sink.attempt import open_sinks
 from spark_sink.datasource import StreamWriter
 from spark_sink.options import SinkOptions
 

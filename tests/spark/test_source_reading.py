@@ -18,8 +18,8 @@ from spark_sink.reading import clients
 from spark_sink.reading.clients import Cluster, connect
 from spark_sink.reading.offsets import OffsetRange, Partition
 from spark_sink.reading.options import SourceOptions, parse
+from spark_sink.reading.source import DualWriteKafkaSource
 from spark_sink.reading.task import read_range
-from spark_sink.source import DualWriteKafkaSource
 from tests.spark.written_topics import Topics
 from tests.support.conditions import until
 

@@ -6,11 +6,11 @@ import datetime as dt
 
 import pytest
 
-from spark_sink.attempt_states import CHANGES, LIVE, TERMINAL, AttemptEvent, AttemptStatus, after, before
+from spark_sink.attempt.states import CHANGES, LIVE, TERMINAL, AttemptEvent, AttemptStatus, after, before
 from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskOutcome, TaskResult
-from spark_sink.store_rows import BatchRow, BatchStatus
-from spark_sink.store_rules import decision_of, expired, smallest_free_slot
+from spark_sink.store.rows import BatchRow, BatchStatus
+from spark_sink.store.rules import decision_of, expired, smallest_free_slot
 
 NOW = dt.datetime(2026, 1, 1)
 

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from dualwrite.broker_emulator.command_line import main
+from dualwrite.broker_emulator.process.command_line import main
 from tests.support.forked_processes import processes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
 
 
 def kafka_id_of(engine: sa.Engine, transactional_id: str) -> str:

@@ -10,9 +10,9 @@ from kazoo.exceptions import NoNodeError
 from kazoo.retry import KazooRetry
 from rocksdict import Rdict, WriteBatch
 
-from dualwrite.recipes.key_value import KeyValueDualWriter
-from dualwrite.recipes.rocksdb import STATE_COLUMN_FAMILY, RocksDbDualWriter
-from dualwrite.recipes.zookeeper import DEFAULT_STATE_PATH, ZooKeeperDualWriter, node_name
+from dualwrite.recipes.stores.key_value import KeyValueDualWriter
+from dualwrite.recipes.stores.rocksdb import STATE_COLUMN_FAMILY, RocksDbDualWriter
+from dualwrite.recipes.stores.zookeeper import DEFAULT_STATE_PATH, ZooKeeperDualWriter, node_name
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.zookeeper import ZooKeeperServer
 from tests.support.databases import unique

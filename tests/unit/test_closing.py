@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.closing import what_is_left
-from dualwrite.client.states import ProducerState
+from dualwrite.client.transactions.states import ProducerState
+from dualwrite.client.unfinished_on_close import unfinished_on_close
 from dualwrite.config import ProducerConfig
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -24,12 +24,12 @@ def config(**settings: Any) -> ProducerConfig:
 @pytest.mark.parametrize("state", list(S))
 def test_nothing_is_said_where_nothing_is_left(state: ProducerState) -> None:
     """A transaction without records, too, can be prepared; then there is nothing to complete."""
-    assert what_is_left(state, NOTHING, config(), pending=False) is None
+    assert unfinished_on_close(state, NOTHING, config(), pending=False) is None
 
 
 def test_the_bound_of_a_prepared_transaction_is_said() -> None:
     for bounded_ms, words in ((None, "are called for that id"), (5000, "no longer than 5000 ms")):
-        left = what_is_left(S.PREPARED_TRANSACTION, PREPARED, config(), pending=False, bounded_ms=bounded_ms)
+        left = unfinished_on_close(S.PREPARED_TRANSACTION, PREPARED, config(), pending=False, bounded_ms=bounded_ms)
         assert left is not None
         assert left.sentence.endswith(words) is (bounded_ms is None)
         assert words in left.sentence
@@ -37,7 +37,7 @@ def test_the_bound_of_a_prepared_transaction_is_said() -> None:
 
 def test_what_is_handed_over_is_nothing_to_be_warned_of() -> None:
     for hand_over, level in ((False, logging.WARNING), (True, logging.DEBUG)):
-        left = what_is_left(S.PREPARED_TRANSACTION, PREPARED, config(), pending=False, hand_over=hand_over)
+        left = unfinished_on_close(S.PREPARED_TRANSACTION, PREPARED, config(), pending=False, hand_over=hand_over)
         assert left is not None
         assert left.level == level
 
@@ -56,7 +56,7 @@ def test_what_is_handed_over_is_nothing_to_be_warned_of() -> None:
 def test_what_is_pending_and_who_completes_it(
     state: ProducerState, prepared: PreparedTxnState, two_phase: bool, level: int, words: list[str]
 ) -> None:
-    left = what_is_left(state, prepared, config(transaction_two_phase_commit_enable=two_phase), pending=True)
+    left = unfinished_on_close(state, prepared, config(transaction_two_phase_commit_enable=two_phase), pending=True)
     assert left is not None
     assert left.level == level
     assert "'orders-1'" in left.sentence
@@ -64,6 +64,6 @@ def test_what_is_pending_and_who_completes_it(
 
 
 def test_records_without_an_answer() -> None:
-    left = what_is_left(S.READY, NOTHING, config(transactional_id=None), pending=True)
+    left = unfinished_on_close(S.READY, NOTHING, config(transactional_id=None), pending=True)
     assert left is not None
     assert "the futures of those that were not say so" in left.sentence

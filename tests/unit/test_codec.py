@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dualwrite.client import codec
 from dualwrite.client import messages as m
-from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.wire import codec
 from dualwrite.errors import Api
 
 TWO = (TopicPartition("x", 0), TopicPartition("x", 3))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.codec import Framer
-from dualwrite.client.connection import Connection
+from dualwrite.client.wire.codec import Framer
+from dualwrite.client.wire.connection import Connection
 from dualwrite.errors import Api
 
 

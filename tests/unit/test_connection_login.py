@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.codec import Framer
-from dualwrite.client.connection import Connection
 from dualwrite.client.messages import BrokerFeatures
-from dualwrite.client.sasl import Ask
+from dualwrite.client.wire.codec import Framer
+from dualwrite.client.wire.connection import Connection
+from dualwrite.client.wire.sasl import Ask
 from dualwrite.errors import Api, AuthenticationError
 
 

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.codec import Framer
-from dualwrite.client.connections import Connections, NodeState
-from dualwrite.client.problems import Problems
-from dualwrite.client.topology import Topology
+from dualwrite.client.last_error import LastError
+from dualwrite.client.wire.codec import Framer
+from dualwrite.client.wire.connections import Connections, NodeState
+from dualwrite.client.wire.topology import Topology
 from dualwrite.errors import AuthenticationError
 
 
@@ -36,7 +36,7 @@ class Fixture:
             max_per_node=1,
             new_backoff=lambda: Backoff(50, 1000),
             clock_ms=lambda: self.now_ms,
-            problems=Problems(),
+            problems=LastError(),
             on_change=self._changed,
         )
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.codec import Framer
-from dualwrite.client.connections import Connections, NodeState
-from dualwrite.client.problems import Problems
-from dualwrite.client.topology import Topology
+from dualwrite.client.last_error import LastError
+from dualwrite.client.wire.codec import Framer
+from dualwrite.client.wire.connections import Connections, NodeState
+from dualwrite.client.wire.topology import Topology
 
 SILENT = ("gone", 1)
 ALIVE = ("alive", 2)
@@ -42,7 +42,7 @@ def test_the_next_one_is_tried_after_a_second() -> None:
             max_per_node=1,
             new_backoff=lambda: Backoff(50, 1000),
             clock_ms=lambda: now_ms,
-            problems=Problems(),
+            problems=LastError(),
             on_change=lambda: None,
         )
 

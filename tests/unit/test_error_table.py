@@ -11,12 +11,12 @@ import pytest
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.delivery import Verdict, judge
-from dualwrite.client.kafka_python import kafka_errors
-from dualwrite.client.operations import Operation
-from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from dualwrite.client.states import Event, ProducerState
-from dualwrite.client.transaction_manager import TransactionManager
+from dualwrite.client.records.delivery import Verdict, judge
+from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.transactions.manager import TransactionManager
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import Event, ProducerState
+from dualwrite.client.wire.kafka_python import kafka_errors
 from dualwrite.errors import (
     AbortableError,
     Api,

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from dualwrite.client.delivery import Verdict, judge
+from dualwrite.client.records.delivery import Verdict, judge
 from dualwrite.errors import (
     ERROR_CLASSES,
     Api,

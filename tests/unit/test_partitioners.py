@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_murmur2
 
-from dualwrite.client.key_columns import crc32_all, murmur2_all
+from dualwrite.client.records.key_columns import crc32_all, murmur2_all
 from dualwrite.errors import ConfigError, InvalidRecordError
 from dualwrite.partitioners import consistent_partition, murmur2, murmur2_partition, partitioning
 from dualwrite.producer import Producer

@@ -7,11 +7,11 @@ import socket
 
 import pytest
 
-from dualwrite.client.problems import Problems, reason_of
+from dualwrite.client.last_error import LastError, reason_of
 
 
 def test_the_newest_problem_is_told_unless_it_is_too_old() -> None:
-    problems = Problems()
+    problems = LastError()
     assert problems.last() is None
     problems.note(10, "first")
     problems.note(20, "second")

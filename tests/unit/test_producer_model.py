@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dualwrite.client import messages as m
-from dualwrite.client.accumulator import Accumulator, Batch
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.batch_builder import builder_factory
-from dualwrite.client.delivery import Verdict, judge
-from dualwrite.client.operations import Operation
-from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from dualwrite.client.states import Event, ProducerState
-from dualwrite.client.transaction_manager import TransactionManager
+from dualwrite.client.records.accumulator import Accumulator, Batch
+from dualwrite.client.records.builder import builder_factory
+from dualwrite.client.records.delivery import Verdict, judge
+from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.transactions.manager import TransactionManager
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import Event, ProducerState
 from dualwrite.errors import (
     AbortableError,
     DeliveryError,

@@ -62,7 +62,7 @@ def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     for module in [each for each in sys.modules if each == "kazoo" or each.startswith("kazoo.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "kazoo", None)  # as where it is not installed
-    monkeypatch.delitem(sys.modules, "dualwrite.recipes.zookeeper", raising=False)
+    monkeypatch.delitem(sys.modules, "dualwrite.recipes.stores.zookeeper", raising=False)
     monkeypatch.delitem(vars(dualwrite), "ZooKeeperDualWriter", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'dualwrite\[zookeeper\]'") as raised:
         dualwrite.ZooKeeperDualWriter  # noqa: B018

@@ -12,9 +12,9 @@ import pytest
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.operations import Operation
-from dualwrite.client.states import ProducerState
-from dualwrite.client.transaction_manager import TransactionManager
+from dualwrite.client.transactions.manager import TransactionManager
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import Api, FencedError, OutcomeUnknown, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
 

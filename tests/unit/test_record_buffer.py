@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.records import OffsetAndMetadata
+from dualwrite.client.records.record import OffsetAndMetadata
 from dualwrite.errors import IllegalStateError, InvalidRecordError, TransactionTooLargeError
-from dualwrite.recipes.record_buffer import BufferedRecord, RecordBuffer
+from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 
 
 def values(buffer: RecordBuffer) -> list[bytes | None]:

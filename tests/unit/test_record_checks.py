@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.record_checks import (
+from dualwrite.client.records.validation import (
     check_topic,
     checked_headers,
     checked_partition,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dualwrite.client.recovery import (
+from dualwrite.client.transactions.recovery import (
     FINDINGS,
     RECOVERIES,
     REFUSALS,

@@ -8,11 +8,11 @@ import pytest
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from dualwrite.client.registration import Registration
-from dualwrite.client.settling import LOOKS
-from dualwrite.client.states import ProducerState
-from dualwrite.client.transaction_manager import TransactionManager
+from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.transactions.manager import TransactionManager
+from dualwrite.client.transactions.settling import LOOKS
+from dualwrite.client.transactions.states import ProducerState
+from dualwrite.client.transactions.txn_partitions import Registration
 from dualwrite.errors import AbortableError, Api, FatalError, FencedError
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

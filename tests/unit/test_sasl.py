@@ -19,7 +19,7 @@ from kafka.protocol.sasl import (
 )
 
 from dualwrite.client.messages import BrokerFeatures
-from dualwrite.client.sasl import Login, refuse_listener_that_wants_sasl
+from dualwrite.client.wire.sasl import Login, refuse_listener_that_wants_sasl
 from dualwrite.errors import Api, AuthenticationError
 from dualwrite.security_config import SecurityConfig
 

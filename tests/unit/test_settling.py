@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.client.recovery import Described, DescribedState
-from dualwrite.client.settling import Settling, settle
+from dualwrite.client.transactions.recovery import Described, DescribedState
+from dualwrite.client.transactions.settling import Settling, settle
 from dualwrite.prepared_state import PreparedTxnState
 
 OWN = PreparedTxnState("42:7")

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from dualwrite.errors import IllegalStateError
-from dualwrite.recipes.leases import slot_of, transactional_id_of
-from dualwrite.recipes.slot import SlotState
-from dualwrite.recipes.slot_shelf import PooledSlot, SlotShelf
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.pool.leases import slot_of, transactional_id_of
+from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry
 
 
 class FakeWrites:
@@ -25,12 +25,12 @@ def a_slot(number: int) -> PooledSlot:
 class Asker:
     """Asks for a turn and remembers in `served` when it was woken."""
 
-    def __init__(self, shelf: SlotShelf, name: int, served: list[int]) -> None:
+    def __init__(self, shelf: SlotRegistry, name: int, served: list[int]) -> None:
         self.turn = shelf.ask(lambda: served.append(name))
 
 
 def test_turns_are_given_in_the_order_of_asking() -> None:
-    shelf = SlotShelf(2)
+    shelf = SlotRegistry(2)
     served: list[int] = []
     askers = [Asker(shelf, number, served) for number in range(6)]
     assert [asker.turn.granted for asker in askers] == [True, True, False, False, False, False]
@@ -42,7 +42,7 @@ def test_turns_are_given_in_the_order_of_asking() -> None:
 
 
 def test_nobody_overtakes_those_who_wait() -> None:
-    shelf = SlotShelf(1)
+    shelf = SlotRegistry(1)
     served: list[int] = []
     Asker(shelf, 0, served)
     waiting = Asker(shelf, 1, served)
@@ -52,7 +52,7 @@ def test_nobody_overtakes_those_who_wait() -> None:
 
 
 def test_who_waits_no_more_leaves_its_place_to_the_next() -> None:
-    shelf = SlotShelf(1)
+    shelf = SlotRegistry(1)
     served: list[int] = []
     _, second, third = (Asker(shelf, number, served) for number in range(3))
     assert shelf.withdraw(second.turn)
@@ -63,7 +63,7 @@ def test_who_waits_no_more_leaves_its_place_to_the_next() -> None:
 
 
 def test_the_slot_that_was_used_last_is_used_next() -> None:
-    shelf = SlotShelf(2)
+    shelf = SlotRegistry(2)
     slots = [a_slot(0), a_slot(1)]
     for slot in slots:
         shelf.ask(lambda: None)
@@ -75,7 +75,7 @@ def test_the_slot_that_was_used_last_is_used_next() -> None:
 
 
 def test_a_slot_that_was_put_aside_makes_room_for_another_one() -> None:
-    shelf = SlotShelf(1)
+    shelf = SlotRegistry(1)
     served: list[int] = []
     Asker(shelf, 0, served)
     shelf.take_new(slot := a_slot(0))
@@ -87,7 +87,7 @@ def test_a_slot_that_was_put_aside_makes_room_for_another_one() -> None:
 
 
 def test_new_slots_do_not_stand_in_without_end() -> None:
-    shelf = SlotShelf(2)
+    shelf = SlotRegistry(2)
     served: list[int] = []
     for number in range(3):
         assert Asker(shelf, number, served).turn.granted
@@ -103,7 +103,7 @@ def test_new_slots_do_not_stand_in_without_end() -> None:
 
 
 def test_a_slot_is_attended_to_by_one_and_when_it_is_due() -> None:
-    shelf = SlotShelf(2)
+    shelf = SlotRegistry(2)
     slot = a_slot(0)
     slot.not_before_s = 10.0
     shelf.ask(lambda: None)
@@ -119,7 +119,7 @@ def test_a_slot_is_attended_to_by_one_and_when_it_is_due() -> None:
 
 
 def test_an_idle_slot_whose_lease_is_lost_is_gone() -> None:
-    shelf = SlotShelf(2)
+    shelf = SlotRegistry(2)
     idle, used = a_slot(0), a_slot(1)
     for slot in (idle, used):
         shelf.ask(lambda: None)
@@ -131,7 +131,7 @@ def test_an_idle_slot_whose_lease_is_lost_is_gone() -> None:
 
 
 def test_a_closed_shelf_lets_blocks_end() -> None:
-    shelf = SlotShelf(1)
+    shelf = SlotRegistry(1)
     shelf.enter()
     shelf.close()
     with pytest.raises(IllegalStateError, match="closed"):

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.operations import Operation
-from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from dualwrite.client.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
-from dualwrite.client.transaction_manager import TransactionManager
+from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.transactions.manager import TransactionManager
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
 from dualwrite.errors import AbortableError, FatalError, FencedError, IllegalStateError, InvalidTxnStateError
 from dualwrite.prepared_state import PreparedTxnState
 

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from dualwrite.client import messages as m
-from dualwrite.client.tiers import First, Plan, plan, plan_after_keep, tier_between_transactions
+from dualwrite.client.transactions.tiers import First, Plan, plan, plan_after_keep, tier_between_transactions
 from dualwrite.errors import Api, UnsupportedByBrokerError
 from dualwrite.guarantee import Guarantee, Tier, guarantee_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
-from dualwrite.recipes.record_buffer import RecordBuffer
-from dualwrite.recipes.transaction_control import (
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.sql.transaction_control import (
     MYSQL,
     POSTGRES,
     SQLITE,

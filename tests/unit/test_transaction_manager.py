@@ -6,10 +6,10 @@ import pytest
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.operations import Operation
-from dualwrite.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from dualwrite.client.states import ProducerState
-from dualwrite.client.transaction_manager import TransactionManager
+from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.transactions.manager import TransactionManager
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import (
     AbortableError,
     Api,

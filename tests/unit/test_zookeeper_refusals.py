@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kazoo.exceptions import BadVersionError, RolledBackError, RuntimeInconsistency
 
-from dualwrite.recipes.zookeeper import _refusal
+from dualwrite.recipes.stores.zookeeper import _refusal
 
 
 def test_results_without_an_error_are_no_refusal() -> None:

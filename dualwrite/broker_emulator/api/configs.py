@@ -7,19 +7,20 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator import config_changes, loggers
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster import Topic
+from dualwrite.broker_emulator.cluster.cluster import Topic
+from dualwrite.broker_emulator.cluster.node import Node
+from dualwrite.broker_emulator.cluster.topic_names import why_not_a_topic_name
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.configs import changes as config_changes
+from dualwrite.broker_emulator.configs import loggers
 from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_changes
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, ConfigResource
 from dualwrite.broker_emulator.configs.description import BrokerLayers
 from dualwrite.broker_emulator.configs.registry import broker_settings
 from dualwrite.broker_emulator.configs.values import broker_value, static_properties
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.node import Node
 from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, AclOperation, ResourceType
-from dualwrite.broker_emulator.topic_names import why_not_a_topic_name
 
 _PROTECTED: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = {
     ConfigResource.TOPIC: (ResourceType.TOPIC, ErrorCode.topic_authorization_failed),

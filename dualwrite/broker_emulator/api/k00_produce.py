@@ -38,7 +38,9 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.leader_hints import LeaderHints
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
 from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition, topic_reference
-from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.cluster.cluster import Partition
+from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.log.partition_log import AppendResult
 from dualwrite.broker_emulator.log.record_batch import (
     NO_PRODUCER_ID,
@@ -48,9 +50,7 @@ from dualwrite.broker_emulator.log.record_batch import (
 )
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.no_error import NO_ERROR
-from dualwrite.broker_emulator.replication import wait_until_replicated
 from dualwrite.broker_emulator.security.acl import AclOperation
-from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 _IMPLICIT_ADD_VERSION = 12
 _ALL_REPLICAS = -1

@@ -35,7 +35,7 @@ from dualwrite.broker_emulator.api.topics import (
     requested_topic,
     topic_reference,
 )
-from dualwrite.broker_emulator.cluster import Topic
+from dualwrite.broker_emulator.cluster.cluster import Topic
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult
 from dualwrite.broker_emulator.log.waiting import any_advance
 from dualwrite.broker_emulator.no_error import NO_ERROR

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, led_partition
-from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.cluster.cluster import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation
 
 _READ_COMMITTED = 1

@@ -24,10 +24,10 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
-from dualwrite.broker_emulator.cluster import NO_LEADER, Partition, Topic
+from dualwrite.broker_emulator.cluster.cluster import NO_LEADER, Partition, Topic
+from dualwrite.broker_emulator.cluster.topic_names import is_legal_topic_name
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
-from dualwrite.broker_emulator.topic_names import is_legal_topic_name
 
 
 async def handle(call: Call) -> Any:

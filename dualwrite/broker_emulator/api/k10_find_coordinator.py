@@ -19,7 +19,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.node import Node
+from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _GROUP, _SHARE_GROUP = 0, 2

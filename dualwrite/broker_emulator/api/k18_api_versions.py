@@ -21,8 +21,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS
+from dualwrite.broker_emulator.cluster.features import NEWEST_LEVELS, finalized_level, supported_levels
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
-from dualwrite.broker_emulator.features import NEWEST_LEVELS, finalized_level, supported_levels
 
 _LEGAL_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 

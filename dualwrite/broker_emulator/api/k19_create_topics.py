@@ -27,14 +27,14 @@ from dualwrite.broker_emulator.api.assignments import why_not_assignable
 from dualwrite.broker_emulator.api.configs import layers_of
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
-from dualwrite.broker_emulator.cluster import Topic
+from dualwrite.broker_emulator.cluster.cluster import Topic
+from dualwrite.broker_emulator.cluster.topic_names import why_not_a_topic_name
 from dualwrite.broker_emulator.configs.alteration import AlterationError, check_topic_configs
 from dualwrite.broker_emulator.configs.description import topic_entries
 from dualwrite.broker_emulator.configs.registry import topic_settings
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.topic_names import why_not_a_topic_name
 
 _CONFIGS_VERSION = 5
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster import Topic
+from dualwrite.broker_emulator.cluster.cluster import Topic
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType

@@ -14,9 +14,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, producer_fenced_below
-from dualwrite.broker_emulator.cluster import OFFSETS_TOPIC
+from dualwrite.broker_emulator.cluster.cluster import OFFSETS_TOPIC
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 
 async def handle(call: Call) -> Any:

@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.offsets import OffsetsToCommit, offset_response, offsets_to_commit
 from dualwrite.broker_emulator.api.registry import Call
-from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.cluster.cluster import Partition
 from dualwrite.broker_emulator.groups.offset_rules import Committer
 from dualwrite.broker_emulator.groups.shard import TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard

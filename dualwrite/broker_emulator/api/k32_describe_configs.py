@@ -20,10 +20,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator import loggers
 from dualwrite.broker_emulator.api.configs import check_access, check_is_this_node, known_topic, layers_of
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.config import Profile
+from dualwrite.broker_emulator.configs import loggers
 from dualwrite.broker_emulator.configs.alteration import AlterationError
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, ConfigResource
 from dualwrite.broker_emulator.configs.description import (

@@ -18,9 +18,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.cluster.cluster import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.storage import Space
+from dualwrite.broker_emulator.storage.storage import Space
 
 _UNKNOWN = Space(-1, -1)
 

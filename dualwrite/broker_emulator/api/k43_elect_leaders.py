@@ -20,7 +20,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster import NO_LEADER, Partition
+from dualwrite.broker_emulator.cluster.cluster import NO_LEADER, Partition
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 

@@ -18,9 +18,9 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.assignments import why_not_assignable
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.cluster.cluster import Partition
+from dualwrite.broker_emulator.cluster.reassignment import assignment_of, cancel, finished, reassign
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.reassignment import assignment_of, cancel, finished, reassign
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 Outcome = tuple[ErrorCode, str | None]

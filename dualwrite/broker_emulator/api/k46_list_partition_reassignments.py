@@ -14,8 +14,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster import Partition
-from dualwrite.broker_emulator.reassignment import assignment_of
+from dualwrite.broker_emulator.cluster.cluster import Partition
+from dualwrite.broker_emulator.cluster.reassignment import assignment_of
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 

@@ -15,9 +15,9 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 _Errors = dict[TopicPartition, ErrorCode]
 

@@ -16,7 +16,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import Call
-from dualwrite.broker_emulator.node import Node
+from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 METADATA_TOPIC = "__cluster_metadata"

@@ -20,8 +20,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.config import Profile
-from dualwrite.broker_emulator.features import (
+from dualwrite.broker_emulator.cluster.features import (
     GROUP_VERSION,
     TRANSACTION_VERSION,
     UpgradeType,
@@ -29,6 +28,7 @@ from dualwrite.broker_emulator.features import (
     supported_levels,
     why_not,
 )
+from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 

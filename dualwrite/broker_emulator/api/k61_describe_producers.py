@@ -14,9 +14,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.cluster.topic_names import why_not_a_topic_name
 from dualwrite.broker_emulator.log.partition_log import ProducerDescription
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.topic_names import why_not_a_topic_name
 
 
 async def handle(call: Call) -> Any:

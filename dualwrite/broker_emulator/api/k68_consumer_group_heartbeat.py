@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.features import GROUP_VERSION, finalized_level
+from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
     LEAVE_EPOCH,

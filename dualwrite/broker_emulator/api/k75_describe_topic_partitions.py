@@ -19,9 +19,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster import Partition
+from dualwrite.broker_emulator.cluster.cluster import Partition
+from dualwrite.broker_emulator.cluster.topic_names import is_legal_topic_name
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.topic_names import is_legal_topic_name
 
 MAX_PARTITIONS_PER_PAGE = 2000
 """Kafka's default of `max.request.partition.size.limit`."""

@@ -20,9 +20,9 @@ from kio.schema.index import schema_name_map
 from kio.serial import entity_reader
 
 from dualwrite.broker_emulator.api.request_bounds import bounds_check
-from dualwrite.broker_emulator.codec import builder, writer
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.metrics.response_errors import errors_of
+from dualwrite.broker_emulator.net.codec import builder, writer
 from dualwrite.broker_emulator.security.acl import (
     CLUSTER_NAME,
     OPERATIONS_OF_OLD_GROUPS,
@@ -34,9 +34,9 @@ from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster import Cluster
-    from dualwrite.broker_emulator.node import Node
-    from dualwrite.broker_emulator.server import Connection
+    from dualwrite.broker_emulator.cluster.cluster import Cluster
+    from dualwrite.broker_emulator.cluster.node import Node
+    from dualwrite.broker_emulator.net.server import Connection
 
 NO_THROTTLE = timedelta(0)
 """What every response says about quotas: there are none."""

@@ -7,7 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import Call
-from dualwrite.broker_emulator.cluster import Partition, Topic
+from dualwrite.broker_emulator.cluster.cluster import Partition, Topic
 from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 

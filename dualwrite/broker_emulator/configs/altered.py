@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
-from dualwrite.broker_emulator.storage import Storage
+from dualwrite.broker_emulator.storage.storage import Storage
 
 _KIND: Final = "config"
 

@@ -16,8 +16,8 @@ from dualwrite.broker_emulator.configs.broker_settings import NOT_IN_A_FILE, OF_
 from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE
 from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
 from dualwrite.broker_emulator.configs.setting import Between, ConfigType, InvalidValueError, Setting, Value, text_of
-from dualwrite.broker_emulator.did_you_mean import did_you_mean
 from dualwrite.broker_emulator.security.settings import EFFECTIVE
+from dualwrite.broker_emulator.suggestions import did_you_mean
 
 KNOWN: Final[Mapping[str, Setting]] = {
     **kafka_3_9.BROKER_CHANGES,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from dualwrite.broker_emulator.cluster import Cluster
+from dualwrite.broker_emulator.cluster.cluster import Cluster
+from dualwrite.broker_emulator.cluster.operations import Operations
 from dualwrite.broker_emulator.control.fault_book import FaultBook
-from dualwrite.broker_emulator.operations import Operations
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 
-from dualwrite.broker_emulator.did_you_mean import did_you_mean
 from dualwrite.broker_emulator.faults.selectors import folded
 from dualwrite.broker_emulator.pause_points import PausePoint
+from dualwrite.broker_emulator.suggestions import did_you_mean
 
 _CONTEXT = (
     "node_id",

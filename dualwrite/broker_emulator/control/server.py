@@ -27,8 +27,8 @@ from dualwrite.broker_emulator.control.http_connection import (
 )
 from dualwrite.broker_emulator.control.origin import why_not
 from dualwrite.broker_emulator.control.shapes import ShapeError, read, read_texts, write
-from dualwrite.broker_emulator.did_you_mean import did_you_mean
 from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.suggestions import did_you_mean
 
 MAX_CONNECTIONS: Final = 128
 

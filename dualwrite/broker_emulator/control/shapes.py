@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from dualwrite.broker_emulator.did_you_mean import did_you_mean
+from dualwrite.broker_emulator.suggestions import did_you_mean
 
 TAG = "type"
 """The field that tells the dataclasses of a union apart."""

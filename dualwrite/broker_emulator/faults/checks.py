@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from kio.schema.index import api_key_map, schema_name_map
 
-from dualwrite.broker_emulator.did_you_mean import did_you_mean
 from dualwrite.broker_emulator.faults.actions import (
     Action,
     CrashBefore,
@@ -20,6 +19,7 @@ from dualwrite.broker_emulator.faults.actions import (
 )
 from dualwrite.broker_emulator.faults.selectors import folded
 from dualwrite.broker_emulator.pause_points import PausePoint
+from dualwrite.broker_emulator.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.faults.fault import Fault

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dualwrite.broker_emulator.changes import Changes
+from dualwrite.broker_emulator.condition_notifier import ConditionNotifier
 from dualwrite.broker_emulator.faults.actions import Action, CrashBefore, Delay, Hold, Reorder
 from dualwrite.broker_emulator.faults.checks import check
 from dualwrite.broker_emulator.faults.gate import Gate
@@ -105,7 +105,7 @@ class FaultHandle:
         self._hits = 0
         self._held = 0
         self._unsent: list[Any] = []
-        self._changes = Changes()
+        self._changes = ConditionNotifier()
 
     # for tests
 

@@ -10,11 +10,11 @@ from kio.schema.write_txn_markers.v2 import request as write_txn_markers
 
 from dualwrite.broker_emulator.api.registry import Call, schema
 from dualwrite.broker_emulator.api.table import APIS
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.faults.service import serve_with_faults
-from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.node import Node
+    from dualwrite.broker_emulator.cluster.node import Node
 
 _KEY, _VERSION = 27, 2
 _new: Any = write_txn_markers  # its types want the codec's own kinds of numbers, which are plain ones

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offset_records import CommittedOffset
-from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster import Cluster, Partition
+    from dualwrite.broker_emulator.cluster.cluster import Cluster, Partition
     from dualwrite.broker_emulator.groups.shard import GroupShard
 
 

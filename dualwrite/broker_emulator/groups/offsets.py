@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.groups.offset_records import CommittedOffset, OffsetKey
-from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 
 class _Stored(NamedTuple):

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
+from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.groups import membership
 from dualwrite.broker_emulator.groups.answers import Decision, JoinAnswer, JoinRequest, SyncAnswer
 from dualwrite.broker_emulator.groups.consumer import commits
@@ -41,11 +43,9 @@ from dualwrite.broker_emulator.groups.waiting import WaitingRequests, answer_all
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.verification import VerificationGuard
-from dualwrite.broker_emulator.replication import wait_until_replicated
-from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster import Cluster, Partition
+    from dualwrite.broker_emulator.cluster.cluster import Cluster, Partition
 
 logger = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from crc32c import crc32c
 
 from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.flusher import Flusher, FlushJob
 from dualwrite.broker_emulator.log.disk_segment import DiskSegment, IndexFile, segment_path
 from dualwrite.broker_emulator.log.durable_file import TEMPORARY_SUFFIX, sync_data, sync_folder, write_atomically
 from dualwrite.broker_emulator.log.open_files import OpenFiles
 from dualwrite.broker_emulator.log.record_batch import BatchHeader, parse_header
 from dualwrite.broker_emulator.log.recovery import Damage, scan
 from dualwrite.broker_emulator.log.segment import LoadedLog, LogState, Segment, StorageError
+from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from dualwrite.broker_emulator.metrics.snapshot import (
 from dualwrite.broker_emulator.transactions.states import TransactionState
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster import Cluster, Partition
-    from dualwrite.broker_emulator.node import Node
+    from dualwrite.broker_emulator.cluster.cluster import Cluster, Partition
+    from dualwrite.broker_emulator.cluster.node import Node
 
 LATE_TRANSACTION_BUFFER_MS = 5 * 60 * 1000
 """How much longer than the longest timeout a transaction may rest before it counts as late, as in Kafka."""

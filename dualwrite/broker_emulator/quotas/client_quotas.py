@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dualwrite.broker_emulator.quotas.entity import CLIENT_ID, IP, USER, Entity, decoded, encoded, entity
 from dualwrite.broker_emulator.quotas.rules import Quota, address_of
-from dualwrite.broker_emulator.storage import Storage
+from dualwrite.broker_emulator.storage.storage import Storage
 
 _KIND = "client-quota"
 

@@ -29,7 +29,7 @@ from dualwrite.broker_emulator.security.principal import Principal
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.config import BrokerConfig
-    from dualwrite.broker_emulator.storage import Storage
+    from dualwrite.broker_emulator.storage.storage import Storage
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
-from dualwrite.broker_emulator.storage import Storage
+from dualwrite.broker_emulator.storage.storage import Storage
 
 if TYPE_CHECKING:  # what it needs to hash takes time to load, and most clusters have no users
     from dualwrite.broker_emulator.security.sasl.scram import ScramCredential

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from kafka import KafkaConsumer, TopicPartition
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.pause_points import PauseHook
-from dualwrite.recipes.sqlalchemy import DualTransaction, DualWriter
-from dualwrite.recipes.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
+from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from dualwrite.testing.network_proxy import NetworkProxy
 
 DEADLINE_S: Final = 60

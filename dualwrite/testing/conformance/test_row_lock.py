@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.state_table import SqlAlchemyStateStore
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.testing.conformance.site import DEADLINE_S, Site
 
 EMPTY = PreparedTxnState()

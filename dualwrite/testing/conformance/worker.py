@@ -8,7 +8,7 @@ import sys
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.testing.conformance.site import make_writer, put
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.properties_file import read_properties
+from dualwrite.broker_emulator.process.properties import read_properties
 
 AS_KAFKA_SHIPS_IT = """\
 # for one process that is broker and controller

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from dualwrite.broker_emulator.command_line import main
+from dualwrite.broker_emulator.process.command_line import main
 
 
 @pytest.mark.parametrize(

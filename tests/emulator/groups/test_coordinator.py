@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.cluster import Cluster, Partition
+from dualwrite.broker_emulator.cluster.cluster import Cluster, Partition
+from dualwrite.broker_emulator.cluster.node import Node
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.groups.offset_rules import Committer
 from dualwrite.broker_emulator.groups.shard import GroupShard, TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
-from dualwrite.broker_emulator.node import Node
-from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 PARTITION = TopicPartition("t", 0)
 PRODUCER = {"producer_id": 7, "producer_epoch": 0}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.groups.offset_records import CommittedOffset, OffsetKey
 from dualwrite.broker_emulator.groups.offsets import OffsetTable
-from dualwrite.broker_emulator.topic_partition import TopicPartition
 
 KEY = OffsetKey("g", "t", 0)
 PARTITION = TopicPartition("t", 0)

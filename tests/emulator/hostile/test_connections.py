@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, DropRequest, Emulator, Fault
-from dualwrite.broker_emulator.closing_log import LINES_PER_INTERVAL, ClosingLog
+from dualwrite.broker_emulator.net.closing_log import LINES_PER_INTERVAL, ClosingLog
 from tests.emulator.api.raw_client import RawClient, encode, fetch_fields, plain_batch, produce_fields
 from tests.support.conditions import until
 

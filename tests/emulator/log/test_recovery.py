@@ -14,12 +14,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.flusher import Flusher, FlushJob
 from dualwrite.broker_emulator.log.disk_log import DiskLog
 from dualwrite.broker_emulator.log.durable_file import sync_data
 from dualwrite.broker_emulator.log.open_files import OpenFiles
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
 from tests.emulator.log.disk import contents, open_log, segment_files
 from tests.emulator.log.writers import NOW_MS, batch
 

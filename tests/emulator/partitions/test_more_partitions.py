@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import Emulator, Error, Fault, PartitionError
-from dualwrite.broker_emulator.metadata_journal import MetadataJournal
+from dualwrite.broker_emulator.storage.journal import MetadataJournal
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.partitions.admin_requests import Outcome, create_partitions, describe
 from tests.emulator.partitions.conftest import CONFIG

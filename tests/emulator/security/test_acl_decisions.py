@@ -21,7 +21,7 @@ from dualwrite.broker_emulator.security.acl import (
 from dualwrite.broker_emulator.security.acl_index import AclIndex
 from dualwrite.broker_emulator.security.authorizer import StandardAuthorizer
 from dualwrite.broker_emulator.security.principal import Principal
-from dualwrite.broker_emulator.storage import MemoryOnly
+from dualwrite.broker_emulator.storage.storage import MemoryOnly
 
 ALICE, BOB, ROOT = (Principal("User", name) for name in ("alice", "bob", "root"))
 HOSTS = ("10.0.0.1", "10.0.0.2")

@@ -11,9 +11,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.pause_points import PausePoints
-from dualwrite.broker_emulator.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks, ProducerIdManager
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 

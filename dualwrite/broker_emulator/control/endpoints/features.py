@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
+from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, NEWEST_LEVELS, finalized_level, supported_levels
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, not_found
-from dualwrite.broker_emulator.did_you_mean import did_you_mean
-from dualwrite.broker_emulator.features import GROUP_VERSION, NEWEST_LEVELS, finalized_level, supported_levels
+from dualwrite.broker_emulator.suggestions import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

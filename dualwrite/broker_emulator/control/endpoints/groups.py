@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Literal
 
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import not_found
 from dualwrite.broker_emulator.control.limits import Limit, first
-from dualwrite.broker_emulator.did_you_mean import did_you_mean
 from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, ConsumerMember
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE, MalformedError, read_assignment
 from dualwrite.broker_emulator.groups.group import Group, Member
 from dualwrite.broker_emulator.groups.shard import GroupShard
-from dualwrite.broker_emulator.topic_partition import TopicPartition
+from dualwrite.broker_emulator.suggestions import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
+from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, not_found
-from dualwrite.broker_emulator.node import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
-from dualwrite.broker_emulator.cluster import Topic
+from dualwrite.broker_emulator.cluster.cluster import Topic
+from dualwrite.broker_emulator.cluster.topic_names import why_not_a_topic_name
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
-from dualwrite.broker_emulator.did_you_mean import did_you_mean
-from dualwrite.broker_emulator.topic_names import why_not_a_topic_name
+from dualwrite.broker_emulator.suggestions import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from dualwrite.broker_emulator.groups.group import Group
 from dualwrite.broker_emulator.groups.membership import LeavingMember, SyncRequest
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster import Cluster, Topic
+    from dualwrite.broker_emulator.cluster.cluster import Cluster, Topic
     from dualwrite.broker_emulator.groups.shard import GroupShard
 
 logger = logging.getLogger(__name__)

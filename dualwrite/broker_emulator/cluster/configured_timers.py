@@ -1,0 +1,38 @@
+"""Periodic work whose interval is a setting of the brokers, and changes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dualwrite.broker_emulator.clock import Timer
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.cluster.cluster import Cluster
+
+
+class ConfiguredTimers:
+    """Timers that begin anew when somebody alters the interval (IncrementalAlterConfigs)."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._running: dict[str, tuple[int, Timer, Callable[[], None]]] = {}
+        cluster.on_config_change.append(self._follow)
+
+    def every(self, setting: str, work: Callable[[], None]) -> None:
+        """Do `work` in the interval that the field `setting` of `BrokerConfig` says, in milliseconds."""
+        interval_ms: int = getattr(self._cluster.config, setting)
+        self._running[setting] = (interval_ms, self._cluster.clock.call_every(interval_ms, work), work)
+
+    def _follow(self) -> None:
+        for setting, (interval_ms, timer, work) in list(self._running.items()):
+            if getattr(self._cluster.config, setting) != interval_ms:
+                timer.cancel()
+                self.every(setting, work)
+
+    def cancel(self) -> None:
+        """End all of it."""
+        for _, timer, _ in self._running.values():
+            timer.cancel()
+        self._running.clear()
+        self._cluster.on_config_change.remove(self._follow)

@@ -1,0 +1,89 @@
+"""Altering the settings of a cluster's topics, brokers, groups and client metrics: decided, kept, in effect at once.
+
+All of it raises AlterationError where the settings stay as they are, and StorageError where they cannot be kept. With
+`only_check` nothing is altered. Without `is_incremental` what the changes do not name goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.cluster.cluster import Cluster, Topic
+from dualwrite.broker_emulator.configs.alteration import (
+    AlterationError,
+    Change,
+    after_changes,
+    check_broker_configs,
+    check_client_metrics_configs,
+    check_group_configs,
+    check_topic_configs,
+)
+from dualwrite.broker_emulator.configs.altered import ConfigResource
+from dualwrite.broker_emulator.configs.registry import alterable_broker_settings, topic_settings
+
+
+def alter_topic(
+    cluster: Cluster, topic: Topic, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
+) -> None:
+    """Alter the settings of a topic."""
+    settings = topic_settings(cluster.config.profile)
+    current = {key: value for key, value in topic.configs.items() if value is not None}
+    after = after_changes(current if is_incremental else {}, changes, settings)
+    check_topic_configs(after, settings)
+    if not only_check:
+        cluster.alter_topic(topic, after)
+
+
+def alter_broker(
+    cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
+) -> None:
+    """Alter the settings of the broker whose id is `name`, or of all of them (ALL_BROKERS)."""
+    settings = alterable_broker_settings(cluster.config.profile)
+    current = cluster.altered_configs.of(ConfigResource.BROKER, name) if is_incremental else {}
+    after = after_changes(current, changes, settings, of_broker=True)
+    check_broker_configs(name, after, settings)
+    if not only_check:
+        try:
+            cluster.alter_brokers(name, after)
+        except ValueError as error:
+            raise AlterationError(ErrorCode.invalid_request, str(error)) from error
+
+
+def alter_group(
+    cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
+) -> None:
+    """Alter the settings of a group, which need not exist."""
+    if not name:
+        raise AlterationError(ErrorCode.invalid_request, "Default group resources are not allowed.")
+    after = _after(cluster, ConfigResource.GROUP, name, changes, is_incremental)
+    check_group_configs(after, cluster.config)
+    if not only_check:
+        _replace(cluster, ConfigResource.GROUP, name, after)
+
+
+def alter_client_metrics(
+    cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
+) -> None:
+    """Alter a subscription to client metrics."""
+    if not name:
+        raise AlterationError(ErrorCode.invalid_request, "Subscription name can't be empty")
+    after = _after(cluster, ConfigResource.CLIENT_METRICS, name, changes, is_incremental)
+    check_client_metrics_configs(after)
+    if not only_check:
+        _replace(cluster, ConfigResource.CLIENT_METRICS, name, after)
+
+
+def _after(
+    cluster: Cluster, resource: ConfigResource, name: str, changes: Sequence[Change], is_incremental: bool
+) -> dict[str, str]:
+    """Kafka's controller takes no list of a group or a subscription for one."""
+    return after_changes(cluster.altered_configs.of(resource, name) if is_incremental else {}, changes, {})
+
+
+def _replace(cluster: Cluster, resource: ConfigResource, name: str, configs: Mapping[str, str]) -> None:
+    if configs:
+        cluster.altered_configs.replace(resource, name, configs)
+    else:
+        cluster.altered_configs.forget(resource, name)

@@ -1,0 +1,108 @@
+"""A connection at a listener where clients log in: what may be asked when is said by `security/login_states.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.api.registry import Call, CloseConnectionError, Schema
+from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from dualwrite.broker_emulator.cluster.node import Node
+from dualwrite.broker_emulator.net.server import Connection
+from dualwrite.broker_emulator.security.login import Login, LoginFailedError
+from dualwrite.broker_emulator.security.login_states import Asked, State, Verdict
+from dualwrite.broker_emulator.security.sasl.settings import Sasl
+
+_ASKED = {API_VERSIONS: Asked.VERSIONS, SASL_HANDSHAKE: Asked.HANDSHAKE, SASL_AUTHENTICATE: Asked.AUTHENTICATE}
+_SIZE = struct.Struct(">i")
+_KEY = struct.Struct(">h")
+
+
+class SaslConnection(Connection):
+    """One client's connection, which has to log in before it is served."""
+
+    def __init__(self, node: Node, listener: str, settings: Sasl) -> None:
+        super().__init__(node, listener)
+        cluster = node.cluster
+        self._delay_s = cluster.config.connection_failed_authentication_delay_ms / 1000
+        self._max_frame_size = cluster.config.sasl_server_max_receive_size  # until it has logged in
+        self._verdict = Verdict.SERVE
+        self._login = self.login = Login(settings, cluster.scram_users.find, cluster.clock.now_ms)
+
+    def _serve(self, frame: bytes | memoryview) -> None:
+        login = self._login
+        if login.state is State.EXPECTS_TOKENS:
+            self._run(self._answer_token(bytes(frame[_SIZE.size :])), APIS[SASL_AUTHENTICATE])
+            return
+        asked = _asked(frame)
+        before = login.state
+        self._verdict = login.judge(asked)
+        match self._verdict:
+            case Verdict.CLOSE if before is State.AUTHENTICATED:
+                raise CloseConnectionError("its login has expired, and it asks without a new one")
+            case Verdict.CLOSE:
+                raise CloseConnectionError(f"{asked.value} came where the login expects {before.value}")
+            case Verdict.FAIL:
+                self._run(self._fail(), APIS[SASL_HANDSHAKE])
+            case Verdict.SERVE | Verdict.REFUSE:
+                super()._serve(frame)
+
+    def _answer(self, message: Schema | None, correlation_id: int, response: Any) -> None:
+        super()._answer(message, correlation_id, response)
+        if self._login.state is State.FAILED:
+            raise CloseConnectionError(self._login.why_failed)
+
+    async def _handle(self, call: Call) -> Any:
+        login = self._login
+        if self._verdict is Verdict.REFUSE:
+            login.fail(f"{call.api.schema_name} came where the login expects {login.state.value}")
+            response = call.api.functions.refuse(call, ErrorCode.illegal_sasl_state)
+        else:
+            response = await super()._handle(call)
+        if login.state is not State.AUTHENTICATED or call.api.key == SASL_AUTHENTICATE:
+            await self._follow(call, response)
+        return response
+
+    async def _follow(self, call: Call, response: Any) -> None:
+        """Do what a step of the login entails besides its answer."""
+        login = self._login
+        if call.api.key == API_VERSIONS and response.error_code == ErrorCode.none:
+            login.versions_told()
+        elif login.state is State.FAILED:
+            await asyncio.sleep(self._delay_s)  # so that guessing takes time
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """What the login has come to is what the connection is from now on."""
+        config, login = self.node.cluster.config, self._login
+        if login.state is State.AUTHENTICATED and login.principal is not None:
+            self.principal = login.principal
+            self._max_frame_size = config.socket_request_max_bytes
+        else:
+            self._max_frame_size = config.sasl_server_max_receive_size
+
+    async def _answer_token(self, token: bytes) -> None:
+        """The login of a client that knows SaslHandshake v0 only."""
+        try:
+            answer, _ = self._login.respond(token)
+        except LoginFailedError:
+            await self._fail()
+        self._take_over()
+        self._write(_SIZE.pack(len(answer)) + answer)
+
+    async def _fail(self) -> None:
+        """Close without an answer, after the delay."""
+        login = self._login
+        login.fail(login.why_failed)
+        await asyncio.sleep(self._delay_s)
+        raise CloseConnectionError(login.why_failed)
+
+
+def _asked(frame: bytes | memoryview) -> Asked:
+    if len(frame) < _SIZE.size + _KEY.size:
+        return Asked.OTHER
+    (key,) = _KEY.unpack_from(frame, _SIZE.size)
+    return _ASKED.get(key, Asked.OTHER)

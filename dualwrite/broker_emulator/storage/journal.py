@@ -1,0 +1,203 @@
+"""What a data directory knows of its cluster: one line per change, each with its checksum.
+
+At every start the file is written anew with what is still true. A line that was cut short by a crash is the last one
+and was never acted upon, because every change is in the file before it takes effect; damage before the last line is
+an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
+
+from dualwrite.broker_emulator.log.durable_file import write_atomically
+from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, Kept, StoredTopic, keep_in
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+
+
+class MetadataJournal:
+    """Topics with ids, settings and leader epochs, the cluster's id and features, producer ids, kept values."""
+
+    def __init__(self, path: Path, *, sync: bool) -> None:
+        self._path = path
+        self._sync = sync
+        self._file = -1
+        self._size = 0
+        self.cluster_id = uuid.uuid4().hex[:22]
+        self.next_producer_id: int | None = None
+        self.finalized_features = FinalizedFeatures()
+        self.topics: dict[str, StoredTopic] = {}
+        self.kept: Kept = {}
+
+    def open(self) -> None:
+        """Read what is there, and begin the file anew with it. Raises StorageError."""
+        try:
+            if self._path.exists():
+                for change in _changes(self._path, self._path.read_bytes()):
+                    self._apply(change)
+                self.topics = {name: _after_restart(topic) for name, topic in self.topics.items()}
+            data = b"".join(map(_line, self._everything()))
+            write_atomically(self._path, data, sync=self._sync)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+            self._size = len(data)
+        except OSError as error:
+            raise StorageError(f"{self._path} cannot be used: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def record(self, change: dict[str, Any]) -> None:
+        """Keep a change. Raises StorageError, and then nothing has changed."""
+        line = _line(change)
+        try:
+            if os.pwrite(self._file, line, self._size) < len(line):
+                raise OSError(0, "the disk is full")
+            if self._sync:
+                os.fdatasync(self._file)
+        except OSError as error:
+            os.truncate(self._path, self._size)
+            raise StorageError(f"{self._path} cannot be written: {error.strerror}") from error
+        self._size += len(line)
+        self._apply(change)
+
+    def _everything(self) -> Iterator[dict[str, Any]]:
+        yield {"format": _FORMAT, "cluster_id": self.cluster_id}
+        if self.next_producer_id is not None:
+            yield producer_ids_allocated(self.next_producer_id)
+        if self.finalized_features.epoch:
+            yield features_finalized(self.finalized_features)
+        for topic in self.topics.values():
+            yield topic_created(topic)
+        for kind, values in self.kept.items():
+            for key, value in values.items():
+                yield kept(kind, key, value)
+
+    def _apply(self, change: dict[str, Any]) -> None:
+        match change:
+            case {"format": format_version, "cluster_id": cluster_id}:
+                if format_version != _FORMAT:
+                    raise StorageError(f"{self._path} has the format {format_version}; this broker reads {_FORMAT}")
+                self.cluster_id = cluster_id
+            case {"next_producer_id": next_producer_id}:
+                self.next_producer_id = next_producer_id
+            case {"features_epoch": epoch, "transaction_version": level}:
+                self.finalized_features = FinalizedFeatures(epoch, level, change.get("group_version"))
+            case {"created": name, "id": topic_id, "configs": configs, "leader_epochs": leader_epochs}:
+                replicas = change.get("replicas", [])
+                self.topics[name] = StoredTopic(name, uuid.UUID(topic_id), configs, leader_epochs, replicas)
+            case {"extended": name, "replicas": replicas}:
+                self.topics[name] = _with_partitions(self.topics[name], replicas)
+            case {"assigned": name, "partition": partition, "replicas": replicas}:
+                self.topics[name] = _with_replicas(self.topics[name], partition, replicas)
+            case {"deleted": name}:
+                self.topics.pop(name, None)
+            case {"elected": name, "partition": partition, "leader_epoch": leader_epoch}:
+                epochs = list(self.topics[name].leader_epochs)
+                epochs[partition] = leader_epoch
+                self.topics[name] = self.topics[name]._replace(leader_epochs=epochs)
+            case {"kept": kind, "key": key, "value": value}:
+                keep_in(self.kept, kind, key, value)
+            case _:
+                raise StorageError(f"{self._path} holds a change that this broker does not know: {change}")
+
+
+def topic_created(topic: StoredTopic) -> dict[str, Any]:
+    """A topic was created."""
+    return {
+        "created": topic.name,
+        "id": str(topic.topic_id),
+        "configs": dict(topic.configs),
+        "leader_epochs": list(topic.leader_epochs),
+        "replicas": [list(replicas) for replicas in topic.replicas],
+    }
+
+
+def topic_deleted(name: str) -> dict[str, Any]:
+    """A topic was deleted."""
+    return {"deleted": name}
+
+
+def partitions_created(topic: str, replicas: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """A topic has more partitions, with copies on these nodes."""
+    return {"extended": topic, "replicas": [list(nodes) for nodes in replicas]}
+
+
+def replicas_assigned(topic: str, partition: int, replicas: Sequence[int]) -> dict[str, Any]:
+    """The copies of a partition are on these nodes."""
+    return {"assigned": topic, "partition": partition, "replicas": list(replicas)}
+
+
+def leader_elected(topic: str, partition: int, leader_epoch: int) -> dict[str, Any]:
+    """A partition has a leader of a new epoch."""
+    return {"elected": topic, "partition": partition, "leader_epoch": leader_epoch}
+
+
+def producer_ids_allocated(next_producer_id: int) -> dict[str, Any]:
+    """Every producer id below was handed out."""
+    return {"next_producer_id": next_producer_id}
+
+
+def kept(kind: str, key: str, value: Any) -> dict[str, Any]:
+    """A value of `kind` is another one; None: there is none any more."""
+    return {"kept": kind, "key": key, "value": value}
+
+
+def features_finalized(features: FinalizedFeatures) -> dict[str, Any]:
+    """The cluster's features were updated."""
+    return {
+        "features_epoch": features.epoch,
+        "transaction_version": features.transaction_version,
+        "group_version": features.group_version,
+    }
+
+
+def _after_restart(topic: StoredTopic) -> StoredTopic:
+    """A start is an election: nobody may take what is said from now on for something said before."""
+    return topic._replace(leader_epochs=[epoch + 1 for epoch in topic.leader_epochs])
+
+
+def _with_partitions(topic: StoredTopic, replicas: Sequence[Sequence[int]]) -> StoredTopic:
+    epochs = [*topic.leader_epochs, *[0] * len(replicas)]
+    return topic._replace(leader_epochs=epochs, replicas=[*_replicas_of_each(topic), *replicas])
+
+
+def _with_replicas(topic: StoredTopic, partition: int, replicas: Sequence[int]) -> StoredTopic:
+    every = _replicas_of_each(topic)
+    every[partition] = replicas
+    return topic._replace(replicas=every)
+
+
+def _replicas_of_each(topic: StoredTopic) -> list[Sequence[int]]:
+    """One entry for each partition, empty where the journal is from before copies were written down."""
+    return list(topic.replicas) or [() for _ in topic.leader_epochs]
+
+
+def _line(change: dict[str, Any]) -> bytes:
+    text = json.dumps(change, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (crc32c(text), text)
+
+
+def _changes(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
+    *lines, rest = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        checksum, _, text = line.partition(b" ")
+        if checksum != b"%08x" % crc32c(text):
+            raise StorageError(f"line {number} of {path} is damaged: its checksum does not match")
+        change: dict[str, Any] = json.loads(text)
+        yield change
+    if rest:
+        logger.warning("%s ends with a line cut short, which never took effect", path)

@@ -1,0 +1,150 @@
+"""Asks the transaction coordinator whether a producer may write to partitions (KIP-890); Kafka's class of this name.
+
+Old clients registered the partitions themselves: the coordinator verifies that they did. New ones (Produce v12+,
+TxnOffsetCommit v5+) leave it to the broker: the coordinator adds the partitions to the transaction.
+
+Each broker asks about a transactional id once at a time. One request may wait behind the one in flight; when another
+comes, one of the two is answered at once, as `queue_errors` says: only the newest producer can still be right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Mapping
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.cluster.cluster import NodeGoneError
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.pause_points import PausePoint
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.cluster.cluster import Cluster
+    from dualwrite.broker_emulator.cluster.node import Node
+
+
+def queue_errors(queued_epoch: int, incoming_epoch: int) -> tuple[ErrorCode, ErrorCode]:
+    """What the waiting request and the incoming one are answered; NONE for the one that waits from now on."""
+    if incoming_epoch < queued_epoch:
+        return NO_ERROR, ErrorCode.invalid_producer_epoch
+    if incoming_epoch > queued_epoch:
+        return ErrorCode.invalid_producer_epoch, NO_ERROR
+    return ErrorCode.network_exception, NO_ERROR
+
+
+@dataclass(slots=True, eq=False)
+class _Queued:
+    """A request that waits for its turn; `turn` is NONE when it has come, or the error to answer instead."""
+
+    producer_epoch: int
+    turn: asyncio.Future[ErrorCode]
+
+
+class AddPartitionsToTxnManager:
+    """The questions of one broker."""
+
+    __slots__ = ("_cluster", "_in_flight", "_node_id")
+
+    def __init__(self, node_id: int, cluster: Cluster) -> None:
+        self._node_id = node_id
+        self._cluster = cluster
+        self._in_flight: dict[str, _Queued | None] = {}  # by transactional id: who waits behind the one in flight
+
+    async def add_or_verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        add: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """The answer for each partition: the coordinator's own, or 13 or 47 from the queue; 15 without coordinator."""
+        if transactional_id in self._in_flight:
+            error = await self._turn(transactional_id, producer_epoch)
+            if error is not NO_ERROR:
+                return dict.fromkeys(partitions, error)
+        else:
+            self._in_flight[transactional_id] = None
+        began_ns = perf_counter_ns()
+        try:
+            answers = await self._ask(transactional_id, producer_id, producer_epoch, partitions, add)
+        finally:
+            self._hand_over(transactional_id)
+        counters = self._cluster.nodes[self._node_id].counters
+        counters.verifications.add(perf_counter_ns() - began_ns)
+        for error in answers.values():
+            if error is not NO_ERROR:
+                counters.verification_failures += 1
+        return answers
+
+    async def _turn(self, transactional_id: str, producer_epoch: int) -> ErrorCode:
+        queued = self._in_flight[transactional_id]
+        if queued is not None:
+            for_queued, for_incoming = queue_errors(queued.producer_epoch, producer_epoch)
+            if for_incoming is not NO_ERROR:
+                return for_incoming
+            if not queued.turn.done():
+                queued.turn.set_result(for_queued)
+        turn: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        self._in_flight[transactional_id] = _Queued(producer_epoch, turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled() and turn.result() is NO_ERROR:
+                self._hand_over(transactional_id)
+            raise
+
+    def _hand_over(self, transactional_id: str) -> None:
+        queued = self._in_flight.pop(transactional_id)
+        if queued is not None and not queued.turn.done():
+            self._in_flight[transactional_id] = None
+            queued.turn.set_result(NO_ERROR)
+
+    async def _ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        add: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        points = self._cluster.pause_points
+        if points.active:
+            await self._reach(PausePoint.BEFORE_VERIFICATION, transactional_id, producer_id, producer_epoch)
+        node = self._cluster.transaction_coordinator(transactional_id)
+        answers: Mapping[TopicPartition, ErrorCode]
+        if node is None:
+            answers = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+        elif add:
+            work = node.transactions.add_partitions(
+                transactional_id, producer_id, producer_epoch, partitions, transaction_version=2
+            )
+            answers = dict.fromkeys(partitions, await self._answer_of(node, work))
+        else:
+            answers = node.transactions.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
+        if points.active:
+            await self._reach(PausePoint.AFTER_VERIFICATION, transactional_id, producer_id, producer_epoch)
+        return answers
+
+    async def _reach(self, point: PausePoint, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+        await self._cluster.pause_points.reach(
+            point,
+            node_id=self._node_id,
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
+
+    async def _answer_of(self, node: Node, work: Coroutine[Any, Any, ErrorCode]) -> ErrorCode:
+        """What the coordinator says; NETWORK_EXCEPTION where it is another node that dies meanwhile."""
+        if node.node_id == self._node_id:
+            return await work
+        try:
+            return await node.answer(work)
+        except NodeGoneError:
+            return ErrorCode.network_exception

@@ -1,0 +1,438 @@
+"""What the calls of administration do, once for threads and coroutines. Every `deadline_s` is of the loop's clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from dualwrite.client.admin import codec
+from dualwrite.client.admin import hanging_transactions as hanging
+from dualwrite.client.admin.driver import RETRIABLE, AdminDriver, CallFor, Located, Results, failure, name_of
+from dualwrite.client.admin.listing import Filters, list_transactions
+from dualwrite.client.admin.results import (
+    ActiveProducer,
+    BrokerFeatures,
+    ClusterDescription,
+    HangingTransaction,
+    TerminatedTransaction,
+    TopicIds,
+    TransactionDescription,
+    TransactionListing,
+    TwoPhaseCommit,
+)
+from dualwrite.client.admin.transport import NoAnswerError
+from dualwrite.client.error_texts import error_name
+from dualwrite.client.records.record import TopicPartition
+from dualwrite.errors import (
+    NETWORK_EXCEPTION,
+    AdminError,
+    Api,
+    IncompleteAnswerError,
+    KafkaError,
+    KafkaTimeoutError,
+    TransactionalIdNotFoundError,
+    UnsupportedByBrokerError,
+    error_class,
+)
+
+_NOT_LEADER: Final = 6
+_PAIR_REFUSED: Final = (47, 90)
+_ONGOING: Final = "Ongoing"
+_OPEN_OR_ENDING: Final = (_ONGOING, "PrepareCommit", "PrepareAbort")
+_DESCRIBED: Final = (0, 5)
+"""LEADER_NOT_AVAILABLE is about the leader of the topic alone."""
+_TRANSACTIONAL_ID_NOT_FOUND: Final = 105
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_Producers = tuple[ActiveProducer, ...]
+
+
+class HangingSearch(NamedTuple):
+    """Where is looked for hanging transactions, and from which age on."""
+
+    topic: str | None
+    partition: int | None
+    broker_id: int | None
+    max_transaction_timeout_ms: int
+
+
+class AdminCalls:
+    """The calls, on one driver."""
+
+    def __init__(self, driver: AdminDriver) -> None:
+        self._driver = driver
+
+    # ---- looking --------------------------------------------------------------------------------------------
+
+    async def list_transactions(self, filters: Filters, deadline_s: float) -> tuple[TransactionListing, ...]:
+        """By every broker."""
+        return await list_transactions(self._driver, filters, deadline_s)
+
+    async def describe_transactions(
+        self, transactional_ids: Collection[str], deadline_s: float
+    ) -> dict[str, TransactionDescription | None]:
+        """By their coordinators; None for an id that is not known."""
+        results = await self._descriptions(transactional_ids, deadline_s)
+        return _whole(results, "described")
+
+    async def describe_transaction(self, transactional_id: str, deadline_s: float) -> TransactionDescription:
+        """Of one id, which has to exist."""
+        found = _single(await self._descriptions([transactional_id], deadline_s), transactional_id)
+        if found is None:
+            raise TransactionalIdNotFoundError(
+                f"no coordinator knows the transactional id {transactional_id!r}: it was never used, or it expired",
+                error_code=_TRANSACTIONAL_ID_NOT_FOUND,
+            )
+        return found
+
+    async def _descriptions(
+        self, transactional_ids: Collection[str], deadline_s: float
+    ) -> Results[str, TransactionDescription | None]:
+        results = await self._driver.fulfil(
+            transactional_ids,
+            lambda ids: self._driver.coordinators(ids, deadline_s),
+            codec.describe_transactions,
+            deadline_s=deadline_s,
+        )
+        done: dict[str, TransactionDescription | None] = dict(results.done)
+        failed = dict(results.failed)
+        for transactional_id, error in results.failed.items():
+            if error.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
+                done[transactional_id] = None
+                del failed[transactional_id]
+        return Results({key: done[key] for key in transactional_ids if key in done}, failed)
+
+    async def describe_producers(
+        self, partitions: Collection[TopicPartition], broker_id: int | None, deadline_s: float
+    ) -> dict[TopicPartition, _Producers]:
+        """By the leaders, or by one broker."""
+        return _whole(await self._producers(partitions, broker_id, deadline_s), "described")
+
+    async def _producers(
+        self, partitions: Collection[TopicPartition], broker_id: int | None, deadline_s: float
+    ) -> Results[TopicPartition, _Producers]:
+        async def look_up(some: Sequence[TopicPartition]) -> Located[TopicPartition]:
+            if broker_id is None:
+                return await self._driver.leaders(some, deadline_s)
+            await self._driver.metadata([], deadline_s)  # where that broker is
+            return Located(dict.fromkeys(some, broker_id), {}, {})
+
+        return await self._driver.fulfil(
+            partitions,
+            look_up,
+            lambda _, some: codec.describe_producers(some),
+            deadline_s=deadline_s,
+            final_codes=() if broker_id is None else (_NOT_LEADER,),
+        )
+
+    async def describe_cluster(self, deadline_s: float) -> ClusterDescription:
+        """By whichever broker answers."""
+        return (await self._driver.metadata([], deadline_s)).cluster
+
+    async def describe_topic_ids(self, topics: Collection[str], deadline_s: float) -> TopicIds:
+        """By whichever broker answers, at once: what does not exist, or may not be seen, is left out."""
+        answer = await self._driver.metadata(list(topics), deadline_s)
+        found = {name: topic.topic_id for name, topic in answer.topics.items() if topic.error_code in _DESCRIBED}
+        return TopicIds(answer.cluster.cluster_id, {name: each for name, each in found.items() if each is not None})
+
+    async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
+        """Of each living broker, by itself."""
+        return _whole(
+            await self._of_each_broker(lambda broker_id, _: codec.api_versions(broker_id), deadline_s), "asked"
+        )
+
+    async def describe_two_phase_commit(self, transactional_id: str, deadline_s: float) -> dict[int, TwoPhaseCommit]:
+        """Of each living broker, by what it answers to a request that it has to refuse."""
+        results = await self._of_each_broker(
+            lambda broker_id, _: codec.two_phase_commit(transactional_id, broker_id), deadline_s
+        )
+        for broker_id, error in list(results.failed.items()):
+            if isinstance(error, UnsupportedByBrokerError):
+                results.done[broker_id] = TwoPhaseCommit.NOT_OFFERED
+                del results.failed[broker_id]
+        return _whole(results, "asked")
+
+    async def _of_each_broker(self, call_for: CallFor[int, V], deadline_s: float) -> Results[int, V]:
+        cluster = await self.describe_cluster(deadline_s)
+
+        async def look_up(broker_ids: Sequence[int]) -> Located[int]:
+            return Located({broker_id: broker_id for broker_id in broker_ids}, {}, {})
+
+        broker_ids = [broker.broker_id for broker in cluster.brokers]
+        return await self._driver.fulfil(broker_ids, look_up, call_for, deadline_s=deadline_s)
+
+    # ---- hanging transactions -------------------------------------------------------------------------------
+
+    async def find_hanging(self, search: HangingSearch, deadline_s: float) -> tuple[HangingTransaction, ...]:
+        """By the rules of `hanging`."""
+        partitions, failures = await self._partitions_of(search, deadline_s)
+        producers = await self._producers(partitions, search.broker_id, deadline_s)
+        failures |= producers.failed
+        now_ms = int(time.time() * 1000)
+        candidates = hanging.candidates(
+            producers.done, now_ms=now_ms, max_transaction_timeout_ms=search.max_transaction_timeout_ms
+        )
+        ids, judged = await self._judge(candidates, failures, deadline_s)
+        again = await self._producers(
+            list(dict.fromkeys(transaction.topic_partition for transaction in judged.hanging)),
+            search.broker_id,
+            deadline_s,
+        )
+        failures |= again.failed
+        for transaction in judged.undecided:
+            partition = transaction.topic_partition
+            failures.setdefault(partition, AdminError(f"what is open on {name_of(partition)} could not be judged"))
+        found = tuple(
+            hanging.described(transaction, ids) for transaction in hanging.still_open(judged.hanging, again.done)
+        )
+        if failures:
+            raise _incomplete(found, failures, "searched for hanging transactions")
+        return found
+
+    async def _judge(
+        self, candidates: list[hanging.OpenTransaction], failures: dict[Any, KafkaError], deadline_s: float
+    ) -> tuple[dict[int, str], hanging.Judged]:
+        if not candidates:
+            return {}, hanging.Judged([], [])
+        filters = Filters(producer_ids=tuple({transaction.producer.producer_id for transaction in candidates}))
+        all_heard = True
+        try:
+            listed = await self.list_transactions(filters, deadline_s)
+        except IncompleteAnswerError as error:
+            all_heard = False
+            listed = error.partial
+            failures |= error.failures
+        ids = {row.producer_id: row.transactional_id for row in listed}
+        described = await self._descriptions(list(ids.values()), deadline_s)
+        failures |= described.failed
+        return ids, hanging.judge(candidates, ids, described.done, all_coordinators_heard=all_heard)
+
+    async def _partitions_of(
+        self, search: HangingSearch, deadline_s: float
+    ) -> tuple[list[TopicPartition], dict[Any, KafkaError]]:
+        if search.topic is not None and search.partition is not None:
+            return [TopicPartition(search.topic, search.partition)], {}
+        metadata = await self._driver.metadata(None if search.topic is None else [search.topic], deadline_s)
+        failures: dict[Any, KafkaError] = {
+            name: failure(Api.METADATA, topic.error_code, name)
+            for name, topic in metadata.topics.items()
+            if topic.error_code
+        }
+        if search.topic in failures:
+            raise failures[search.topic]
+        partitions = [
+            TopicPartition(name, index)
+            for name, topic in metadata.topics.items()
+            for index, replicas in sorted(topic.replicas.items())
+            if search.broker_id is None or search.broker_id in replicas
+        ]
+        if not partitions and search.broker_id is not None:
+            await self._check_broker(search.broker_id, deadline_s)
+        return partitions, failures
+
+    async def _check_broker(self, broker_id: int, deadline_s: float) -> None:
+        """Nothing would be found on one that does not exist, which would look as if nothing hung."""
+        living = [broker.broker_id for broker in (await self.describe_cluster(deadline_s)).brokers]
+        if broker_id not in living:
+            raise AdminError(
+                f"broker {broker_id} has no copy of what was to be searched, and is not one of the living ones "
+                f"({', '.join(map(str, living))}); nothing was searched"
+            )
+
+    # ---- ending ---------------------------------------------------------------------------------------------
+
+    async def abort_by_ids(
+        self,
+        partition: TopicPartition,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        deadline_s: float,
+    ) -> None:
+        """An abort marker, sent until it is answered."""
+        marker = _marker(partition, producer_id, producer_epoch, coordinator_epoch)
+        results = await self._driver.fulfil(
+            [partition],
+            lambda some: self._driver.leaders(some, deadline_s),
+            lambda _, some: marker,
+            deadline_s=deadline_s,
+        )
+        _ended(results, partition)
+
+    async def abort_at(self, partition: TopicPartition, start_offset: int, deadline_s: float) -> None:
+        """An abort marker for whoever has a transaction open there since that offset.
+
+        Where it stays without an answer, it is looked whether that transaction is open still: a second marker would
+        abort what the producer may have begun since then, with transaction.version 0 and 1 under the same epoch.
+        """
+        backoff = self._driver.new_backoff()
+        was_sent = False
+        while True:
+            producers = _single(await self._producers([partition], None, deadline_s), partition)
+            found = [row for row in producers if row.current_transaction_start_offset == start_offset]
+            if was_sent and not found:
+                return
+            producer = _the_one(found, partition, start_offset, producers)
+            problem, is_out = await self._try_to_abort(partition, producer, deadline_s)
+            if problem is None:
+                return
+            was_sent |= is_out
+            if not await self._driver.pause(backoff, deadline_s):
+                raise KafkaTimeoutError(
+                    f"no answer for {name_of(partition)} in time: {problem}; the transaction since offset "
+                    f"{start_offset} may be aborted or not: repeat the same call"
+                )
+
+    async def _try_to_abort(
+        self, partition: TopicPartition, producer: ActiveProducer, deadline_s: float
+    ) -> tuple[str | None, bool]:
+        """Why it is not known to be aborted (None where it is), and whether a marker was sent."""
+        epoch = -1 if producer.coordinator_epoch is None else producer.coordinator_epoch
+        marker = _marker(partition, producer.producer_id, producer.producer_epoch, epoch)
+        located = await self._driver.leaders([partition], deadline_s)
+        if partition in located.failed:
+            raise located.failed[partition]
+        if partition in located.not_yet:
+            return str(located.not_yet[partition]), False
+        try:
+            replies = await self._driver.ask_one(located.nodes[partition], marker, deadline_s)
+        except NoAnswerError as error:
+            return str(error), True
+        error_code = replies.get(partition, codec.Reply(NETWORK_EXCEPTION)).error_code
+        if error_code and error_class(Api.WRITE_TXN_MARKERS, error_code) not in RETRIABLE:
+            raise failure(Api.WRITE_TXN_MARKERS, error_code, partition)
+        return f"WriteTxnMarkers was answered with {error_name(error_code)}" if error_code else None, True
+
+    async def force_terminate(
+        self, transactional_id: str, timeout_ms_for_2pc: int, deadline_s: float
+    ) -> TerminatedTransaction:
+        """InitProducerId for an id that has something open, until that is over and no further.
+
+        Asked once more it would leave Empty, and nobody could see any more that a prepared transaction was aborted. So
+        one that was not answered is not repeated before the id was described again.
+        """
+        found = now = await self.describe_transaction(transactional_id, deadline_s)
+        backoff = self._driver.new_backoff()
+        code: int | None = 0
+        last_answer = 0
+        while now.state in _OPEN_OR_ENDING:
+            if now.state == _ONGOING:
+                timeout_ms = now.transaction_timeout_ms if now.has_timeout else timeout_ms_for_2pc
+                # The pair that KIP-939 gave out besides the open one is not described, and no other one is accepted.
+                pair = None if code in _PAIR_REFUSED else (now.producer_id, now.producer_epoch)
+                code = await self._abort_what_is_open(transactional_id, timeout_ms, pair, deadline_s)
+                last_answer = last_answer if code is None else code
+            if not await self._driver.pause(backoff, deadline_s):
+                raise _not_terminated_in_time(now, last_answer)
+            try:
+                now = await self.describe_transaction(transactional_id, deadline_s)
+            except KafkaTimeoutError:
+                raise _not_terminated_in_time(now, last_answer) from None
+        return TerminatedTransaction(found, now.producer_id, now.producer_epoch)
+
+    async def _abort_what_is_open(
+        self, transactional_id: str, timeout_ms: int, pair: tuple[int, int] | None, deadline_s: float
+    ) -> int | None:
+        """Return the error code where it is no reason to stop, or None where the request had no answer.
+
+        What the request has led to, the next description tells.
+        """
+        located = await self._driver.coordinators([transactional_id], deadline_s)
+        if transactional_id in located.failed:
+            raise located.failed[transactional_id]
+        if transactional_id in located.not_yet:
+            return None
+        call = codec.init_producer_id(transactional_id, timeout_ms, pair)
+        try:
+            replies = await self._driver.ask_one(located.nodes[transactional_id], call, deadline_s)
+        except NoAnswerError:
+            return None
+        code = replies[transactional_id].error_code
+        goes_on = error_class(Api.INIT_PRODUCER_ID, code) in RETRIABLE or (code in _PAIR_REFUSED and pair is not None)
+        if code and not goes_on:
+            raise failure(Api.INIT_PRODUCER_ID, code, transactional_id)
+        return code
+
+    async def overwrite_end(self, seen: TransactionDescription, timeout_ms_for_2pc: int, deadline_s: float) -> None:
+        """InitProducerId by the pair of `seen`, at which nothing is open: how the last transaction ended is forgotten.
+
+        Refused where somebody has used the id since.
+        """
+        timeout_ms = seen.transaction_timeout_ms if seen.has_timeout else timeout_ms_for_2pc
+        pair = seen.producer_id, seen.producer_epoch
+        results = await self._driver.fulfil(
+            [seen.transactional_id],
+            lambda ids: self._driver.coordinators(ids, deadline_s),
+            lambda _, ids: codec.init_producer_id(seen.transactional_id, timeout_ms, pair),
+            deadline_s=deadline_s,
+        )
+        _ended(results, seen.transactional_id)
+
+
+def _not_terminated_in_time(seen: TransactionDescription, code: int) -> KafkaTimeoutError:
+    said = f" (InitProducerId was answered with {error_name(code)})" if code else ""
+    return KafkaTimeoutError(
+        f"transactional id {seen.transactional_id!r} was still {seen.state}{said} when the time was over; what it has "
+        "open may be aborted or not: repeat the same call"
+    )
+
+
+def _marker(
+    partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int
+) -> codec.Call[dict[TopicPartition, codec.Reply[bool]]]:
+    """-1 as the coordinator's epoch is what a partition shows of a producer that never had a marker.
+
+    0 is not more than any coordinator's.
+    """
+    return codec.write_abort_marker(
+        partition,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        coordinator_epoch=max(coordinator_epoch, 0),
+    )
+
+
+def _the_one(
+    found: list[ActiveProducer], partition: TopicPartition, start_offset: int, producers: _Producers
+) -> ActiveProducer:
+    if found:
+        return found[0]
+    offsets = [row.current_transaction_start_offset for row in producers]
+    starts = sorted(offset for offset in offsets if offset is not None)
+    opened = f"those that are open start at {', '.join(map(str, starts))}" if starts else "none is open"
+    raise AdminError(
+        f"no transaction is open on {name_of(partition)} since offset {start_offset}; {opened}; nothing was aborted"
+    )
+
+
+def _single(results: Results[Any, V], key: Any) -> V:
+    """The answer for the only thing that was asked for, or its own error."""
+    if key in results.failed:
+        raise results.failed[key]
+    return results.done[key]
+
+
+def _ended(results: Results[Any, V], key: Any) -> V:
+    """The same for what changes something."""
+    try:
+        return _single(results, key)
+    except KafkaTimeoutError as error:
+        raise KafkaTimeoutError(f"{error}; it may have taken effect or not: repeat the same call") from None
+
+
+def _whole(results: Results[K, V], done: str) -> dict[K, V]:
+    """Everything, or what there is in an error; where one thing was asked for, its own error."""
+    if not results.done and len(results.failed) == 1:
+        raise next(iter(results.failed.values()))
+    if results.failed:
+        raise _incomplete(results.done, results.failed, done)
+    return results.done
+
+
+def _incomplete(partial: object, failures: Mapping[Any, KafkaError], done: str) -> IncompleteAnswerError:
+    reasons = "; ".join(dict.fromkeys(str(error) for error in failures.values()))
+    return IncompleteAnswerError(f"not everything could be {done}: {reasons}", partial=partial, failures=failures)

@@ -1,0 +1,367 @@
+"""Between the requests of administration and bytes, by kafka-python's generated codec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+from dualwrite.client import messages as m
+from dualwrite.client.admin.results import (
+    ActiveProducer,
+    BrokerDescription,
+    BrokerFeatures,
+    ClusterDescription,
+    TransactionDescription,
+    TransactionListing,
+    TwoPhaseCommit,
+)
+from dualwrite.client.records.record import TopicPartition
+from dualwrite.client.wire import codec
+from dualwrite.client.wire.kafka_python import (
+    ApiVersionsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from dualwrite.errors import Api
+
+T = TypeVar("T")
+
+DURATION_FILTER_VERSION: Final = 1
+"""ListTransactions that can be asked for long ones (KIP-994)."""
+
+PATTERN_VERSION: Final = 2
+"""ListTransactions that can be asked for transactional ids by a pattern (KIP-1152)."""
+
+
+class Call(NamedTuple, Generic[T]):
+    """One request: what it is, and how to write it and to read its answer in a version of that range."""
+
+    api: Api
+    versions: tuple[int, int]
+    encode: Callable[[int], bytes]
+    decode: Callable[[memoryview, int], T]
+
+
+class Reply(NamedTuple, Generic[T]):
+    """An answer, or a part of one: an error code, or 0 and a value."""
+
+    error_code: int
+    value: T | None = None
+
+
+class TopicPartitions(NamedTuple):
+    """What metadata says of a topic; `leaders` are (node id, leader epoch) by partition, -1 where there is none."""
+
+    error_code: int
+    leaders: Mapping[int, tuple[int, int]]
+    replicas: Mapping[int, tuple[int, ...]]
+    topic_id: str | None
+
+
+class ClusterMetadata(NamedTuple):
+    """The answer to Metadata."""
+
+    cluster: ClusterDescription
+    topics: Mapping[str, TopicPartitions]
+
+
+class Listed(NamedTuple):
+    """The answer to ListTransactions."""
+
+    transactions: tuple[TransactionListing, ...]
+    unknown_states: tuple[str, ...]
+
+
+def metadata(topics: Sequence[str] | None) -> Call[ClusterMetadata]:
+    """The living brokers and these topics (None: all of them). Creates none."""
+
+    def encode(version: int) -> bytes:
+        topic_class = MetadataRequest.MetadataRequestTopic
+        named = None if topics is None else [topic_class(version=version, name=topic) for topic in topics]
+        return _bytes(MetadataRequest(version=version, topics=named, allow_auto_topic_creation=False), version)
+
+    return Call(Api.METADATA, (4, 12), encode, _metadata)
+
+
+def _metadata(body: memoryview, version: int) -> ClusterMetadata:
+    answer = _decoded(MetadataResponse, body, version)
+    brokers = tuple(
+        BrokerDescription(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
+    )
+    controller_id = None if answer.controller_id == -1 else answer.controller_id
+    return ClusterMetadata(
+        ClusterDescription(answer.cluster_id, controller_id, tuple(sorted(brokers, key=lambda row: row.broker_id))),
+        {
+            topic.name: TopicPartitions(
+                topic.error_code,
+                {row.partition_index: (row.leader_id, row.leader_epoch) for row in topic.partitions},
+                {row.partition_index: tuple(row.replica_nodes) for row in topic.partitions},
+                _topic_id(topic),
+            )
+            for topic in answer.topics
+        },
+    )
+
+
+def _topic_id(topic: Any) -> str | None:
+    """None where the broker gives none (Metadata before version 10: Kafka 2.7)."""
+    found = getattr(topic, "topic_id", None)
+    return str(found) if isinstance(found, UUID) and found.int else None
+
+
+def find_coordinators(transactional_ids: Sequence[str]) -> Call[dict[str, Reply[m.Broker]]]:
+    """Who coordinates each of them."""
+
+    def encode(version: int) -> bytes:
+        key_type, keys = int(m.CoordinatorType.TRANSACTION), list(transactional_ids)
+        return _bytes(FindCoordinatorRequest(version=version, key_type=key_type, coordinator_keys=keys), version)
+
+    return Call(Api.FIND_COORDINATOR, (4, 4), encode, _coordinators)
+
+
+def _coordinators(body: memoryview, version: int) -> dict[str, Reply[m.Broker]]:
+    return {
+        row.key: Reply(row.error_code, m.Broker(row.node_id, row.host, row.port))
+        for row in _decoded(FindCoordinatorResponse, body, version).coordinators
+    }
+
+
+def list_transactions(
+    broker_id: int,
+    *,
+    states: Sequence[str],
+    producer_ids: Sequence[int],
+    running_longer_than_ms: int | None,
+    pattern: str | None,
+) -> Call[Reply[Listed]]:
+    """The transactional ids of one broker. A filter is sent in a version that has it, or not at all."""
+    least = max(0 if running_longer_than_ms is None else DURATION_FILTER_VERSION, PATTERN_VERSION if pattern else 0)
+
+    def encode(version: int) -> bytes:
+        filters: dict[str, Any] = {"state_filters": list(states), "producer_id_filters": list(producer_ids)}
+        if running_longer_than_ms is not None:
+            filters["duration_filter"] = running_longer_than_ms
+        if pattern:
+            filters["transactional_id_pattern"] = pattern
+        return _bytes(ListTransactionsRequest(version=version, **filters), version)
+
+    def decode(body: memoryview, version: int) -> Reply[Listed]:
+        answer = _decoded(ListTransactionsResponse, body, version)
+        rows = tuple(
+            TransactionListing(row.transactional_id, row.producer_id, row.transaction_state, broker_id)
+            for row in answer.transaction_states
+        )
+        return Reply(answer.error_code, Listed(rows, tuple(answer.unknown_state_filters)))
+
+    return Call(Api.LIST_TRANSACTIONS, (least, PATTERN_VERSION), encode, decode)
+
+
+def describe_transactions(
+    coordinator_id: int, transactional_ids: Sequence[str]
+) -> Call[dict[str, Reply[TransactionDescription]]]:
+    """What that coordinator knows of them."""
+
+    def encode(version: int) -> bytes:
+        return _bytes(DescribeTransactionsRequest(version=version, transactional_ids=list(transactional_ids)), version)
+
+    def decode(body: memoryview, version: int) -> dict[str, Reply[TransactionDescription]]:
+        rows = _decoded(DescribeTransactionsResponse, body, version).transaction_states
+        return {row.transactional_id: Reply(row.error_code, _description(row, coordinator_id)) for row in rows}
+
+    return Call(Api.DESCRIBE_TRANSACTIONS, (0, 0), encode, decode)
+
+
+def _description(row: Any, coordinator_id: int) -> TransactionDescription:
+    return TransactionDescription(
+        transactional_id=row.transactional_id,
+        coordinator_id=coordinator_id,
+        state=row.transaction_state,
+        producer_id=row.producer_id,
+        producer_epoch=row.producer_epoch,
+        transaction_timeout_ms=row.transaction_timeout_ms,
+        transaction_start_time_ms=_known(row.transaction_start_time_ms),
+        topic_partitions=frozenset(
+            TopicPartition(topic.topic, partition) for topic in row.topics for partition in topic.partitions
+        ),
+    )
+
+
+def describe_producers(
+    partitions: Iterable[TopicPartition],
+) -> Call[dict[TopicPartition, Reply[tuple[ActiveProducer, ...]]]]:
+    """The producers that those partitions remember."""
+    by_topic = _by_topic(partitions)
+
+    def encode(version: int) -> bytes:
+        topic_class = DescribeProducersRequest.TopicRequest
+        topics = [
+            topic_class(version=version, name=name, partition_indexes=indexes) for name, indexes in by_topic.items()
+        ]
+        return _bytes(DescribeProducersRequest(version=version, topics=topics), version)
+
+    return Call(Api.DESCRIBE_PRODUCERS, (0, 0), encode, _producers)
+
+
+def _producers(body: memoryview, version: int) -> dict[TopicPartition, Reply[tuple[ActiveProducer, ...]]]:
+    return {
+        TopicPartition(topic.name, row.partition_index): Reply(
+            row.error_code, tuple(map(_producer, row.active_producers))
+        )
+        for topic in _decoded(DescribeProducersResponse, body, version).topics
+        for row in topic.partitions
+    }
+
+
+def _producer(row: Any) -> ActiveProducer:
+    return ActiveProducer(
+        producer_id=row.producer_id,
+        producer_epoch=row.producer_epoch,
+        last_sequence=row.last_sequence,
+        last_timestamp_ms=row.last_timestamp,
+        coordinator_epoch=_known(row.coordinator_epoch),
+        current_transaction_start_offset=_known(row.current_txn_start_offset),
+    )
+
+
+def write_abort_marker(
+    partition: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int
+) -> Call[dict[TopicPartition, Reply[bool]]]:
+    """An abort marker for one producer on one partition.
+
+    Not above version 1: version 2 tells the rule of transaction version 2 from the older one (KIP-1228), and a marker
+    of an operator, whose epoch is that of the partition, goes by the older one.
+    """
+
+    def encode(version: int) -> bytes:
+        marker_class = WriteTxnMarkersRequest.WritableTxnMarker
+        topic = marker_class.WritableTxnMarkerTopic(
+            version=version, name=partition.topic, partition_indexes=[partition.partition]
+        )
+        marker = marker_class(
+            version=version,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_result=False,
+            topics=[topic],
+            coordinator_epoch=coordinator_epoch,
+        )
+        return _bytes(WriteTxnMarkersRequest(version=version, markers=[marker]), version)
+
+    return Call(Api.WRITE_TXN_MARKERS, (0, 1), encode, _marker_written)
+
+
+def _marker_written(body: memoryview, version: int) -> dict[TopicPartition, Reply[bool]]:
+    return {
+        TopicPartition(topic.name, row.partition_index): Reply(row.error_code, row.error_code == 0)
+        for marker in _decoded(WriteTxnMarkersResponse, body, version).markers
+        for topic in marker.topics
+        for row in topic.partitions
+    }
+
+
+def init_producer_id(
+    transactional_id: str, transaction_timeout_ms: int, pair: tuple[int, int] | None
+) -> Call[dict[str, Reply[m.InitProducerIdAnswer]]]:
+    """InitProducerId as a plain producer sends it: it ends what is open, also where it is prepared.
+
+    With a pair it does nothing to an id that has gone on to another one and has nothing open.
+    """
+    request = m.InitProducerId(transactional_id, transaction_timeout_ms, enable_2pc=False, keep_prepared_txn=False)
+    if pair is not None:
+        request = request._replace(producer_id=pair[0], producer_epoch=pair[1])
+
+    def decode(body: memoryview, version: int) -> dict[str, Reply[m.InitProducerIdAnswer]]:
+        answer = codec.decode(request, body, version)
+        assert isinstance(answer, m.InitProducerIdAnswer)
+        return {transactional_id: Reply(answer.error_code, answer)}
+
+    return Call(
+        Api.INIT_PRODUCER_ID,
+        codec.versions_wanted(request),
+        lambda version: codec.encode(request, version),
+        decode,
+    )
+
+
+_TWO_PHASE_COMMIT: Final = {
+    42: TwoPhaseCommit.KEEPS_PREPARED,
+    35: TwoPhaseCommit.STORED_PAIR,
+    53: TwoPhaseCommit.REFUSED,
+}
+
+
+def two_phase_commit(transactional_id: str, broker_id: int) -> Call[dict[int, Reply[TwoPhaseCommit]]]:
+    """An InitProducerId that every broker refuses and none carries out; with which error tells what it can do.
+
+    Whether two-phase commit is on is looked at first (53), then whether KeepPreparedTxn is supported (35), and then
+    that it came with a pair, which is not allowed (42). All that comes before the broker asks whose id it is.
+    """
+    request = m.InitProducerId(transactional_id, 1, enable_2pc=True, keep_prepared_txn=True)
+    request = request._replace(producer_id=0, producer_epoch=0)
+
+    def decode(body: memoryview, version: int) -> dict[int, Reply[TwoPhaseCommit]]:
+        answer = codec.decode(request, body, version)
+        assert isinstance(answer, m.InitProducerIdAnswer)
+        found = _TWO_PHASE_COMMIT.get(answer.error_code)
+        return {broker_id: Reply(answer.error_code) if found is None else Reply(0, found)}
+
+    return Call(
+        Api.INIT_PRODUCER_ID,
+        codec.versions_wanted(request),
+        lambda version: codec.encode(request, version),
+        decode,
+    )
+
+
+def api_versions(broker_id: int) -> Call[dict[int, Reply[BrokerFeatures]]]:
+    """What that broker offers."""
+    return Call(
+        Api.API_VERSIONS,
+        (0, 4),
+        codec.encode_api_versions,
+        lambda body, version: {broker_id: _features(broker_id, _decoded(ApiVersionsResponse, body, version))},
+    )
+
+
+def _features(broker_id: int, answer: Any) -> Reply[BrokerFeatures]:
+    finalized, epoch = answer.finalized_features or (), answer.finalized_features_epoch
+    features = BrokerFeatures(
+        broker_id=broker_id,
+        api_versions={row.api_key: (row.min_version, row.max_version) for row in answer.api_keys},
+        supported_features={row.name: (row.min_version, row.max_version) for row in answer.supported_features or ()},
+        finalized_features={row.name: (row.min_version_level, row.max_version_level) for row in finalized},
+        finalized_features_epoch=-1 if epoch is None else epoch,
+    )
+    return Reply(answer.error_code, features)
+
+
+def _known(value: int) -> int | None:
+    """Kafka writes what is not there as -1."""
+    return None if value < 0 else value
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
+
+
+def _bytes(message: Any, version: int) -> bytes:
+    body: bytes = message.encode(version=version)
+    return body
+
+
+def _decoded(message_class: Any, body: memoryview, version: int) -> Any:
+    return message_class.decode(body, version=version)

@@ -1,0 +1,473 @@
+"""Records into batches, one queue per partition; batches out in an order that brokers accept. No I/O, no clock.
+
+Within a partition sequences must arrive without a gap (KIP-98), so a batch that is sent again goes before all later
+ones and alone: while one waits to be sent again, nothing else of its partition is sent.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Final
+
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.metrics import Metrics
+from dualwrite.client.records.builder import Header, RecordBatchBuilder, restamp, stamp_and_build
+from dualwrite.client.records.compression import Codec
+from dualwrite.errors import DeliveryError, InvalidRecordError, KafkaError
+
+MAX_SEQUENCE: Final = 2**31 - 1
+
+_BY_NUMBER: Final = attrgetter("number")
+
+
+class Batch:
+    """Records of one partition that are sent, stored and acknowledged together."""
+
+    __slots__ = (
+        "_listeners",
+        "append",
+        "base_offset",
+        "base_sequence",
+        "builder",
+        "created_ms",
+        "data",
+        "done",
+        "error",
+        "log_append_time_ms",
+        "number",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "queue",
+        "record_count",
+        "reserved_bytes",
+        "topic",
+    )
+
+    def __init__(self, queue: PartitionQueue, number: int, builder: RecordBatchBuilder, created_ms: float) -> None:
+        self.queue = queue
+        self.topic = queue.topic
+        self.partition = queue.partition
+        self.number = number
+        self.builder = builder
+        self.append: Final = builder.append
+        self.created_ms = created_ms
+        self.record_count = 0
+        self.reserved_bytes = 0
+        self.data: bytearray = _NOT_BUILT
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.base_sequence = -1
+        self.done = False
+        self.error: KafkaError | None = None
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self._listeners: list[Callable[[], None]] | None = None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when the fate of this batch is known, at once if it is."""
+        if self.done:
+            listener()
+        elif self._listeners is None:
+            self._listeners = [listener]
+        else:
+            self._listeners.append(listener)
+
+    def end(self, error: KafkaError | None) -> None:
+        """Its fate is known."""
+        self.done = True
+        self.error = error
+        self.data = _NOT_BUILT
+        listeners, self._listeners = self._listeners, None
+        for listener in listeners or ():
+            listener()
+
+
+_NOT_BUILT: Final = bytearray()
+
+
+class PartitionQueue:
+    """The batches of one partition: open for more records, closed, to be sent again, on their way."""
+
+    __slots__ = (
+        "backoff",
+        "closed",
+        "in_flight",
+        "muted_until_ms",
+        "next_sequence",
+        "open",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "retries",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int, backoff: Backoff) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.open: Batch | None = None
+        self.closed: deque[Batch] = deque()
+        self.retries: list[Batch] = []
+        self.in_flight: list[Batch] = []
+        self.backoff = backoff
+        self.muted_until_ms = 0.0
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.next_sequence = 0
+
+    def waiting(self) -> list[Batch]:
+        """All that are not on their way, oldest first."""
+        return [*self.retries, *self.closed, *([self.open] if self.open is not None else [])]
+
+    def has_unresolved_before(self, batch: Batch) -> bool:
+        """Whether an earlier batch may be missing at the broker, which explains that this one is out of order."""
+        return any(other.number < batch.number for other in (*self.in_flight, *self.retries))
+
+
+class Accumulator:
+    """All partitions of one producer. Sizes in bytes, times in milliseconds."""
+
+    def __init__(
+        self,
+        *,
+        new_builder: Callable[[], RecordBatchBuilder],
+        new_backoff: Callable[[], Backoff],
+        transactional: bool,
+        idempotent: bool,
+        batch_size: int,
+        max_request_size: int,
+        buffer_memory: int,
+        linger_ms: float,
+        delivery_timeout_ms: float,
+        max_in_flight: int,
+        codec: Codec | None = None,
+    ) -> None:
+        self.incomplete = 0
+        self.in_flight = 0
+        self._new_builder = new_builder
+        self._new_backoff = new_backoff
+        self._transactional = transactional
+        self._idempotent = idempotent
+        self._batch_size = batch_size
+        self._max_request_size = max_request_size
+        self._buffer_memory = buffer_memory
+        self._linger_ms = linger_ms
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._max_in_flight = max_in_flight
+        self._codec = codec
+        self.metrics: Final = Metrics()
+        self._used = 0
+        self._numbers = 0
+        self._queues: dict[str, dict[int, PartitionQueue]] = {}
+        # queues with something that is not on its way; a dict because it keeps its order
+        self._active: dict[PartitionQueue, None] = {}
+        self._open: dict[PartitionQueue, None] = {}
+
+    # ---- in -------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[Header],
+        now_ms: float,
+    ) -> Batch | None:
+        """The batch that took the record (as its last one so far); None when `buffer.memory` is used up."""
+        queues = self._queues.get(topic)
+        queue = queues.get(partition) if queues is not None else None
+        if queue is None:
+            queue = self._new_queue(topic, partition)
+        batch = queue.open
+        if batch is not None:
+            if batch.append(batch.record_count, timestamp_ms, key, value, headers) is not None:
+                batch.record_count += 1
+                return batch
+            self._close_open(queue, batch)
+        return self._append_to_new(queue, timestamp_ms, key, value, headers, now_ms)
+
+    def _new_queue(self, topic: str, partition: int) -> PartitionQueue:
+        queue = PartitionQueue(topic, partition, self._new_backoff())
+        self._queues.setdefault(topic, {})[partition] = queue
+        return queue
+
+    def _append_to_new(
+        self,
+        queue: PartitionQueue,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[Header],
+        now_ms: float,
+    ) -> Batch | None:
+        builder = self._new_builder()
+        builder.append(0, timestamp_ms, key, value, headers)
+        size = builder.size()
+        if size > self._max_request_size:
+            raise InvalidRecordError(
+                f"the record takes {size} bytes, more than max.request.size={self._max_request_size}; it was not sent"
+            )
+        reserved = max(size, self._batch_size)
+        if self._used and self._used + reserved > self._buffer_memory:
+            return None
+        batch = self._new_batch(queue, builder, 1, reserved, now_ms)
+        queue.open = batch
+        self._open[queue] = None
+        return batch
+
+    def _new_batch(
+        self, queue: PartitionQueue, builder: RecordBatchBuilder, count: int, reserved_bytes: int, now_ms: float
+    ) -> Batch:
+        self._numbers += 1
+        batch = Batch(queue, self._numbers, builder, now_ms)
+        batch.record_count = count
+        batch.reserved_bytes = reserved_bytes
+        self._used += reserved_bytes
+        self.incomplete += 1
+        self._active[queue] = None
+        return batch
+
+    def append_full(
+        self, topic: str, partition: int, builder: RecordBatchBuilder, count: int, now_ms: float
+    ) -> Batch | None:
+        """A batch that takes no more records, behind those before it; None when `buffer.memory` is used up."""
+        queues = self._queues.get(topic)
+        queue = queues.get(partition) if queues is not None else None
+        if queue is None:
+            queue = self._new_queue(topic, partition)
+        size = builder.size()
+        if self._used and self._used + size > self._buffer_memory:
+            return None
+        if queue.open is not None:
+            self._close_open(queue, queue.open)
+        batch = self._new_batch(queue, builder, count, size, now_ms)
+        queue.closed.append(batch)
+        return batch
+
+    def _close_open(self, queue: PartitionQueue, batch: Batch) -> None:
+        queue.open = None
+        self._open.pop(queue, None)
+        queue.closed.append(batch)
+
+    def close_open_batches(self) -> None:
+        """Do not let anything linger: all that is accepted is to be sent now."""
+        for queue in list(self._open):
+            if queue.open is not None:
+                self._close_open(queue, queue.open)
+
+    @property
+    def buffer_used(self) -> int:
+        """Of `buffer.memory`."""
+        return self._used
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether anything is to be sent, now or later."""
+        return bool(self._active)
+
+    @property
+    def has_full_batches(self) -> bool:
+        """Whether something can be sent without lingering, in a partition where no batch is open for more records."""
+        return len(self._active) > len(self._open)
+
+    def incomplete_batches(self) -> list[Batch]:
+        """All whose fate is not known."""
+        queues = [queue for queues in self._queues.values() for queue in queues.values()]
+        return [batch for queue in queues for batch in (*queue.in_flight, *queue.waiting())]
+
+    # ---- out ------------------------------------------------------------------------------------------------
+
+    def drain(
+        self, now_ms: float, leader_of: Callable[[str, int], int], producer_id: int, producer_epoch: int
+    ) -> dict[int, list[Batch]]:
+        """What to send now, by node: at most one batch per partition and `max.request.size` per node.
+
+        `leader_of` gives the node to send to, or -1 when there is none at present.
+        """
+        drained: dict[int, list[Batch]] = {}
+        if not self._active:
+            return drained
+        sizes: dict[int, int] = {}
+        for queue in list(self._active):
+            if not self._is_sendable(queue, now_ms):
+                continue
+            node_id = leader_of(queue.topic, queue.partition)
+            if node_id < 0:
+                continue
+            batch = self._first(queue)
+            assert batch is not None
+            size = sizes.get(node_id, 0) + batch.builder.size()
+            if node_id in sizes and size > self._max_request_size:
+                continue
+            sizes[node_id] = size
+            is_new = not batch.data
+            self._take(queue, batch, producer_id, producer_epoch)
+            if is_new:
+                self.metrics.built(len(batch.data), now_ms - batch.created_ms)
+            drained.setdefault(node_id, []).append(batch)
+        return drained
+
+    def _is_sendable(self, queue: PartitionQueue, now_ms: float) -> bool:
+        if now_ms < queue.muted_until_ms:
+            return False
+        if queue.retries:
+            return not queue.in_flight
+        if len(queue.in_flight) >= self._max_in_flight:
+            return False
+        if queue.closed:
+            return True
+        return queue.open is not None and now_ms >= queue.open.created_ms + self._linger_ms
+
+    def _first(self, queue: PartitionQueue) -> Batch | None:
+        if queue.retries:
+            return queue.retries[0]
+        return queue.closed[0] if queue.closed else queue.open
+
+    def _take(self, queue: PartitionQueue, batch: Batch, producer_id: int, producer_epoch: int) -> None:
+        if queue.retries:
+            queue.retries.pop(0)
+        elif queue.closed:
+            queue.closed.popleft()
+        else:
+            queue.open = None
+            self._open.pop(queue, None)
+        self._deactivate_if_empty(queue)
+        self._stamp(queue, batch, producer_id, producer_epoch)
+        queue.in_flight.append(batch)
+        self.in_flight += 1
+
+    def _deactivate_if_empty(self, queue: PartitionQueue) -> None:
+        if not queue.retries and not queue.closed and queue.open is None:
+            self._active.pop(queue, None)
+
+    def _stamp(self, queue: PartitionQueue, batch: Batch, producer_id: int, producer_epoch: int) -> None:
+        """Give the batch its identity. One that is sent again keeps it, so that the broker can recognise it."""
+        if batch.data and batch.producer_id == producer_id and batch.producer_epoch == producer_epoch:
+            return
+        if queue.producer_id != producer_id or queue.producer_epoch != producer_epoch:
+            queue.producer_id, queue.producer_epoch, queue.next_sequence = producer_id, producer_epoch, 0
+        batch.producer_id = producer_id
+        batch.producer_epoch = producer_epoch
+        if self._idempotent:
+            batch.base_sequence = queue.next_sequence
+            queue.next_sequence = (queue.next_sequence + batch.record_count) & MAX_SEQUENCE
+        if batch.data:
+            restamp(batch.data, producer_id, producer_epoch, batch.base_sequence)
+        else:
+            batch.data = stamp_and_build(
+                batch.builder,
+                producer_id,
+                producer_epoch,
+                batch.base_sequence,
+                transactional=self._transactional,
+                codec=self._codec,
+            )
+
+    def wake_at_ms(self, now_ms: float) -> float | None:
+        """When `drain` or `expire` will find something more though nothing happened."""
+        if not self._active:
+            return None
+        return min(self._due_ms(queue, now_ms) for queue in self._active)
+
+    def _due_ms(self, queue: PartitionQueue, now_ms: float) -> float:
+        first = self._first(queue)
+        assert first is not None
+        expiry_ms = first.created_ms + self._delivery_timeout_ms
+        if now_ms < queue.muted_until_ms:
+            return min(queue.muted_until_ms, expiry_ms)
+        if first is queue.open:
+            linger_ms = first.created_ms + self._linger_ms
+            return linger_ms if now_ms < linger_ms else expiry_ms
+        return expiry_ms
+
+    # ---- fates ----------------------------------------------------------------------------------------------
+
+    def delivered(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
+        """The broker stored it. An offset of -1: stored before, the broker does not remember where."""
+        self._land(batch)
+        batch.queue.backoff.succeeded()
+        batch.base_offset = base_offset
+        batch.log_append_time_ms = log_append_time_ms
+        self._end(batch, None)
+
+    def failed(self, batch: Batch, error: KafkaError) -> None:
+        """It will not be sent again."""
+        self._land(batch)
+        self._end(batch, error)
+
+    def send_again(self, batch: Batch, now_ms: float, error_code: int | None) -> None:
+        """Its fate is open: the same bytes once more, after a back-off."""
+        self._land(batch)
+        self.metrics.resent_records += batch.record_count
+        queue = batch.queue
+        insort(queue.retries, batch, key=_BY_NUMBER)
+        queue.muted_until_ms = max(queue.muted_until_ms, now_ms + queue.backoff.failed(error_code))
+        self._active[queue] = None
+
+    def _land(self, batch: Batch) -> None:
+        batch.queue.in_flight.remove(batch)
+        self.in_flight -= 1
+
+    def _end(self, batch: Batch, error: KafkaError | None) -> None:
+        self._used -= batch.reserved_bytes
+        self.incomplete -= 1
+        if error is None:
+            self.metrics.sent_records += batch.record_count
+        else:
+            self.metrics.failed_records += batch.record_count
+        batch.end(error)
+
+    def expire(
+        self, now_ms: float, obstacle: Callable[[float], str], consequence: Callable[[], str] = str
+    ) -> list[Batch]:
+        """Give up what waits longer than `delivery.timeout.ms`; those batches, ended.
+
+        `obstacle` says what has been in their way since a time, `consequence` how the sentence goes on.
+        """
+        if not self._active:
+            return []
+        due_ms = now_ms - self._delivery_timeout_ms
+        expired = [batch for queue in self._active for batch in queue.waiting() if batch.created_ms <= due_ms]
+        for batch in expired:
+            self._discard(
+                batch,
+                DeliveryError(
+                    f"{batch.record_count} record(s) for {batch.topic}-{batch.partition} were not acknowledged within "
+                    f"delivery.timeout.ms={self._delivery_timeout_ms:.0f} ({obstacle(batch.created_ms)})"
+                    f"{consequence()}"
+                ),
+            )
+        return expired
+
+    def drop_waiting(self, error: KafkaError) -> None:
+        """Give up all that is not on its way."""
+        for batch in [batch for queue in self._active for batch in queue.waiting()]:
+            self._discard(batch, error)
+
+    def drop_all(self, error: KafkaError) -> None:
+        """Give up everything: the producer is closed."""
+        self.drop_waiting(error)
+        for batch in self.incomplete_batches():
+            self.failed(batch, error)
+
+    def _discard(self, batch: Batch, error: KafkaError) -> None:
+        queue = batch.queue
+        if batch is queue.open:
+            queue.open = None
+            self._open.pop(queue, None)
+        else:
+            _remove(batch, (queue.closed, queue.retries))
+        self._deactivate_if_empty(queue)
+        self._end(batch, error)
+
+
+def _remove(batch: Batch, places: Iterable[deque[Batch] | list[Batch]]) -> None:
+    for place in places:
+        if batch in place:
+            place.remove(batch)

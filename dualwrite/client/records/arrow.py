@@ -1,0 +1,443 @@
+"""Record batches from Arrow's columns, without a Python call per row.
+
+A record is a few varints around bytes that Arrow has already laid out. The varints of all records are computed and
+written by numpy; Arrow's own kernel then interleaves them with the columns, and what it gives out is, byte for byte,
+the records of a batch one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dualwrite.client.records.encoded_batch import EncodedBatch
+from dualwrite.errors import InvalidRecordError
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+COLUMNS: Final = ("key", "value", "headers", "partition", "timestamp", "timestamp_ms")
+_ENCODED_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
+_OFFSET_DELTA_BYTES: Final = 3  # up to a million records in a batch
+_MOST_RECORDS: Final = 2 ** (7 * _OFFSET_DELTA_BYTES - 1)
+_NO_BYTES: Final = np.zeros(0, np.uint8)
+
+
+class Column(NamedTuple):
+    """A column of byte strings or nulls: Arrow's array, and the lengths (-1: null) as Kafka writes them."""
+
+    array: Any
+    lengths: Ints
+
+    def take(self, rows: Ints) -> Column:
+        if self.is_empty:
+            return self.slice(0, len(rows))
+        return Column(self.array.take(pa.array(rows)), self.lengths[rows])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has nothing but nulls, and so nothing but rows that are alike."""
+        nulls: int = self.array.null_count
+        return nulls == len(self.array)
+
+    def slice(self, start: int, end: int) -> Column:
+        return Column(self.array.slice(start, end - start), self.lengths[start:end])
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Checked columns of equal length. `partitions`: -1 where it is not given; `headers` are encoded.
+
+    `content_sizes`: bytes of each record from its key on. `sizes`: of the records that these rows become, at most few
+    more than they will take.
+    """
+
+    key: Column
+    value: Column
+    headers: Column
+    header_counts: Ints
+    partitions: Ints
+    timestamps_ms: Ints
+    content_sizes: Ints
+    sizes: Ints
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ms)
+
+    def take(self, rows: Ints) -> Rows:
+        return Rows(
+            self.key.take(rows),
+            self.value.take(rows),
+            self.headers.take(rows),
+            self.header_counts[rows],
+            self.partitions[rows],
+            self.timestamps_ms[rows],
+            self.content_sizes[rows],
+            self.sizes[rows],
+        )
+
+    def slice(self, start: int, end: int) -> Rows:
+        return Rows(
+            self.key.slice(start, end),
+            self.value.slice(start, end),
+            self.headers.slice(start, end),
+            self.header_counts[start:end],
+            self.partitions[start:end],
+            self.timestamps_ms[start:end],
+            self.content_sizes[start:end],
+            self.sizes[start:end],
+        )
+
+
+class Limits(NamedTuple):
+    """In bytes, before compression."""
+
+    batch_size: int
+    max_request_size: int
+
+
+# ---- columns ----------------------------------------------------------------------------------------------------
+
+
+def _refused(sentence: str) -> InvalidRecordError:
+    return InvalidRecordError(f"{sentence}; nothing of it was sent")
+
+
+def rows_of(table: Any, now_ms: int) -> Iterator[Rows]:
+    """The chunks of whatever speaks Arrow's C interface; `InvalidRecordError` for what is no table of records."""
+    try:
+        table = pa.table(table)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise _refused(f"{type(table).__name__} is not a table of records: {error}") from error
+    names = table.column_names
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown or "value" not in names or len(set(names)) < len(names) or {"timestamp", "timestamp_ms"} <= {*names}:
+        raise _refused(
+            f"the columns of records are value and, where wanted, key, headers, partition and timestamp "
+            f"(or timestamp_ms), each once; these are {', '.join(names) or 'none'}"
+        )
+    for batch in table.to_batches():
+        yield _rows_of_batch(batch, now_ms)
+
+
+def _rows_of_batch(batch: Any, now_ms: int) -> Rows:
+    count = batch.num_rows
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    headers, header_counts = _headers(columns.get("headers"), count)
+    key, value = _column("key", columns.get("key"), count), _column("value", columns["value"], count)
+    timestamps = columns.get("timestamp", columns.get("timestamp_ms"))
+    timestamps_ms = _integers("timestamp", _milliseconds(timestamps), count, now_ms, 2**63 - 1)
+    content_sizes = _content_sizes(key, value, headers, header_counts)
+    return Rows(
+        key,
+        value,
+        headers,
+        header_counts,
+        _integers("partition", columns.get("partition"), count, -1, 2**31 - 1),
+        timestamps_ms,
+        content_sizes,
+        _record_sizes(content_sizes, timestamps_ms),
+    )
+
+
+def _is_bytes(kind: Any) -> bool:
+    checks = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
+    views = (pa.types.is_fixed_size_binary, pa.types.is_binary_view, pa.types.is_string_view, pa.types.is_null)
+    return any(check(kind) for check in (*checks, *views))
+
+
+def _large_binary(name: str, array: Any) -> Any:
+    if not _is_bytes(array.type):
+        raise _refused(f"the column {name} is of type {array.type}, not binary or string")
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.large_string())
+    return array.cast(pa.large_binary())
+
+
+def _column(name: str, array: Any, count: int) -> Column:
+    if array is None:
+        return Column(pa.nulls(count, pa.large_binary()), np.full(count, -1, np.int64))
+    array = _large_binary(name, array)
+    return Column(array, _filled(pc.binary_length(array), -1))
+
+
+def _filled(array: Any, null: int) -> Ints:
+    filled: Ints = array.fill_null(null).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return filled
+
+
+def _milliseconds(array: Any) -> Any:
+    if array is None or not pa.types.is_timestamp(array.type):
+        return array
+    return array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
+
+
+def _integers(name: str, array: Any, count: int, missing: int, most: int) -> Ints:
+    if array is None or pa.types.is_null(array.type):
+        return np.full(count, missing, np.int64)
+    if not pa.types.is_integer(array.type):
+        raise _refused(f"the column {name} is of type {array.type}, not of whole numbers")
+    least_and_most = pc.min_max(array).as_py()
+    if least_and_most["min"] is not None and not 0 <= least_and_most["min"] <= least_and_most["max"] <= most:
+        raise _refused(f"the column {name} has {least_and_most}, which is not within 0 to {most}")
+    return _filled(array.cast(pa.int64()), missing)
+
+
+def _headers(array: Any, count: int) -> tuple[Column, Ints]:
+    """Encoded headers per row: those of a row lie side by side in Arrow, so only the offsets of rows are made."""
+    if array is None or pa.types.is_null(array.type):
+        return Column(pa.nulls(count, pa.large_binary()), np.zeros(count, np.int64)), np.zeros(count, np.int64)
+    pairs, counts = _header_pairs(array)
+    names, values = (_column(f"headers.{name}", pairs.field(name), len(pairs)) for name in ("key", "value"))
+    if len(pairs) and (names.lengths.min() < 0 or pairs.null_count):
+        raise _refused("the column headers has a header without a name")
+    if not len(pairs):
+        return Column(pa.nulls(count, pa.large_binary()), np.zeros(count, np.int64)), np.zeros(count, np.int64)
+    encoded = _joined(_varints([names.lengths]), names.array, _varints([values.lengths]), values.array)
+    offsets = _offsets(encoded)[_running_total(counts)]
+    buffers = [None, pa.py_buffer(offsets.astype(np.int64)), encoded.buffers()[2]]
+    return Column(pa.Array.from_buffers(pa.large_binary(), count, buffers), np.diff(offsets)), counts
+
+
+def _header_pairs(array: Any) -> tuple[Any, Ints]:
+    kind = array.type
+    if pa.types.is_map(kind):
+        array = array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise _refused(f"the column headers is of type {kind}, not a map or a list of structs of key and value")
+    pairs = array.flatten()
+    if not pa.types.is_struct(pairs.type) or {field.name for field in pairs.type} != {"key", "value"}:
+        raise _refused(f"the column headers is of type {kind}, not a map or a list of structs of key and value")
+    return pairs, _filled(pc.list_value_length(array), 0)
+
+
+# ---- varints ----------------------------------------------------------------------------------------------------
+
+
+def _zigzag(numbers: Ints) -> npt.NDArray[np.uint64]:
+    zigzag: npt.NDArray[np.uint64] = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
+    return zigzag
+
+
+def varint_sizes(numbers: Ints) -> Ints:
+    """How many bytes each takes as a zigzag varint."""
+    return _unsigned_sizes(_zigzag(numbers))
+
+
+def _unsigned_sizes(numbers: npt.NDArray[np.uint64]) -> Ints:
+    sizes = np.ones(len(numbers), np.int64)
+    most = int(numbers.max()) if len(numbers) else 0
+    for seven in range(7, 70, 7):
+        if most >> seven == 0:
+            break
+        sizes += numbers >= np.uint64(1 << seven)
+    return sizes
+
+
+def _varint(number: int) -> bytes:
+    """Of one number, zigzag."""
+    rest = (number << 1) ^ (number >> 63)
+    written = bytearray()
+    while rest > 0x7F:
+        written.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    written.append(rest)
+    return bytes(written)
+
+
+def _varints(fields: list[Ints]) -> Any:
+    """These numbers as zigzag varints, one after the other: a byte string per row, or one for all where they are alike.
+
+    Many are alike: no keys, no headers, values of one length, records of one moment.
+    """
+    alike = [_varint(int(numbers[0])) if numbers.min() == numbers.max() else None for numbers in fields]
+    if None not in alike:
+        return pa.scalar(b"".join(filter(None, alike)), pa.large_binary())
+    rows = len(fields[0])
+    columns = [_Cells(numbers) if same is None else same for numbers, same in zip(fields, alike, strict=True)]
+    width = sum(len(column) if isinstance(column, bytes) else column.width for column in columns)
+    cells, used = np.empty((rows, width), np.uint8), np.ones((rows, width), np.bool_)
+    lengths, at = np.zeros(rows, np.int64), 0
+    for column in columns:
+        if isinstance(column, bytes):
+            cells[:, at : at + len(column)] = np.frombuffer(column, np.uint8)
+            lengths += len(column)
+            at += len(column)
+        else:
+            column.write(cells[:, at : at + column.width], used[:, at : at + column.width])
+            lengths += column.sizes
+            at += column.width
+    offsets = _running_total(lengths)
+    data = cells.ravel() if int(offsets[-1]) == cells.size else cells[used]
+    return pa.Array.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+class _Cells:
+    """The varints of a column of numbers, each as wide as the longest of them."""
+
+    def __init__(self, numbers: Ints) -> None:
+        self._zigzag = _zigzag(numbers)
+        self.sizes = _unsigned_sizes(self._zigzag)
+        self.width = int(self.sizes.max())
+
+    def write(self, cells: Bytes, used: npt.NDArray[np.bool_]) -> None:
+        """Into a column of cells per byte, and which of them count."""
+        rest = self._zigzag
+        for byte in range(self.width):
+            low = rest.astype(np.uint8)
+            if byte + 1 == self.width:
+                cells[:, byte] = low
+            else:
+                cells[:, byte] = (low & 0x7F) | ((self.sizes > byte + 1).view(np.uint8) << 7)
+            if byte:
+                used[:, byte] = self.sizes > byte
+            rest = rest >> np.uint64(7)
+
+
+def _running_total(numbers: Ints) -> Ints:
+    """From 0 on, so one more than there are numbers."""
+    total = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(numbers, out=total[1:])
+    return total
+
+
+def _joined(*parts: Any) -> Any:
+    separator = pa.scalar(b"", pa.large_binary())
+    return pc.binary_join_element_wise(*parts, separator, null_handling="replace", null_replacement="")
+
+
+def _offsets(array: Any) -> Ints:
+    """Where each element starts and the last one ends in the array's data."""
+    whole = np.frombuffer(array.buffers()[1], np.int64) if array.buffers()[1] is not None else np.zeros(1, np.int64)
+    return whole[array.offset : array.offset + len(array) + 1]
+
+
+# ---- records ----------------------------------------------------------------------------------------------------
+
+
+def _content_sizes(key: Column, value: Column, headers: Column, header_counts: Ints) -> Ints:
+    """Bytes from the length of the key on."""
+    sizes = varint_sizes(header_counts) + headers.lengths
+    for column in (key, value):
+        sizes += varint_sizes(column.lengths) + np.maximum(column.lengths, 0)
+    return sizes
+
+
+def _record_sizes(content_sizes: Ints, timestamps_ms: Ints) -> Ints:
+    """At most few bytes too many: the place of a record in its batch, and so its deltas, are not known yet."""
+    if not len(content_sizes):
+        return content_sizes
+    spread = np.array([int(timestamps_ms.max()) - int(timestamps_ms.min())])
+    body = content_sizes + (1 + int(varint_sizes(spread)[0]) + _OFFSET_DELTA_BYTES)
+    return varint_sizes(body) + body
+
+
+def _encode(rows: Rows, starts: Ints) -> tuple[Any, Ints]:
+    """The records of several batches, which begin at these rows: their bytes, and where each record begins there."""
+    first = np.repeat(starts, np.diff(starts, append=len(rows)))
+    time_deltas, offset_deltas = rows.timestamps_ms - rows.timestamps_ms[first], np.arange(len(rows)) - first
+    lengths = 1 + varint_sizes(time_deltas) + varint_sizes(offset_deltas) + rows.content_sizes
+    before_key = [lengths, np.zeros(1, np.int64), time_deltas, offset_deltas, rows.key.lengths]
+    if rows.key.is_empty:
+        parts = [_varints([*before_key, rows.value.lengths])]
+    else:
+        parts = [_varints(before_key), rows.key.array, _varints([rows.value.lengths])]
+    parts += [rows.value.array, _varints([rows.header_counts])]
+    if rows.header_counts.any():
+        parts.append(rows.headers.array)
+    records = _joined(*parts)
+    return records.buffers()[2], _offsets(records)
+
+
+class Planned(NamedTuple):
+    """Rows in the order of their partitions (None: they are), and where in that order each batch begins, and for which.
+
+    Encoding many batches at once is what makes it worth while: a call of numpy or Arrow takes as long as many records.
+    """
+
+    rows: Rows
+    order: Ints | None
+    starts: list[int]
+    partitions: list[int]
+
+    def batches(self, *, transactional: bool) -> Iterator[tuple[int, EncodedBatch]]:
+        """Each with its partition; encoded as they are asked for, some megabytes at a time."""
+        ends = np.array([*self.starts[1:], len(self.rows)])
+        sizes = np.cumsum(self.rows.sizes if self.order is None else self.rows.sizes[self.order])[ends - 1]
+        at = 0
+        while at < len(ends):
+            until = max(at + 1, int(np.searchsorted(sizes, int(sizes[at]) + _ENCODED_AT_ONCE_BYTES)))
+            encoded = self._encoded(self.starts[at:until], int(ends[until - 1]), transactional)
+            yield from zip(self.partitions[at:until], encoded, strict=True)
+            at = until
+
+    def _encoded(self, starts: list[int], end: int, transactional: bool) -> Iterator[EncodedBatch]:
+        rows = self.rows.slice(starts[0], end) if self.order is None else self.rows.take(self.order[starts[0] : end])
+        begin = np.array(starts, np.int64) - starts[0]
+        data, offsets = _encode(rows, begin)
+        view = memoryview(data) if data is not None else memoryview(b"")
+        first_ms, most_ms = rows.timestamps_ms[begin].tolist(), np.maximum.reduceat(rows.timestamps_ms, begin).tolist()
+        counts = np.diff(begin, append=len(rows)).tolist()
+        bounds = [*offsets[begin].tolist(), int(offsets[-1])]
+        for place, count in enumerate(counts):
+            yield EncodedBatch(
+                view[bounds[place] : bounds[place + 1]],
+                record_count=count,
+                first_timestamp_ms=first_ms[place],
+                max_timestamp_ms=most_ms[place],
+                transactional=transactional,
+            )
+
+
+def batch_starts(sizes: Ints, limit: int) -> list[int]:
+    """Where batches begin so that each but a single large record is within the limit."""
+    ends = np.cumsum(sizes)
+    starts, at = [], 0
+    while at < len(sizes):
+        starts.append(at)
+        before = int(ends[at - 1]) if at else 0
+        at = min(max(at + 1, int(np.searchsorted(ends, before + limit, side="right"))), at + _MOST_RECORDS)
+    return starts
+
+
+def check_sizes(rows: Rows, limits: Limits, batch_overhead: int, first_row: int) -> None:
+    """`InvalidRecordError` names the largest row when it is too large for a request."""
+    if len(rows) and int(rows.sizes.max()) + batch_overhead > limits.max_request_size:
+        row = int(rows.sizes.argmax())
+        raise _refused(
+            f"the record in row {first_row + row} takes up to {int(rows.sizes[row]) + batch_overhead} bytes, "
+            f"more than max.request.size={limits.max_request_size}"
+        )
+
+
+def plan(rows: Rows, limits: Limits, batch_overhead: int) -> Planned:
+    """What goes where, once every row has a partition."""
+    order, partitions, sizes = None, rows.partitions, rows.sizes
+    if (partitions[1:] < partitions[:-1]).any():
+        few = int(partitions.max()) < 2**15  # those are sorted in a few passes
+        order = np.argsort(partitions.astype(np.int16) if few else partitions, kind="stable")
+        partitions, sizes = partitions[order], sizes[order]
+    starts: list[int] = []
+    partition_of_start: list[int] = []
+    bounds = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(rows)]
+    for first, end in pairwise(bounds):
+        begin = batch_starts(sizes[first:end], limits.batch_size - batch_overhead)
+        starts += [first + start for start in begin]
+        partition_of_start += [int(partitions[first])] * len(begin)
+    return Planned(rows, order, starts, partition_of_start)
+
+
+# ---- partitions -------------------------------------------------------------------------------------------------
+
+
+def key_bytes(column: Column) -> tuple[Ints, Bytes]:
+    """The offsets of keys in their bytes, and those bytes."""
+    buffers = column.array.buffers()
+    data = _NO_BYTES if buffers[2] is None else np.frombuffer(buffers[2], np.uint8)
+    return _offsets(column.array), data

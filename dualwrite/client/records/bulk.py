@@ -1,0 +1,288 @@
+"""`send_batch()`: everything is read, serialized and checked before the first record is accepted.
+
+Then records are accepted as there is room. What has to be waited for is given out, so that a thread can block for it
+and a coroutine await it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, Final, Protocol
+
+from dualwrite.client.producer_core import Engine
+from dualwrite.client.records.accumulator import Batch
+from dualwrite.client.records.delivery_callbacks import Part
+from dualwrite.client.records.record import ReadyRecord, Record
+from dualwrite.client.records.validation import (
+    check_topic,
+    checked_headers,
+    checked_partition,
+    checked_timestamp_ms,
+    encoded,
+)
+from dualwrite.client.records.value_records import full_batch
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.errors import ConfigError, InvalidRecordError
+from dualwrite.partitioners import KeyPartitioner
+
+_BATCH_HEADER_BYTES: Final = 61
+_RECORD_OVERHEAD_BYTES: Final = 36  # at most, besides key, value and headers
+_HEADER_OVERHEAD_BYTES: Final = 10
+_ACCEPTED_AT_ONCE: Final = 256  # while the lock is held
+_VALUES_ACCEPTED_AT_ONCE: Final = 2048
+_LARGE_VALUE_BYTES: Final = 400  # from about here on `full_batch` takes less than the builder, whose checksum is slow
+_FIELDS: Final = tuple(Record.__dataclass_fields__)
+
+
+class _Source(Protocol):
+    """Records that were read and checked without knowing the partitions."""
+
+    record_count: int
+
+    def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
+        """Checks that need the partitions; then steps, each to be called until it has nothing to wait for."""
+
+
+class BulkSend:
+    """One call of `send_batch()`."""
+
+    def __init__(self, engine: Engine, topic: Any, records: Any) -> None:
+        check_topic(topic)
+        self.topic: Final[str] = topic
+        self.parts: Final[list[Part]] = []
+        self.accepted = 0
+        self._engine = engine
+        now_ms = time.time_ns() // 1_000_000
+        self._source = _source(self, engine, records, now_ms)
+        self.record_count: Final = self._source.record_count
+        self._steps: Iterator[Callable[[], Operation | None]] | None = None
+        self._step: Callable[[], Operation | None] | None = None
+
+    def advance(self) -> Operation | None:
+        """Accept what can be; what must end before more can be, or None when all is accepted."""
+        if self._steps is None:
+            partitions = self._engine.partitions_of(self.topic)
+            if isinstance(partitions, Operation):
+                return partitions
+            self._steps = self._source.place(partitions)
+        while True:
+            if self._step is None:
+                self._step = next(self._steps, None)
+                if self._step is None:
+                    return None
+            waiting = self._step()
+            if waiting is not None:
+                return waiting
+            self._step = None
+
+    def fate_so_far(self) -> str:
+        """For whoever has to give up."""
+        if not self.accepted:
+            return "nothing of it was sent"
+        return f"{self.accepted} of the {self.record_count} records were accepted"
+
+    def took(self, batch: Batch, first_index: int, record_count: int) -> None:
+        """These records were accepted."""
+        self.accepted += record_count
+        if self.parts and self.parts[-1].batch is batch:
+            last = self.parts[-1]
+            if last.first_index + last.record_count == first_index:
+                self.parts[-1] = Part(batch, last.first_index, last.record_count + record_count)
+                return
+        self.parts.append(Part(batch, first_index, record_count))
+
+
+def _source(bulk: BulkSend, engine: Engine, records: Any, now_ms: int) -> _Source:
+    if hasattr(records, "__arrow_c_stream__") or hasattr(records, "__arrow_c_array__"):
+        try:
+            from dualwrite.client.records.arrow_source import ArrowSource
+        except ImportError as error:
+            raise ConfigError(
+                f"send_batch() of Arrow's tables needs a package that is not installed ({error.name}): "
+                "pip install 'dualwrite[arrow]'"
+            ) from error
+        return ArrowSource(bulk, engine, records, now_ms)
+    if isinstance(records, str | bytes | bytearray | memoryview | Mapping) or not isinstance(records, Iterable):
+        raise InvalidRecordError(
+            f"send_batch() takes an iterable of records or an Arrow table, not {type(records).__name__}; "
+            "nothing of it was sent"
+        )
+    listed = list(records)
+    if engine.sends_values_as_they_are and set(map(type, listed)) == {bytes}:
+        return ValueSource(bulk, engine, listed, now_ms)
+    return IterableSource(bulk, engine, listed, now_ms)
+
+
+class ValueSource:
+    """Values that are bytes, and nothing else."""
+
+    def __init__(self, bulk: BulkSend, engine: Engine, values: list[bytes], now_ms: int) -> None:
+        largest = max(map(len, values))
+        if largest + _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES > engine.config.max_request_size:
+            place = next(place for place, value in enumerate(values) if len(value) == largest)
+            raise _too_large(place, largest + _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES, engine)
+        self._bulk = bulk
+        self._engine = engine
+        self._values = values
+        self._now_ms = now_ms
+        self._left_bytes = sum(map(len, values))
+        self._room = engine.config.batch_size - _BATCH_HEADER_BYTES
+        self.record_count = len(values)
+
+    def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
+        """See `_Source`. What does not fill a batch joins the records that linger."""
+        if self._left_bytes >= _LARGE_VALUE_BYTES * self.record_count:
+            while 0 < self._room <= self._left_bytes:
+                yield self._full_batch(partitions)
+        yield self._accept_rest
+
+    def _full_batch(self, partitions: int) -> Callable[[], Operation | None]:
+        bulk, engine, first = self._bulk, self._engine, self._bulk.accepted
+        transactional = engine.config.transactional_id is not None
+        filled = full_batch(self._values, first, self._room, timestamp_ms=self._now_ms, transactional=transactional)
+        self._left_bytes -= filled.size()  # a little more than its values: what is left fills a batch for sure
+        partition = engine.choice.choose(bulk.topic, None, partitions)
+
+        def accept() -> Operation | None:
+            batch = engine.accept_encoded(bulk.topic, partition, filled)
+            if isinstance(batch, Operation):
+                return batch
+            bulk.took(batch, 0, filled.record_count)
+            return None
+
+        return accept
+
+    def _accept_rest(self) -> Operation | None:
+        while self._bulk.accepted < self.record_count:
+            some = self._values[self._bulk.accepted : self._bulk.accepted + _VALUES_ACCEPTED_AT_ONCE]
+            waiting = self._engine.accept_values(self._bulk.topic, some, self._now_ms, self._bulk.took)
+            if waiting is not None:
+                return waiting
+        return None
+
+
+class IterableSource:
+    """Values, pairs of key and value, mappings or `Record`s."""
+
+    def __init__(self, bulk: BulkSend, engine: Engine, records: list[Any], now_ms: int) -> None:
+        self._bulk = bulk
+        self._engine = engine
+        self._records = [self._ready(place, record, now_ms) for place, record in enumerate(records)]
+        self.record_count = len(self._records)
+
+    def _ready(self, place: int, given: Any, now_ms: int) -> ReadyRecord:
+        try:
+            ready = self._checked(*_fields_of(given), now_ms)
+        except InvalidRecordError as error:
+            raise _refused(place, error) from error.__cause__
+        size = _size_at_most(ready)
+        if size > self._engine.config.max_request_size:
+            raise _too_large(place, size, self._engine)
+        return ready
+
+    def _checked(
+        self, value: Any, key: Any, headers: Any, partition: Any, timestamp_ms: Any, now_ms: int
+    ) -> ReadyRecord:
+        checked = [] if headers is None else checked_headers(headers)
+        if self._engine.serializers.any:
+            key, value = self._engine.serializers.apply(self._bulk.topic, key, value, checked)
+        return ReadyRecord(
+            value if type(value) is bytes else encoded("value", value),
+            key if type(key) is bytes else encoded("key", key),
+            checked,
+            None if partition is None else checked_partition(partition),
+            now_ms if timestamp_ms is None else checked_timestamp_ms(timestamp_ms),
+        )
+
+    def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
+        """See `_Source`."""
+        self._ask_partitioner(partitions)
+        self._hash_keys(partitions)
+        for place, record in enumerate(self._records):
+            if record.partition is not None and record.partition >= partitions:
+                raise _refused(
+                    place, f"{self._bulk.topic!r} has the partitions 0 to {partitions - 1}, not {record.partition}"
+                )
+        yield self._accept_more
+
+    def _ask_partitioner(self, partitions: int) -> None:
+        ask = self._engine.choice.by_record
+        if ask is None:
+            return
+        topic = self._bulk.topic
+        for place, record in enumerate(self._records):
+            if record.partition is None:
+                try:
+                    partition = ask(topic, record.key, record.value, partitions)
+                except InvalidRecordError as error:
+                    raise _refused(place, error) from error.__cause__
+                self._records[place] = record._replace(partition=partition)
+
+    def _hash_keys(self, partitions: int) -> None:
+        """All at once, where numpy is installed: one by one in Python takes longer than all else."""
+        by_key = self._engine.choice.by_key
+        partitions_of_keys = _key_hasher()
+        if by_key is None or partitions_of_keys is None:
+            return
+        places = [place for place, record in enumerate(self._records) if record.partition is None and record.key]
+        chosen = partitions_of_keys(by_key, [self._records[place].key or b"" for place in places], partitions)
+        for place, partition in zip(places, chosen, strict=True):
+            value, key, headers, _, timestamp_ms = self._records[place]
+            self._records[place] = ReadyRecord(value, key, headers, partition, timestamp_ms)
+
+    def _accept_more(self) -> Operation | None:
+        while self._bulk.accepted < self.record_count:
+            some = self._records[self._bulk.accepted : self._bulk.accepted + _ACCEPTED_AT_ONCE]
+            waiting = self._engine.accept_records(self._bulk.topic, some, self._bulk.took)
+            if waiting is not None:
+                return waiting
+        return None
+
+
+@cache
+def _key_hasher() -> Callable[[KeyPartitioner, list[bytes], int], list[int]] | None:
+    """None without numpy; importing it is put off until somebody sends keys in batches."""
+    try:
+        from dualwrite.client.records.key_columns import partitions_of_keys
+    except ImportError:
+        return None
+    return partitions_of_keys
+
+
+def _fields_of(given: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Value, key, headers, partition and timestamp."""
+    if isinstance(given, tuple):
+        if len(given) != 2:
+            raise InvalidRecordError(f"a tuple is (key, value), not {len(given)} things; the record was not sent")
+        return given[1], given[0], None, None, None
+    if isinstance(given, Record):
+        return given.value, given.key, given.headers, given.partition, given.timestamp_ms
+    if isinstance(given, Mapping):
+        unknown = [name for name in given if name not in _FIELDS]
+        if unknown or not given:
+            raise InvalidRecordError(
+                f"a mapping has some of {', '.join(_FIELDS)}, not {', '.join(map(repr, unknown)) or 'nothing'} "
+                "(a value that is a mapping: Record(value)); the record was not sent"
+            )
+        value, key, headers, partition, timestamp_ms = map(given.get, _FIELDS)
+        return value, key, headers, partition, timestamp_ms
+    return given, None, None, None, None
+
+
+def _size_at_most(record: ReadyRecord) -> int:
+    size = _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES + len(record.value or b"") + len(record.key or b"")
+    for name, value in record.headers:
+        size += _HEADER_OVERHEAD_BYTES + len(name.encode()) + (0 if value is None else len(value))
+    return size
+
+
+def _too_large(place: int, size: int, engine: Engine) -> InvalidRecordError:
+    limit = engine.config.max_request_size
+    return _refused(place, f"it takes up to {size} bytes, more than max.request.size={limit}")
+
+
+def _refused(place: int, why: object) -> InvalidRecordError:
+    sentence = str(why).removesuffix("; the record was not sent").removesuffix("; it was not sent")
+    return InvalidRecordError(f"record {place}: {sentence}; nothing of the batch was sent")

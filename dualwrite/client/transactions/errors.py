@@ -1,0 +1,144 @@
+"""The sentences and exceptions of a transactional producer that fails. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dualwrite.client.error_texts import error_meaning, error_name, missing_right
+from dualwrite.client.transactions.recovery import Described
+from dualwrite.client.transactions.states import ProducerState
+from dualwrite.client.transactions.tiers import ACCEPT_SETTING
+from dualwrite.errors import (
+    WHAT_TO_DO,
+    AbortableError,
+    Api,
+    CommitOutcomeUnknown,
+    ErrorClass,
+    FencedCommitOutcomeUnknown,
+    FencedError,
+    KafkaError,
+    UnsupportedByBrokerError,
+    error_class,
+)
+from dualwrite.prepared_state import PreparedTxnState
+
+RETRIED: Final = frozenset({ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP})
+"""What is asked again until an answer says something else."""
+
+_TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
+
+
+def decisive_code(api: Api, error_codes: tuple[int, ...]) -> int:
+    """The code that decides for all: the request is sent again as a whole, so one that forbids it wins."""
+    codes = [code for code in error_codes if code]
+    final = [code for code in codes if error_class(api, code) not in RETRIED]
+    lookup = [code for code in codes if error_class(api, code) is ErrorClass.RETRIABLE_AFTER_LOOKUP]
+    return next(iter([*final, *lookup, *codes]), 0)
+
+
+def refusal_sentence(
+    api: Api,
+    error_code: int,
+    *,
+    transactional_id: str,
+    resource: str | None,
+    state: ProducerState,
+    taken_as: ErrorClass,
+    init_unanswered: bool,
+    asks_for_two_phase_commit: bool,
+) -> str:
+    """Why a request was refused and what to do.
+
+    `resource` is what the request was about, where that is not the transactional id; `taken_as` is how this producer
+    takes the code, which may be worse than it sounds; `init_unanswered`: an InitProducerId of ours may have come late.
+    """
+    meaning = error_meaning(api, error_code) or taken_as.value
+    right = missing_right(api, error_code, resource or transactional_id)
+    if right is not None:
+        meaning = f"the right that is missing is {right}"
+    is_two_phase = api is Api.INIT_PRODUCER_ID and asks_for_two_phase_commit
+    if is_two_phase and error_code == _TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        meaning = (
+            f"either two-phase commit is off at the broker (transaction.two.phase.commit.enable=true turns it on), "
+            f"or a right is missing: {right}, and TWO_PHASE_COMMIT on it. {ACCEPT_SETTING}=true does without it, "
+            "with prepared transactions that the broker aborts after transaction.timeout.ms"
+        )
+    if init_unanswered and taken_as is ErrorClass.FENCED:
+        meaning += (
+            " (or an InitProducerId of this producer itself, which was sent earlier and not answered, has only now "
+            "arrived and aborted its transaction)"
+        )
+    return (
+        f"{api.kafka_name} for transactional id {transactional_id!r} was answered with "
+        f"{error_name(error_code)} while the producer was {state.value}: {meaning}; {WHAT_TO_DO[taken_as]}"
+    )
+
+
+def commit_outcome_unknown(error: KafkaError, transactional_id: str, prepared: PreparedTxnState) -> KafkaError:
+    """The producer ends because of `error`, which leaves open whether a commit took effect."""
+    kind = FencedCommitOutcomeUnknown if isinstance(error, FencedError) else CommitOutcomeUnknown
+    unknown = kind(
+        f"a commit of transactional id {transactional_id!r} was sent and not answered, and cannot be asked "
+        f"for again, so its outcome is unknown: {error}",
+        transactional_id=transactional_id,
+        prepared_state=str(prepared),
+        error_code=error.error_code,
+    )
+    unknown.__cause__ = error
+    return unknown
+
+
+def overtaken(transactional_id: str, now: Described, *, stored_is_committed: bool) -> FencedError:
+    """Something is there that was not when the transactional id was described first."""
+    done = " (what was stored is committed)" if stored_is_committed else ""
+    return FencedError(
+        f"transactional id {transactional_id!r} is in state {now.state.value} at {now.pair or 'no producer id'}, which "
+        f"was not there when init_transactions() looked{done}: another producer has taken the id over; "
+        f"{WHAT_TO_DO[ErrorClass.FENCED]}"
+    )
+
+
+def taken_over(transactional_id: str, own: PreparedTxnState, now: Described) -> FencedError:
+    """A look between two transactions found the id with another producer."""
+    return FencedError(
+        f"transactional id {transactional_id!r} is in state {now.state.value} at {now.pair or 'no producer id'}, and "
+        f"this producer, which holds {own}, has nothing open: another producer has taken the id over, and nothing of "
+        f"it was touched; {WHAT_TO_DO[ErrorClass.FENCED]}"
+    )
+
+
+def offsets_may_go_back(transactional_id: str, group_id: str) -> AbortableError:
+    """Positions that follow others of the same transaction, of which a request got no answer."""
+    return AbortableError(
+        f"earlier offsets of group {group_id!r} in this transaction of transactional id {transactional_id!r} were sent "
+        "once without an answer. That request may still arrive and replace these by the earlier ones, so they "
+        f"were not sent; {WHAT_TO_DO[ErrorClass.ABORTABLE]}, with one send_offsets_to_transaction() of the last offsets"
+    )
+
+
+def taken_meanwhile(refusal: str, error_code: int) -> FencedError:
+    """A step of taking an id over was refused, because the pair that it named is not the present one any more."""
+    return FencedError(
+        f"{refusal}. Another producer has used the id since init_transactions() looked, and nothing of it was touched",
+        error_code=error_code,
+    )
+
+
+def still_prepared_by_keep(transactional_id: str, pair: PreparedTxnState) -> UnsupportedByBrokerError:
+    """KeepPreparedTxn gave out the pair of the transaction that is open."""
+    return UnsupportedByBrokerError(
+        f"the broker answered InitProducerId with KeepPreparedTxn for transactional id {transactional_id!r} with "
+        f"{pair}, the very pair of the transaction that is open: it does not fence the producer that prepared it, as "
+        "KIP-939 demands and the proposal for KAFKA-20739 in apache/kafka#22704 leaves out. Two owners could decide "
+        "the transaction differently, so it stays open and nothing of it was completed; use a broker that raises the "
+        "epoch, or one without KeepPreparedTxn, where transactions are completed by their stored pair"
+    )
+
+
+def end_not_told(refusal: str, error_code: int, prepared: PreparedTxnState, now: Described) -> FencedError:
+    """A commit was refused as by `refusal`, and what is described does not say what became of the transaction."""
+    return FencedError(
+        f"{refusal}. The id is in state {now.state.value} at {now.pair or 'no producer id'}, which does "
+        f"not tell how the prepared transaction {prepared} ended",
+        error_code=error_code,
+    )

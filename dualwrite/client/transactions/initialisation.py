@@ -1,0 +1,454 @@
+"""How a transactional id is taken over, and what precedes a transaction: requests one after the other, without sockets.
+
+The steps stand in a queue. Those of `init_transactions()` and `complete_transaction()` are done while the producer is
+initialising; those that precede a transaction wait for its first record, so that a transaction without records costs
+nothing.
+
+An id that was described is taken over in two phases, between which its taker looks whether it still holds the lock of
+the stored pair. The first ends what is open, or else raises the epoch; the second raises it once more. Each request
+names the pair that was described, or its own successor:
+
+* transaction.version 2: EndTxn(abort) by pair. It does nothing to any other pair, however late it comes. Its answer is
+  given twice, so the pair after the first one may be shared with the old owner, or with a taker whose request was the
+  same; the second one fences them.
+* transaction.version 0 and 1, another timeout, or an id that is new: InitProducerId by pair. Where nothing is open it
+  does nothing to any other pair either. What is open it aborts, whichever pair that has: a late one may do harm, which
+  is why the id is described before each, and only what was decided about, or its own end, is accepted.
+
+With KeepPreparedTxn (KIP-939) nothing is aborted by taking over, so one request is enough.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Final
+
+from dualwrite.client import messages as m
+from dualwrite.client.transactions.recovery import (
+    RECOVERIES,
+    TRANSACTIONAL_ID_NOT_FOUND,
+    Described,
+    DescribedState,
+    Recovery,
+    Relation,
+    SecondLook,
+    find,
+    look_again,
+    relation_of,
+)
+from dualwrite.client.transactions.settling import LOOKS, Settling, settle
+from dualwrite.client.transactions.tiers import (
+    First,
+    Plan,
+    not_accepted,
+    plan,
+    plan_after_keep,
+    tier_between_transactions,
+)
+from dualwrite.client.wire import codec
+from dualwrite.config import MAX_TRANSACTION_TIMEOUT_MS
+from dualwrite.errors import Api, PreparedTransactionLost, UnsupportedByBrokerError
+from dualwrite.guarantee import Guarantee, Tier, guarantee_of
+from dualwrite.prepared_state import MAX_PRODUCER_EPOCH, MAX_PRODUCER_ID, PreparedTxnState
+
+# A prepared pair and the next one must be two epochs apart, see recovery.py.
+_EPOCHS_APART: Final = 2
+
+_TWO_PHASE: Final = (Tier.KEEP_PREPARED, Tier.STORED_PAIR)
+
+_NOBODY: Final = PreparedTxnState.of(producer_id=MAX_PRODUCER_ID, producer_epoch=0)
+"""A pair that no broker gives out: with it an id is created, and one that exists is not touched."""
+
+
+class Step(Enum):
+    """One exchange with the coordinator."""
+
+    ASK_FEATURES = "ApiVersions: which tier is it?"
+    TRY_KEEP = "InitProducerId with KeepPreparedTxn"
+    PROBE_KEEP = "InitProducerId with KeepPreparedTxn and a pair, which changes nothing: is it supported?"
+    DESCRIBE = "DescribeTransactions: what is there?"
+    LOOK_AGAIN = "DescribeTransactions: is anything open that was not decided about?"
+    TAKE_OVER = "InitProducerId: aborts what is open, and fences"
+    SETTLE = "DescribeTransactions: what did requests without an answer leave, and is the id still ours?"
+    END_REOPENED = "EndTxn(abort) of what a late request opened"
+    CLAIM = "InitProducerId with the pair that was described: aborts what is open, and fences (KIP-360)"
+    RAISE_EPOCH = "InitProducerId with our own pair: another epoch, and nobody else is fenced by mistake (KIP-360)"
+    SPEND_PAIR = "EndTxn(abort) of nothing: another epoch (KIP-890)"
+
+
+_FIRST: Final[dict[First, Step]] = {
+    First.TRY_KEEP: Step.TRY_KEEP,
+    First.DESCRIBE: Step.DESCRIBE,
+    First.TAKE_OVER: Step.TAKE_OVER,
+}
+
+
+class Initialisation:
+    """What a producer knows of the broker, and the steps that it still owes before it may write."""
+
+    def __init__(
+        self,
+        *,
+        transactional_id: str,
+        two_phase_commit: bool,
+        accepts_bound: bool,
+        transaction_timeout_ms: int,
+    ) -> None:
+        self.transaction_version = codec.NEWEST_TRANSACTION_VERSION
+        self.tier: Tier | None = None
+        self.keep = False
+        self.steps: deque[Step] = deque()
+        self._transactional_id = transactional_id
+        self._two_phase_commit = two_phase_commit
+        self._accepts_bound = accepts_bound
+        self._timeout_ms = transaction_timeout_ms
+        self._features = m.BrokerFeatures(0, {}, 0)
+        self._next_version: int | None = None
+        self._decided: Described | None = None
+        # a request that changes a transaction got no answer since the epoch was last raised
+        self._may_come_late = False
+        self._raise_unanswered = False
+        self._looks_left = LOOKS
+        self._later: tuple[Step, ...] = ()
+        self._claimed = False
+        self._may_keep = False
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What holds on this broker."""
+        return guarantee_of(self.tier, self._timeout_ms)
+
+    @property
+    def is_v2(self) -> bool:
+        """Whether partitions join by Produce and each end raises the epoch (KIP-890)."""
+        return self.transaction_version >= codec.NEWEST_TRANSACTION_VERSION
+
+    @property
+    def describes(self) -> bool:
+        """Whether the broker can be asked what became of a transaction (KIP-664)."""
+        return Api.DESCRIBE_TRANSACTIONS in self._features.versions
+
+    @property
+    def asks_for_two_phase_commit(self) -> bool:
+        """Whether the broker may refuse two-phase commit itself."""
+        return self._two_phase_commit and self.tier in (None, *_TWO_PHASE)
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def begin(self, keep: bool) -> None:
+        """`init_transactions()` was called."""
+        self.keep = keep
+        self._forget_description()
+        self.steps = deque([Step.ASK_FEATURES])
+
+    def request(self, step: Step, pair: PreparedTxnState) -> m.Request:
+        """The request of a step, from the producer that holds `pair` (empty: none)."""
+        if step is Step.ASK_FEATURES:
+            return m.ApiVersions()
+        if step in (Step.DESCRIBE, Step.LOOK_AGAIN, Step.SETTLE):
+            return m.DescribeTransaction(self._transactional_id)
+        if step is Step.END_REOPENED:
+            return m.EndTxn(
+                self._transactional_id, pair.producer_id, pair.producer_epoch, False, self.transaction_version
+            )
+        if step is Step.SPEND_PAIR:
+            return m.EndTxn(self._transactional_id, pair.producer_id, pair.producer_epoch, False)
+        tries = step in (Step.TRY_KEEP, Step.PROBE_KEEP)
+        two_phase = self._two_phase_commit and (tries or self.tier in _TWO_PHASE)
+        init = m.InitProducerId(self._transactional_id, self._asked_timeout_ms(two_phase), two_phase, tries)
+        if step not in (Step.RAISE_EPOCH, Step.CLAIM, Step.PROBE_KEEP):
+            return init
+        named = pair or _NOBODY
+        return init._replace(producer_id=named.producer_id, producer_epoch=named.producer_epoch)
+
+    def _asked_timeout_ms(self, two_phase: bool) -> int:
+        return MAX_TRANSACTION_TIMEOUT_MS if two_phase else self._timeout_ms
+
+    # ---- answers --------------------------------------------------------------------------------------------
+
+    def take_features(self, features: m.BrokerFeatures) -> UnsupportedByBrokerError | None:
+        """What the coordinator offers; an error where that is too little."""
+        self._features = features
+        self.transaction_version = features.transaction_version
+        self._next_version = None
+        self.tier = None
+        return self._follow(
+            plan(
+                features,
+                two_phase_commit=self._two_phase_commit,
+                keep=self.keep,
+                accepted=self._accepts_bound,
+                timeout_ms=self._timeout_ms,
+            )
+        )
+
+    def take_refused_keep(self, error_code: int) -> UnsupportedByBrokerError | bool:
+        """KeepPreparedTxn was refused, which changed nothing. False: that is final."""
+        following = plan_after_keep(
+            error_code,
+            self._features,
+            two_phase_commit=self._two_phase_commit,
+            keep=self.keep,
+            accepted=self._accepts_bound,
+            timeout_ms=self._timeout_ms,
+        )
+        if following is None:
+            return False
+        return self._follow(following) or True
+
+    def _follow(self, following: Plan | UnsupportedByBrokerError) -> UnsupportedByBrokerError | None:
+        if isinstance(following, UnsupportedByBrokerError):
+            return following
+        self.tier = following.tier
+        self._may_keep = self.keep and following.first is First.TRY_KEEP
+        self.steps = deque([Step.DESCRIBE if self._may_keep else _FIRST[following.first]])
+        return None
+
+    def take_kept(self, *, ongoing: bool) -> bool:
+        """KeepPreparedTxn was answered. True when nothing is left to do, False when what is open is to be aborted."""
+        self.tier = Tier.KEEP_PREPARED if self._two_phase_commit else None
+        self.steps.popleft()
+        self._may_keep = False
+        self._forget_description()
+        if ongoing and not self.keep:
+            self.steps.append(Step.TAKE_OVER)
+            return False
+        return True
+
+    def take_description(self, described: Described) -> bool:
+        """What is there, to be compared with the stored pair before anything is changed. False: more is to be asked.
+
+        KeepPreparedTxn aborts nothing, but it leaves Empty where nothing is open. So an abort, which may be that of the
+        stored transaction, has to be compared before it; and it has to be found out whether there is KeepPreparedTxn.
+        """
+        if self._may_keep and not described.is_aborted:
+            self.steps = deque([Step.TRY_KEEP])
+            return False
+        self._decided = described
+        if self._may_keep:
+            self.steps = deque([Step.PROBE_KEEP])
+            return False
+        self._plan_take_over()
+        return True
+
+    def take_support_of_keep(self) -> Described:
+        """KeepPreparedTxn is supported, and was not asked for yet: what was described."""
+        assert self._decided is not None
+        self.tier = Tier.KEEP_PREPARED if self._two_phase_commit else None
+        self._plan_take_over()
+        return self._decided
+
+    def decide(self, stored: PreparedTxnState, described: Described | None = None) -> PreparedTxnState:
+        """What is there (`described`, where that is news) was compared with `stored`, which it does not name as open.
+
+        The pair that the take-over begins with.
+        """
+        self._decided = described or self._decided
+        assert self._decided is not None
+        self._plan_take_over(stored)
+        return self._decided.pair
+
+    def _plan_take_over(self, stored: PreparedTxnState | None = None) -> None:
+        decided = self._decided
+        assert decided is not None
+        if self._may_keep:
+            self.steps, self._later = deque([Step.TRY_KEEP]), ()
+            return
+        first, second = self._phases(decided, stored)
+        self.steps, self._later = deque([Step.LOOK_AGAIN, first]), second
+
+    def _phases(self, decided: Described, stored: PreparedTxnState | None) -> tuple[Step, tuple[Step, ...]]:
+        if decided.state is DescribedState.NOT_FOUND:
+            return Step.CLAIM, ()  # whoever comes second is refused
+        if not self.is_v2:
+            return Step.CLAIM, (Step.CLAIM,)
+        if decided.state is DescribedState.ONGOING:
+            return Step.SPEND_PAIR, (Step.SPEND_PAIR if self._has_timeout(decided) else Step.CLAIM,)
+        # An abort one epoch after the stored pair is what a loss looks like, and there is none after the last epoch.
+        is_last = decided.pair.producer_epoch >= MAX_PRODUCER_EPOCH or decided.pair == stored
+        by_abort = self._has_timeout(decided) and not is_last
+        return Step.SPEND_PAIR if by_abort else Step.CLAIM, (Step.SPEND_PAIR,)
+
+    def _has_timeout(self, decided: Described) -> bool:
+        """Whether the id has the timeout that this producer asks for: EndTxn does not change it."""
+        two_phase = self._two_phase_commit and self.tier in _TWO_PHASE
+        return decided.timeout_ms in (-1, self._asked_timeout_ms(two_phase))
+
+    def take_second_look(self, now: Described) -> SecondLook:
+        """Whether the next step may follow."""
+        if self._decided is None:
+            self.steps.popleft()
+            return SecondLook.GO_ON
+        look = look_again(self._decided, now, claimed=self._claimed)
+        if look is SecondLook.GO_ON and self._was_created(now):
+            self._decided, self._claimed = now, False
+            self._plan_take_over()
+            self.steps.popleft()  # this was the look
+        elif look is SecondLook.GO_ON:
+            self.steps.popleft()
+            is_claim = self._claimed and now.state is DescribedState.EMPTY and now.pair != self._decided.pair
+            if not is_claim:  # which is asked for again with the same pair, and so answered as the first time
+                self._decided = now
+                self._claimed = False
+        return look
+
+    def _was_created(self, now: Described) -> bool:
+        """Whether the id is there now and was not: by our own request without an answer, or by another producer's."""
+        assert self._decided is not None
+        return self._decided.state is DescribedState.NOT_FOUND and now.state is DescribedState.EMPTY
+
+    def took_over(self, state: DescribedState, pair: PreparedTxnState) -> None:
+        """A step has changed the epoch, and leaves the id like this."""
+        self.steps.popleft()
+        self._claimed = False
+        self._may_come_late = self._raise_unanswered = False
+        if self._decided is not None:
+            self._decided = Described(state, pair, -1)
+        if not (self.steps or self._later):
+            self._decided = None
+
+    def own(self) -> bool:
+        """The second phase may follow. Whether there is one."""
+        self.steps.extend(self._later)
+        self._later = ()
+        return bool(self.steps)
+
+    def failed_to_take_over(self) -> None:
+        """InitProducerId is to be asked again: time has passed, in which somebody may have opened a transaction."""
+        if self.steps and self.steps[0] is Step.CLAIM and self._decided is not None:
+            self._claimed = True
+            self.steps.appendleft(Step.LOOK_AGAIN)
+
+    def _forget_description(self) -> None:
+        self._decided = None
+        self._later = ()
+        self._claimed = False
+
+    # ---- a transaction that was found -----------------------------------------------------------------------
+
+    @property
+    def found(self) -> Described | None:
+        """What was described and is not decided yet."""
+        return self._decided
+
+    def recovery(self, stored: PreparedTxnState) -> Recovery | None:
+        """What completing by `stored` takes; None where nothing is left to compare it with."""
+        if self._decided is None:
+            return None
+        return RECOVERIES[find(stored, self._decided, self.transaction_version)]
+
+    def committed(self, pair: PreparedTxnState) -> None:
+        """What was found open is committed, at `pair`: whatever is open from here on is somebody else's."""
+        assert self._decided is not None
+        second = (Step.SPEND_PAIR if self._has_timeout(self._decided) else Step.CLAIM,)
+        self._decided = Described(DescribedState.COMPLETE_COMMIT, pair, -1)
+        self.steps.clear()
+        self._later = second if self.is_v2 else (Step.CLAIM, Step.CLAIM)  # that commit has not raised the epoch
+
+    def lost(self, stored: PreparedTxnState, described: Described) -> PreparedTransactionLost:
+        """The error that says so."""
+        if relation_of(stored, described.pair) is Relation.BEFORE:
+            cause = "which is earlier: Kafka has lost data, or the stored state belongs to another cluster"
+        else:
+            cause = "so it was aborted, by the broker's timeout or by an operator"
+        return PreparedTransactionLost(
+            f"the prepared transaction {stored} of transactional id {self._transactional_id!r} was not committed: "
+            f"Kafka says {described.state.value} at {described.pair or 'no producer id'}, {cause}. What the "
+            "application decided with it and Kafka disagree. Nothing was changed by this producer, and each recovery "
+            "with keep_prepared_txn=True says so again; "
+            "repair the data, then go on with init_transactions() or, for a dual write, with "
+            f"`dualwrite recover --acknowledge-lost {self._transactional_id} --apply`",
+            transactional_id=self._transactional_id,
+            prepared_state=str(stored),
+            described_state=described.state.value,
+            described_producer_id=described.pair.producer_id,
+            described_producer_epoch=described.pair.producer_epoch,
+            described_start_ms=described.start_ms,
+        )
+
+    # ---- between transactions -------------------------------------------------------------------------------
+
+    def note_version(self, transaction_version: int) -> None:
+        """The cluster's level as read now; it is followed when no transaction is open."""
+        self._next_version = transaction_version
+
+    def follow_version(self) -> bool:
+        """Between transactions: take over the level that was read last. Whether it is another one."""
+        version, self._next_version = self._next_version, None
+        if version is None or version == self.transaction_version:
+            return False
+        was_v2 = self.is_v2
+        self.transaction_version = version
+        self.tier = tier_between_transactions(self.tier, version)
+        if self.is_v2 and not was_v2:
+            self.raise_epoch()  # KAFKA-18227
+        return True
+
+    def refuse_tier(self) -> UnsupportedByBrokerError | None:
+        """Whether the cluster has gone below what the caller accepts since the initialisation."""
+        if self.tier in (None, *_TWO_PHASE) or self._accepts_bound:
+            return None
+        assert self.tier is not None
+        reason = f"the cluster runs transaction.version={self.transaction_version} now"
+        return not_accepted(self.tier, reason, self._timeout_ms)
+
+    def before_transaction(self) -> None:
+        """A transaction is begun: what must precede its first record."""
+        self.own()
+        if self._may_come_late and not self.is_v2:  # on version 2 each end has raised the epoch
+            self.raise_epoch()
+            self._look_before_raising()
+        self._may_come_late = False
+        if self.tier is Tier.BOUNDED_V1:
+            self.raise_epoch(_EPOCHS_APART)
+
+    def raise_epoch(self, times: int = 1) -> None:
+        """The present pair must not be used for another transaction."""
+        missing = times - self.steps.count(Step.RAISE_EPOCH)
+        self.steps.extend([Step.RAISE_EPOCH] * missing)
+
+    # ---- requests without an answer -------------------------------------------------------------------------
+
+    def note_unanswered(self) -> None:
+        """A request that changes the open transaction was sent and not answered: it may arrive in the next one."""
+        self._may_come_late = True
+
+    def raise_unanswered(self) -> None:
+        """The raise of the epoch was sent and not answered: it may be under way."""
+        self._raise_unanswered = True
+        self._looks_left = LOOKS
+        self._look_before_raising()
+
+    def _look_before_raising(self) -> None:
+        if self.describes and Step.SETTLE not in self.steps:
+            self.steps.appendleft(Step.SETTLE)
+
+    def take_look(self, own: PreparedTxnState, described: Described) -> Settling:
+        """What the look says, which is what is done next."""
+        following = settle(own, described, raise_unanswered=self._raise_unanswered)
+        if following is Settling.AWAIT_RAISE:
+            self._looks_left -= 1
+            if self._looks_left <= 0:
+                following = Settling.RAISE
+        if following is Settling.RAISE:
+            self.steps.popleft()
+        elif following is Settling.END_REOPENED:
+            self.steps.appendleft(Step.END_REOPENED)
+        return following
+
+    def ended_reopened(self) -> None:
+        """EndTxn was answered; the look that follows says what is left."""
+        self.steps.popleft()
+
+
+def described(answer: m.TransactionDescribed) -> Described:
+    """An answer without an error, or that there is no such id, as a value. `ValueError` for a state nobody knows."""
+    if answer.error_code == TRANSACTIONAL_ID_NOT_FOUND:
+        return Described(DescribedState.NOT_FOUND, PreparedTxnState(), -1)
+    pair = (
+        PreparedTxnState()
+        if answer.producer_id < 0 or answer.producer_epoch < 0
+        else PreparedTxnState.of(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+    )
+    return Described(DescribedState(answer.state), pair, answer.start_ms, answer.timeout_ms)

@@ -1,0 +1,258 @@
+"""Connections to the brokers of one cluster: addresses, connecting with back-off, and which connection to use.
+
+A broker reads the next request of a connection when it has answered the one before, so many busy producers on one
+connection would wait for one another. A node therefore gets another connection whenever all that it has are busy, up to
+`connections.max.per.node` and never more than there are users; idle producers cost none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final
+
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.last_error import LastError, reason_of
+from dualwrite.client.wire.codec import Framer
+from dualwrite.client.wire.connection import Connection
+from dualwrite.client.wire.handshake import Security
+from dualwrite.client.wire.topology import Address, Topology
+from dualwrite.errors import AuthenticationError
+
+_PATIENCE_MS: Final = 100.0
+"""How long another connection is waited for where all are busy: what is ahead on those may take much longer."""
+
+_NEXT_CANDIDATE_MS: Final = 1_000.0
+"""How long whichever broker comes first is waited for alone: a machine that is gone does not even refuse."""
+
+_REFUSED_PAUSE_MS: Final = 10_000.0
+"""After a refused login, unless a caller wants another try: each may count towards locking the account."""
+
+_log = logging.getLogger(__name__)
+
+
+class NodeState(Enum):
+    """Why there is no connection."""
+
+    CONNECTING = "connecting"
+    FAILED = "failed, waiting to try again"
+
+
+class _Node:
+    """One address."""
+
+    __slots__ = ("address", "backoff", "connecting", "connections", "refused_in", "retry_at_ms", "tasks", "unserved")
+
+    def __init__(self, address: Address, backoff: Backoff) -> None:
+        self.address: Final = address
+        self.backoff: Final = backoff
+        self.connections: list[Connection] = []
+        # for whom a connection is being made, and until when they wait for it where there are others
+        self.connecting: dict[object, float] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.retry_at_ms = 0.0
+        self.refused_in = -1
+        self.unserved = False
+
+    def connectable_at_ms(self, attempt: int) -> float:
+        """From when on another connection may be tried. `attempt`: how often callers wanted one after a refusal."""
+        return self.retry_at_ms + (_REFUSED_PAUSE_MS if self.refused_in == attempt else 0.0)
+
+    def __str__(self) -> str:
+        host, port = self.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Connections:
+    """Lives in one loop. `on_change` is called there after a connection came up, failed to, or was lost.
+
+    `users`: how many share them; may be set from any thread. `refusal`: why the last connection could not be made,
+    where the settings or the broker's accounts are to blame.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap: Sequence[Address],
+        topology: Topology,
+        framer: Framer,
+        security: Security,
+        request_timeout_ms: float,
+        max_per_node: int,
+        new_backoff: Callable[[], Backoff],
+        clock_ms: Callable[[], float],
+        problems: LastError,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.users = 0
+        self.refusal: AuthenticationError | None = None
+        self._attempt = 0
+        self._bootstrap = list(bootstrap)
+        self._topology = topology
+        self._framer = framer
+        self._security = security
+        self._request_timeout_ms = request_timeout_ms
+        self._max_per_node = max_per_node
+        self._new_backoff = new_backoff
+        self._clock_ms = clock_ms
+        self._problems = problems
+        self._on_change = on_change
+        self._nodes: dict[Address, _Node] = {}
+        self._closed = False
+
+    # ---- which one to use -----------------------------------------------------------------------------------
+
+    def to_node(self, node_id: int, now_ms: float, owner: object) -> Connection | NodeState:
+        """The least busy connection, or why there is none yet; asking starts connecting."""
+        address = self._topology.addresses.get(node_id)
+        return NodeState.FAILED if address is None else self._to_address(address, now_ms, owner)
+
+    def to_any(self, now_ms: float, owner: object) -> Connection | NodeState:
+        """A connection to whichever broker: the least busy that is up, else the next candidate is tried."""
+        up = [connection for node in self._nodes.values() for connection in node.connections]
+        if up:
+            return _least_busy(up)
+        silent = {node.address: max(node.connecting.values()) for node in self._nodes.values() if node.connecting}
+        if any(now_ms < _next_candidate_at_ms(at_ms) for at_ms in silent.values()):
+            return NodeState.CONNECTING
+        for address in dict.fromkeys([*self._topology.addresses.values(), *self._bootstrap]):
+            if address not in silent and self._to_address(address, now_ms, owner) is NodeState.CONNECTING:
+                return NodeState.CONNECTING
+        return NodeState.CONNECTING if silent else NodeState.FAILED
+
+    def _to_address(self, address: Address, now_ms: float, owner: object) -> Connection | NodeState:
+        node = self._nodes.get(address)
+        if node is None:
+            node = self._nodes[address] = _Node(address, self._new_backoff())
+        if node.connections:
+            return self._least_busy_or_another(node, now_ms, owner)
+        if not node.connecting:
+            self._start_connecting(node, now_ms, owner)
+        return NodeState.CONNECTING if node.connecting else NodeState.FAILED
+
+    def _least_busy_or_another(self, node: _Node, now_ms: float, owner: object) -> Connection | NodeState:
+        """Each user waits for at most one connection that is made for it, so that a crowd does not wait for a few."""
+        found = _least_busy(node.connections)
+        if found.in_flight == 0:
+            return found
+        most = min(self._max_per_node, self.users)
+        if owner not in node.connecting and len(node.connections) + len(node.connecting) < most:
+            self._start_connecting(node, now_ms, owner)
+        return NodeState.CONNECTING if now_ms < node.connecting.get(owner, 0.0) else found
+
+    def wake_at_ms(self, now_ms: float) -> float | None:
+        """When a failed address may be tried again, the next one instead of one that is silent, or a busy connection
+        is better than waiting for another one."""
+        connecting = [at_ms for node in self._nodes.values() for at_ms in node.connecting.values()]
+        due_ms = [node.connectable_at_ms(self._attempt) for node in self._nodes.values()]
+        due_ms += connecting
+        due_ms += map(_next_candidate_at_ms, connecting)
+        return min((at_ms for at_ms in due_ms if at_ms > now_ms), default=None)
+
+    def retry_refused(self) -> None:
+        """A caller waits anew: what was refused is tried again, after its back-off. From any thread."""
+        if self.refusal is not None:
+            self.refusal = None
+            self._attempt += 1
+
+    # ---- connecting -----------------------------------------------------------------------------------------
+
+    def _start_connecting(self, node: _Node, now_ms: float, owner: object) -> None:
+        if now_ms >= node.connectable_at_ms(self._attempt) and not self._closed:
+            node.connecting[owner] = now_ms + _PATIENCE_MS
+            task = asyncio.get_running_loop().create_task(self._connect(node, owner))
+            node.tasks.add(task)
+            task.add_done_callback(node.tasks.discard)
+
+    async def _connect(self, node: _Node, owner: object) -> None:
+        host, port = node.address
+        connection: Connection | None = None
+        try:
+            connection = await self._security.connect(
+                host,
+                port,
+                lambda: Connection(
+                    framer=self._framer,
+                    request_timeout_ms=self._request_timeout_ms,
+                    on_lost=lambda lost: self._lost(node, lost),
+                ),
+                timeout_ms=self._request_timeout_ms,
+                unserved_before=node.unserved,
+            )
+        except AuthenticationError as error:
+            self._refuse(node, error)
+        except (OSError, ValueError, OverflowError) as error:  # the latter two: a host or port that cannot be one
+            reason = reason_of(error) if isinstance(error, OSError) else str(error)
+            self._note(f"cannot connect to {node}: {reason}")
+        del node.connecting[owner]
+        if connection is None or connection.lost:
+            node.retry_at_ms = self._clock_ms() + node.backoff.failed()
+        else:
+            node.backoff.succeeded()
+            node.retry_at_ms = 0.0
+            node.refused_in = -1
+            node.connections.append(connection)
+            self.refusal = None
+        self._on_change()
+
+    def _refuse(self, node: _Node, error: AuthenticationError) -> None:
+        refusal = AuthenticationError(f"cannot connect to {node}: {error}", error_code=error.error_code)
+        refusal.__cause__ = error.__cause__
+        self._note(str(refusal))
+        node.refused_in = self._attempt
+        self.refusal = refusal
+
+    def _lost(self, node: _Node, connection: Connection) -> None:
+        if connection not in node.connections:
+            return
+        if not self._closed:
+            self._note(f"{node}: {connection.problem}")
+        node.unserved = connection.unserved
+        node.connections.remove(connection)
+        if not node.connections:  # a broker that goes away takes all of them with it, and that is one failure
+            node.retry_at_ms = self._clock_ms() + node.backoff.failed()
+        self._on_change()
+
+    # ---- what is told to whoever waits ----------------------------------------------------------------------
+
+    def _note(self, sentence: str) -> None:
+        _log.info("%s", sentence)
+        self._problems.note(self._clock_ms(), sentence)
+
+    def waited_for(self, owner: object) -> str | None:
+        """Which answer this user waits for, or that there is no connection yet; from any thread."""
+        nodes = tuple(self._nodes.values())
+        for node in nodes:
+            for connection in tuple(node.connections):
+                waiting = connection.waits_for(owner)
+                if waiting is not None:
+                    return f"{node} has not answered {waiting} yet"
+        for node in nodes:
+            if node.connecting and not node.connections:
+                return f"still connecting to {node}"
+        return None
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close all of them, at once; what is waited for is only that nothing goes on any more."""
+        self._closed = True
+        tasks = [task for node in self._nodes.values() for task in node.tasks]
+        for task in tasks:
+            task.cancel()
+        for node in self._nodes.values():
+            for connection in node.connections:
+                connection.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _next_candidate_at_ms(patient_until_ms: float) -> float:
+    """When another broker is tried beside the one that has been connecting, by when its users' patience ends."""
+    return patient_until_ms - _PATIENCE_MS + _NEXT_CANDIDATE_MS
+
+
+def _least_busy(connections: list[Connection]) -> Connection:
+    first = connections[0]
+    return first if first.in_flight == 0 else min(connections, key=Connection.load)

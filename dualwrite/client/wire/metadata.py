@@ -1,0 +1,215 @@
+"""Keeps a topology fresh: one Metadata request at a time, for all who share it.
+
+It is asked when a topic is wanted that nobody has used yet, when a leader is missing, and every `metadata.max.age.ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from dualwrite.client import messages as m
+from dualwrite.client.backoff import Backoff
+from dualwrite.client.error_texts import error_name
+from dualwrite.client.last_error import LastError
+from dualwrite.client.wire import codec
+from dualwrite.client.wire.connection import Connection
+from dualwrite.client.wire.connections import Connections
+from dualwrite.client.wire.topology import Topology
+from dualwrite.errors import Api, KafkaError, UnsupportedByBrokerError
+
+_NEVER: Final = float("inf")
+
+_UNKNOWN_TOPIC: Final = 3
+_EXPLAINED: Final = {
+    _UNKNOWN_TOPIC: ": it does not exist, and the cluster does not create it by itself (auto.create.topics.enable)"
+}
+
+_log = logging.getLogger(__name__)
+
+
+class MetadataUser(Protocol):
+    """Whoever waits for metadata. Called in the loop, with no lock held."""
+
+    def on_change(self) -> None:
+        """Something that was asked for has come or failed: look again."""
+
+    def on_topic(self, topic: m.TopicMetadata) -> bool:
+        """What the cluster says of a topic that was wanted. Whether it is wanted still; one that is known is not."""
+
+    def on_no_metadata(self, topics: tuple[str, ...], error: KafkaError) -> None:
+        """Nothing will ever be said of these topics."""
+
+
+class MetadataRefresher:
+    """Lives in one loop, as its connections do. Times in milliseconds."""
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        connections: Connections,
+        max_age_ms: float,
+        pause_ms: float,
+        backoff: Backoff,
+        clock_ms: Callable[[], float],
+        problems: LastError,
+    ) -> None:
+        self._topology = topology
+        self._connections = connections
+        self._max_age_ms = max_age_ms
+        self._pause_ms = pause_ms
+        self._backoff = backoff
+        self._clock_ms = clock_ms
+        self._problems = problems
+        self._wanted: dict[str, dict[MetadataUser, None]] = {}
+        self._hopeful: dict[MetadataUser, None] = {}
+        self._in_flight = False
+        self._due_at_ms = _NEVER
+        self._answered_at_ms = -_NEVER
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = _NEVER
+        self._pump_pending = False
+        self._closed = False
+
+    # ---- what is asked for ----------------------------------------------------------------------------------
+
+    def want(self, topic: str, user: MetadataUser) -> None:
+        """Ask about a topic until it is known, or until `user` does not want it any more."""
+        self._wanted.setdefault(topic, {})[user] = None
+        self._due_at_ms = min(self._due_at_ms, self._clock_ms())
+        self._pump_soon()
+
+    def refresh(self, user: MetadataUser, now_ms: float) -> None:
+        """A leader is missing: ask again as soon as the pause between requests allows, and tell `user` then."""
+        self._hopeful[user] = None
+        soonest_ms = max(now_ms, self._answered_at_ms + self._pause_ms)
+        if not self._in_flight and self._due_at_ms > soonest_ms:
+            self._due_at_ms = soonest_ms
+            self._pump_soon()
+
+    def forget(self, user: MetadataUser) -> None:
+        """This one waits for nothing any more."""
+        self._hopeful.pop(user, None)
+        for users in self._wanted.values():
+            users.pop(user, None)
+        self._wanted = {topic: users for topic, users in self._wanted.items() if users}
+
+    # ---- the request ----------------------------------------------------------------------------------------
+
+    def _pump_soon(self) -> None:
+        """Not at once: whoever asks may hold its own lock, and is told of some outcomes immediately."""
+        if not self._pump_pending:
+            self._pump_pending = True
+            asyncio.get_running_loop().call_soon(self.pump)
+
+    def pump(self) -> None:
+        """Send the request if it is due; else be awake when it will be."""
+        self._pump_pending = False
+        topics = tuple(dict.fromkeys([*self._topology.topics, *self._wanted]))
+        if self._closed or self._in_flight or not topics:
+            return
+        now_ms = self._clock_ms()
+        if now_ms < self._due_at_ms:
+            self._wake_at(self._due_at_ms, now_ms)
+            return
+        connection = self._connections.to_any(now_ms, self)
+        if isinstance(connection, Connection):
+            self._send(connection, m.Metadata(topics))
+        else:  # one that is being connected to comes back here by itself
+            self._wake_at(self._connections.wake_at_ms(now_ms) or _NEVER, now_ms)
+            if self._connections.refusal is not None:
+                self._tell_of_refusal()
+
+    def _tell_of_refusal(self) -> None:
+        for user in {user: None for users in (*self._wanted.values(), self._hopeful) for user in users}:
+            user.on_change()
+
+    def _send(self, connection: Connection, request: m.Metadata) -> None:
+        offered = connection.features.versions.get(Api.METADATA)
+        version = codec.common_version(codec.versions_wanted(request), offered)
+        if version is None:
+            self._give_up(UnsupportedByBrokerError("the broker is too old: no Metadata v5"))
+            return
+        self._in_flight = True
+        body = codec.encode(request, version)
+        connection.send(Api.METADATA, version, body, partial(self._on_answer, request, version), self)
+
+    def _give_up(self, error: KafkaError) -> None:
+        self._due_at_ms = self._clock_ms() + self._max_age_ms
+        wanted, self._wanted = self._wanted, {}
+        for topic, users in wanted.items():
+            for user in users:
+                user.on_no_metadata((topic,), error)
+
+    def _wake_at(self, at_ms: float, now_ms: float) -> None:
+        if at_ms >= self._timer_at_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = at_ms
+        self._timer = asyncio.get_running_loop().call_later((at_ms - now_ms) / 1000 + 0.0005, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at_ms = _NEVER
+        self.pump()
+
+    # ---- the answer -----------------------------------------------------------------------------------------
+
+    def _on_answer(self, request: m.Metadata, version: int, body: memoryview | None) -> None:
+        self._in_flight = False
+        if self._closed:
+            return
+        now_ms = self._answered_at_ms = self._clock_ms()
+        answer = None if body is None else self._decoded(request, version, body)
+        if answer is not None and self._take(answer):
+            self._backoff.succeeded()
+            self._due_at_ms = now_ms + (0 if self._wanted else self._max_age_ms)
+        else:
+            self._due_at_ms = now_ms + self._backoff.failed()
+        hopeful, self._hopeful = self._hopeful, {}
+        for user in hopeful:
+            user.on_change()
+        self.pump()
+
+    def _decoded(self, request: m.Metadata, version: int, body: memoryview) -> m.MetadataAnswer | None:
+        try:
+            answer = codec.decode(request, body, version)
+        except Exception as error:  # whatever a codec may say to foreign bytes
+            _log.exception("an answer to Metadata cannot be read")
+            self._problems.note(self._clock_ms(), f"an answer to Metadata cannot be read ({error!r})")
+            return None
+        return answer if isinstance(answer, m.MetadataAnswer) else None
+
+    def _take(self, answer: m.MetadataAnswer) -> bool:
+        """Whether nothing is missing that should be asked about again soon."""
+        self._topology.apply(answer)
+        return [self._take_topic(topic) for topic in answer.topics].count(False) == 0
+
+    def _take_topic(self, topic: m.TopicMetadata) -> bool:
+        users = self._wanted.pop(topic.name, {})
+        still = {user: None for user in users if user.on_topic(topic)}
+        if still:
+            self._wanted[topic.name] = still | self._wanted.get(topic.name, {})
+            return False
+        if topic.error_code:
+            sentence = f"Metadata for {topic.name!r} was answered with {error_name(topic.error_code)}"
+            self._problems.note(self._clock_ms(), sentence + _EXPLAINED.get(topic.error_code, ""))
+            return True
+        leaderless = [str(partition) for partition, leader in enumerate(topic.leaders) if leader < 0]
+        if leaderless:
+            sentence = f"{topic.name!r} has no leader for partition {', '.join(leaderless)}"
+            self._problems.note(self._clock_ms(), sentence)
+        return not leaderless
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """No more requests."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,101 @@
+"""`AsyncConsumeTransformWrite`: consume, transform and dual-write in an event loop, with aiokafka.
+
+    consumer = AIOKafkaConsumer(group_id="billing", auto_offset_reset="earliest", enable_auto_commit=False,
+                                isolation_level="read_committed", ...)
+    async with AsyncDualWriter(engine, ...) as writer, consumer:
+        offsets = OffsetsInDatabase(engine)
+        await AsyncConsumeTransformWrite(writer, consumer, ["orders"], bill, offsets=offsets).run(stopped.is_set)
+
+    async def bill(tx, record):
+        tx.session.add(Invoice(...))
+        tx.send("invoices", key=record.key, value=...)
+
+What a step does, and why it is safe: `dualwrite.recipes.consume.steps`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from dualwrite.recipes.consume.consume import POLL_MS
+from dualwrite.recipes.consume.consumed_offsets import OffsetPlace, OffsetsInDatabase, OffsetsInTransaction
+from dualwrite.recipes.consume.consumer_side import ConsumedRecord
+from dualwrite.recipes.consume.consumer_side_aiokafka import AiokafkaSide
+from dualwrite.recipes.consume.steps import ConsumeSteps
+from dualwrite.recipes.consume.topic_ids import WritersTopicIds
+from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
+
+__all__ = ["AsyncConsumeTransformWrite", "ConsumedRecord", "OffsetsInDatabase", "OffsetsInTransaction"]
+
+AsyncHandler = Callable[[AsyncDualTransaction, ConsumedRecord], Awaitable[object]]
+AsyncPoisonHandler = Callable[[AsyncDualTransaction, ConsumedRecord, Exception], Awaitable[object]]
+
+
+class AsyncWriter(Protocol):
+    """An AsyncDualWriter, or a pool of them."""
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncDualTransaction]: ...
+
+
+class _AwaitedWriter:
+    """`WriterSide` of a writer for tasks."""
+
+    def __init__(self, writer: AsyncWriter) -> None:
+        self._writer = writer
+
+    def begin(self) -> AbstractAsyncContextManager[DualWrite]:
+        return self._writer.transaction()
+
+    async def recover(self) -> None:
+        if isinstance(self._writer, AsyncDualWriter) and self._writer.state is not SlotState.READY:
+            await self._writer.recover()
+
+
+class AsyncConsumeTransformWrite:
+    """`ConsumeTransformWrite` for coroutines: the same settings, rules and errors; `handle` and `poison` are awaited.
+
+    `consumer` is an `aiokafka.AIOKafkaConsumer` that is started, with a group, not subscribed yet, that does not commit
+    offsets by itself and reads with `read_committed`. It stays the caller's to stop. `OffsetsInDatabase` takes the
+    AsyncEngine. For one task. A step that is cancelled has written all of its batch or nothing; the next one finds out
+    and goes on from there.
+    """
+
+    def __init__(
+        self,
+        writer: AsyncWriter,
+        consumer: Any,
+        topics: Collection[str],
+        handle: AsyncHandler,
+        *,
+        offsets: OffsetPlace,
+        poison: AsyncPoisonHandler | None = None,
+        max_records: int = 500,
+    ) -> None:
+        self._steps = ConsumeSteps(
+            _AwaitedWriter(writer),
+            AiokafkaSide(consumer),
+            topics,
+            handle,
+            offsets=offsets,
+            poison=poison,
+            max_records=max_records,
+            look_up=WritersTopicIds.awaiting(writer),
+            sleep=asyncio.sleep,
+        )
+
+    async def run(self, stopped: Callable[[], bool]) -> None:
+        """Take step after step until `stopped()`. Raises what `step()` raises."""
+        while not stopped():
+            await self.step()
+
+    async def step(self, timeout_ms: int = POLL_MS) -> int:
+        """Read once, for `timeout_ms` at the most, and write what came; how many input records that was.
+
+        As `ConsumeTransformWrite.step`.
+        """
+        return await self._steps.step(timeout_ms)

@@ -1,0 +1,339 @@
+"""Where the offsets of consumed records are kept so that they are committed with what was made of the records.
+
+In the database: a row per partition, moved in the dual write's own commit. In the transaction: the group's offsets in
+Kafka, committed with the records that are sent (KIP-447). Either way a consumer that has lost its partitions without
+knowing cannot write: the row is not where it left it, or Kafka refuses its generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
+from dualwrite.errors import AbortableError, PartitionTakenOverError, StateRowError
+from dualwrite.recipes.consume.consumer_side import ConsumerSide
+from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.state_row import missing_table
+from dualwrite.recipes.sql.pinned_tables import PinnedTables
+from dualwrite.recipes.sqlalchemy.adapter import Carry, here
+from dualwrite.recipes.sqlalchemy.state_table import exact_text
+from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, home, in_schema, schema_for
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+MAX_NAME_LENGTH: Final = 255
+"""Of a group or a topic, in characters. Kafka's topics have 249 at the most."""
+
+NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
+
+metadata = sa.MetaData()
+
+kafka_consumed_offset = sa.Table(
+    "kafka_consumed_offset",
+    metadata,
+    sa.Column("group_id", exact_text(MAX_NAME_LENGTH), primary_key=True),
+    sa.Column("topic", exact_text(MAX_NAME_LENGTH), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("next_offset", sa.BigInteger, nullable=False),
+    sa.Column("topic_id", sa.String(36), nullable=True),
+    sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+)
+
+
+class _Statements:
+    """Those on the rows of one table, which is named in full."""
+
+    def __init__(self, pinned: PinnedTables) -> None:
+        self.schema = pinned.schema
+        table = in_schema(kafka_consumed_offset, pinned.schema)
+        of_group = table.c.group_id == sa.bindparam("group")
+        of_topic = table.c.topic == sa.bindparam("of_topic")
+        self.select = sa.select(table.c.topic, table.c.partition, table.c.next_offset, table.c.topic_id).where(of_group)
+        self.move = (
+            sa.update(table)
+            .where(
+                of_group,
+                of_topic,
+                table.c.partition == sa.bindparam("of_partition"),
+                table.c.next_offset == sa.bindparam("expected"),
+            )
+            .values(next_offset=sa.bindparam("next"), updated_at=sa.func.now())
+        )
+        self.move_of_topic = self.move.where(
+            sa.or_(table.c.topic_id.is_(None), table.c.topic_id == sa.bindparam("of_topic_id"))
+        ).values(topic_id=sa.bindparam("of_topic_id"))
+        self.first = sa.insert(table).values(
+            group_id=sa.bindparam("group"),
+            topic=sa.bindparam("of_topic"),
+            partition=sa.bindparam("of_partition"),
+            next_offset=sa.bindparam("next"),
+            topic_id=sa.bindparam("of_topic_id"),
+        )
+        self.forget = sa.delete(table).where(of_group, of_topic)
+
+
+# What a group coordinator says to who is no longer, or not yet again, a member with these partitions.
+_LOST_MEMBERSHIP: Final = frozenset(
+    {
+        22,  # ILLEGAL_GENERATION
+        25,  # UNKNOWN_MEMBER_ID
+        27,  # REBALANCE_IN_PROGRESS
+        113,  # STALE_MEMBER_EPOCH (KIP-848)
+    }
+)
+
+
+class OffsetPlace(Protocol):
+    """Where consumed offsets are kept, for one consumer."""
+
+    async def start(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Where to go on with newly assigned partitions; without those that the group's own offsets rule."""
+
+    async def kept(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Where assigned partitions are to go on, of which records have come; without those that nothing is kept of."""
+
+    @property
+    def stored_ids(self) -> Mapping[TopicPartition, str]:
+        """The topics of which the offsets were kept, as far as that is known."""
+
+    async def move(
+        self,
+        tx: DualWrite,
+        membership: ConsumerGroupMetadata,
+        next_offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> None:
+        """Make the offsets a part of the dual write. Raises PartitionTakenOverError."""
+
+    def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """The dual write is committed."""
+
+    async def where_to_go_on(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """After a dual write that failed, or of which nobody knows: what is true of the partitions now."""
+
+    def lost_membership(self, error: BaseException) -> bool:
+        """Whether this says that another consumer has the partitions."""
+
+
+def create_offset_table(engine: sa.Engine, schema: str | None = None) -> None:
+    """Create `kafka_consumed_offset` where it is missing; safe when several processes do it at once."""
+    schema = schema_for(engine, schema)
+    try:
+        in_schema(kafka_consumed_offset, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
+    except (IntegrityError, ProgrammingError, OperationalError):
+        if not sa.inspect(engine).has_table(kafka_consumed_offset.name, schema=schema):
+            raise
+
+
+def forget_consumed_offsets(engine: sa.Engine, group: str, topic: str, *, schema: str | None = None) -> int:
+    """Make `group` begin anew with `topic`; how many partitions had offsets.
+
+    For a topic that was created anew on purpose. Stop the consumers of the group before.
+    """
+    with engine.begin() as connection:
+        statements = _Statements(home(connection, schema_for(engine, schema), kafka_consumed_offset.name))
+        values = {"group": group, "of_topic": topic}
+        return connection.execute(statements.forget, values, execution_options=AS_NAMED).rowcount
+
+
+class OffsetsInDatabase:
+    """A row per group and partition in `kafka_consumed_offset`, moved by a compare-and-set in the dual write's commit.
+
+    The compare-and-set is the first statement of the block. So a consumer that lost the partition, and another that has
+    it now, queue at the row, and the one that comes second finds another offset than it expects: neither its data nor
+    its records are written. It needs no word from the group coordinator, which may be late.
+    """
+
+    def __init__(
+        self, engine: sa.Engine | AsyncEngine, *, create_table: bool = True, schema: str | None = None
+    ) -> None:
+        self._engine, self._carry = _blocking_face(engine)
+        self._schema = schema_for(self._engine, schema)
+        self._statements: _Statements | None = None
+        self._create_table = create_table
+        self._expected: dict[TopicPartition, int | None] = {}
+        self._stored_ids: dict[TopicPartition, str] = {}
+
+    async def start(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        stored = await self._carry(lambda: self._stored(consumer.group_id))
+        for partition in partitions:
+            offset, topic_id = stored.get(partition, (None, None))
+            self._expected[partition] = offset
+            self._stored_ids.pop(partition, None)
+            if topic_id is not None:
+                self._stored_ids[partition] = topic_id
+        return {partition: stored[partition][0] for partition in partitions if partition in stored}
+
+    def _stored(self, group: str) -> dict[TopicPartition, tuple[int, str | None]]:
+        if self._create_table:
+            create_offset_table(self._engine, self._schema)
+            self._create_table = False
+        statements = self._known()
+        try:
+            with self._engine.connect() as connection:
+                rows = connection.execute(statements.select, {"group": group}, execution_options=AS_NAMED).all()
+        except (OperationalError, ProgrammingError) as error:
+            raise self._explained(error, statements.schema) from error
+        return {TopicPartition(topic, partition): (offset, topic_id) for topic, partition, offset, topic_id in rows}
+
+    def _explained(self, error: Exception, schema: str | None) -> Exception:
+        inspector = sa.inspect(self._engine)
+        name = kafka_consumed_offset.name
+        if not inspector.has_table(name, schema=schema):
+            return missing_table(name, option=" --consumed-offsets", otherwise="create_offset_table(engine)")
+        if not any(column["name"] == "topic_id" for column in inspector.get_columns(name, schema=schema)):
+            return StateRowError(
+                f"the table {name} has no column topic_id, which tells a topic from one that was created anew under "
+                f"its name; nothing was written: ALTER TABLE {name} ADD COLUMN topic_id VARCHAR(36)"
+            )
+        return error
+
+    def _known(self) -> _Statements:
+        """On the table as it was found first, wherever a block lets unqualified names lead to."""
+        if self._statements is None:
+            with self._engine.connect() as connection:
+                self._statements = _Statements(home(connection, self._schema, kafka_consumed_offset.name))
+        return self._statements
+
+    async def kept(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        found = {partition: self._expected.get(partition) for partition in partitions}
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
+    @property
+    def stored_ids(self) -> Mapping[TopicPartition, str]:
+        return self._stored_ids
+
+    async def move(
+        self,
+        tx: DualWrite,
+        membership: ConsumerGroupMetadata,
+        next_offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> None:
+        connection = _connection_of(tx)
+        for partition in sorted(next_offsets):  # in one order everywhere, so that consumers do not lock each other out
+            named = {
+                "group": membership.group_id,
+                "of_topic": partition.topic,
+                "of_partition": partition.partition,
+                "next": next_offsets[partition],
+                "of_topic_id": topic_ids.get(partition.topic),
+            }
+            await self._carry(partial(self._move_one, connection, partition, named))
+
+    def _move_one(self, connection: sa.Connection, partition: TopicPartition, named: Mapping[str, Any]) -> None:
+        expected = self._expected.get(partition)
+        statements = self._known()
+        if expected is not None:
+            move = statements.move if named["of_topic_id"] is None else statements.move_of_topic
+            values = {**named, "expected": expected}
+            if connection.execute(move, values, execution_options=AS_NAMED).rowcount != 1:
+                raise _taken_over(named["group"], partition, expected)
+            return
+        try:
+            connection.execute(statements.first, named, execution_options=AS_NAMED)
+        except IntegrityError as error:
+            raise _taken_over(named["group"], partition, expected) from error
+
+    def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        self._expected.update(next_offsets)
+
+    async def where_to_go_on(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        return await self.start(consumer, partitions)
+
+    def lost_membership(self, error: BaseException) -> bool:
+        return isinstance(error, PartitionTakenOverError)
+
+
+def _blocking_face(engine: sa.Engine | AsyncEngine) -> tuple[sa.Engine, Carry]:
+    """The engine that statements are sent to, and how that is carried out."""
+    if not isinstance(engine, sa.Engine):
+        from dualwrite.recipes.sqlalchemy.writer_async import in_a_greenlet  # it needs a greenlet, which threads do not
+
+        return engine.sync_engine, in_a_greenlet
+    return engine, here
+
+
+def _connection_of(tx: Any) -> sa.Connection:
+    """Of a dual write for threads or for tasks."""
+    found = getattr(tx.connection, "sync_connection", tx.connection)
+    assert isinstance(found, sa.Connection), "a dual write on SQLAlchemy has one"
+    return found
+
+
+def _taken_over(group: str, partition: TopicPartition, expected: int | None) -> PartitionTakenOverError:
+    return PartitionTakenOverError(
+        f"another consumer of group {group!r} has gone on with {partition.topic}-{partition.partition}, which stood at "
+        f"{'no offset' if expected is None else expected} for this one; nothing was written on either side: read on "
+        "from the stored offset, or leave the partition to the other"
+    )
+
+
+class OffsetsInTransaction:
+    """The group's offsets in Kafka, committed by the Kafka transaction of the dual write (KIP-447).
+
+    The group coordinator refuses a consumer of an old generation, before anything is decided. What a crash left in
+    doubt keeps the next consumer of the partition waiting until it is completed: it asks for stable offsets only.
+    """
+
+    async def start(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        return {}
+
+    async def kept(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        return await consumer.committed(partitions)
+
+    @property
+    def stored_ids(self) -> Mapping[TopicPartition, str]:
+        return {}
+
+    async def move(
+        self,
+        tx: DualWrite,
+        membership: ConsumerGroupMetadata,
+        next_offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> None:
+        if membership.generation_id < 0:  # offsets without a generation are taken from anybody
+            raise PartitionTakenOverError(
+                f"this consumer is no longer a member of group {membership.group_id!r}; nothing was written on either "
+                "side: another consumer reads these records again"
+            )
+        tx.send_offsets(next_offsets, membership)
+
+    def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """Kafka knows."""
+
+    async def where_to_go_on(
+        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        return await consumer.committed(partitions)
+
+    def lost_membership(self, error: BaseException) -> bool:
+        refused = isinstance(error, AbortableError) and error.error_code in _LOST_MEMBERSHIP
+        return refused or isinstance(error, PartitionTakenOverError)
+
+
+_: tuple[type[OffsetPlace], ...] = (OffsetsInDatabase, OffsetsInTransaction)

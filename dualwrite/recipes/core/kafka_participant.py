@@ -1,0 +1,122 @@
+"""Kafka's side of the dual writes under one transactional id: what they need of a producer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.producer import Producer
+from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
+
+
+class KafkaParticipant(Protocol):
+    """One producer at a time, which can be given up and replaced. Raises what a producer raises."""
+
+    async def take_over(self, kafka_id: str) -> PreparedTxnState:
+        """A new producer with this transactional id fences the predecessor. What that left open, or empty."""
+
+    async def complete(self, row: PreparedTxnState) -> None:
+        """Commit what was left open if the row names it, else abort it.
+
+        What was answered may be answered to another taker too, until `own`.
+        """
+
+    async def own(self) -> None:
+        """From here on the id is the producer's alone. To be called once the lock was seen to be held still."""
+
+    async def is_current(self) -> bool:
+        """Between transactions: whether Kafka says that nobody has used the id since this producer did."""
+
+    @property
+    def bounded_ms(self) -> int | None:
+        """How long after its first record Kafka aborts what is prepared; None where it does not."""
+
+    @property
+    def next_state(self) -> PreparedTxnState:
+        """What `prepare` is going to give for the next transaction; empty where that is not known."""
+
+    async def begin(self) -> None: ...
+
+    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
+        """Hand all entries over to the open transaction, in order."""
+
+    async def prepare(self) -> PreparedTxnState:
+        """Everything is stored now, and can be committed by this identity."""
+
+    def start_commit(self) -> None:
+        """Let `commit` begin; who calls that later joins it."""
+
+    async def commit(self) -> None: ...
+
+    async def abort(self) -> None: ...
+
+    async def give_up(self) -> None:
+        """Close the producer without ending anything: an open transaction is completed by whoever takes over."""
+
+
+class BlockingKafkaSide:
+    """With the producer for threads."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = dict(settings)
+        self._producer: Producer | None = None
+
+    async def take_over(self, kafka_id: str) -> PreparedTxnState:
+        await self.give_up()
+        producer = self._producer = Producer(**self._settings, transactional_id=kafka_id)
+        producer.init_transactions(keep_prepared_txn=True)
+        return producer.prepared_txn_state
+
+    async def complete(self, row: PreparedTxnState) -> None:
+        self._live._complete_first(row)
+
+    async def own(self) -> None:
+        self._live._own()
+
+    async def is_current(self) -> bool:
+        return self._live._is_current()
+
+    @property
+    def bounded_ms(self) -> int | None:
+        return self._live._bounded_ms
+
+    @property
+    def next_state(self) -> PreparedTxnState:
+        return self._live.next_prepared_state
+
+    async def begin(self) -> None:
+        self._live.begin_transaction()
+
+    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
+        producer = self._live
+        for entry in entries:
+            if isinstance(entry, BufferedOffsets):
+                producer.send_offsets_to_transaction(entry.offsets, entry.group_metadata)
+                continue
+            entry.fate = producer._send_checked(
+                entry.topic, entry.value, entry.key, entry.headers, entry.partition, entry.timestamp_ms
+            )
+            after_each()
+
+    async def prepare(self) -> PreparedTxnState:
+        return self._live.prepare_transaction()
+
+    def start_commit(self) -> None:
+        self._live.start_commit()
+
+    async def commit(self) -> None:
+        self._live.commit_transaction()
+
+    async def abort(self) -> None:
+        self._live.abort_transaction()
+
+    async def give_up(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close(timeout_s=0)
+
+    @property
+    def _live(self) -> Producer:
+        assert self._producer is not None, "no producer: the id was not taken over"
+        return self._producer

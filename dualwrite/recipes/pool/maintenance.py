@@ -1,0 +1,320 @@
+"""What goes on beside the dual writes of a pool: leases are renewed, and slots that something may be open in resolved.
+
+Those may be our own, put aside by a block that could not finish, or those of a process that is gone: their lease has
+expired, or somebody has deleted it. Each is resolved by the row under its lock before anybody uses it again. What
+fails is logged, counted, and tried again, a little later each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from dualwrite.errors import DualWriteError
+from dualwrite.recipes.core.coordinator import Resolution
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.pool.leases import Lease, Leases, transactional_id_of
+from dualwrite.recipes.pool.runtime import Background, Runtime
+from dualwrite.recipes.pool.settings import NewWrites
+from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry
+from dualwrite.recipes.pool.status import Counts
+
+_log = logging.getLogger(__name__)
+
+_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+_SECONDS_TO_STOP: Final = 5.0
+
+
+def _backoff_s(failures: int) -> float:
+    return _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1]
+
+
+class PoolMaintenance:
+    """Looks after the slots of one pool."""
+
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        shelf: SlotRegistry,
+        counts: Counts,
+        leases: Leases,
+        lease_ms: int,
+        new_writes: NewWrites,
+        runtime: Runtime,
+    ) -> None:
+        self._prefix = prefix
+        self._shelf = shelf
+        self._counts = counts
+        self._leases = leases
+        self._heartbeat_s = lease_ms / 3000
+        self._new_writes = new_writes
+        self._runtime = runtime
+        self._heartbeat_bell = runtime.bell()
+        self._resolver_bell = runtime.bell()
+        self._background: list[Background] = []
+        self._starting = threading.Lock()
+        self._stopped = False
+
+    # ---- loops ----------------------------------------------------------------------------------------------
+
+    def start(self, *, swept: bool = False) -> None:
+        """Once; harmless when repeated. `swept`: what dead processes left has just been seen to."""
+        if self._background or self._stopped:
+            return
+        with self._starting:
+            if not self._background:
+                name = f"dualwrite-pool-{self._prefix}"
+                heartbeat = self._runtime.spawn(f"{name}-leases", self._renew_for_ever)
+                resolver = self._runtime.spawn(f"{name}-resolver", lambda: self._resolve_for_ever(swept))
+                self._background = [heartbeat, resolver]
+
+    def begin_no_more(self) -> None:
+        """The background ends with what it does now."""
+        self._stopped = True
+        self._heartbeat_bell.ring()
+        self._resolver_bell.ring()
+
+    async def stop(self) -> None:
+        """No new attempt is begun; one that is being made is waited for, some seconds at the most."""
+        self.begin_no_more()
+        for background in self._background:
+            await background.join(_SECONDS_TO_STOP)
+
+    async def _renew_for_ever(self) -> None:
+        failures = 0
+        while await self._goes_on_after(
+            min(_backoff_s(failures), self._heartbeat_s) if failures else self._heartbeat_s
+        ):
+            try:
+                await self.renew()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                self._failed(error)
+
+    async def _goes_on_after(self, pause_s: float) -> bool:
+        await self._heartbeat_bell.wait(pause_s)
+        return not self._stopped
+
+    async def _resolve_for_ever(self, swept: bool) -> None:
+        failures = 0
+        sweep_at_s = time.monotonic() + (self._heartbeat_s if swept else 0)
+        while not self._stopped:
+            errors = (await self._resolve_set_aside(due_s=time.monotonic()))[1]
+            if time.monotonic() >= sweep_at_s:
+                errors += await self._confirm_idle()
+                errors += (sweep_errors := (await self._sweep())[1])
+                failures = failures + 1 if sweep_errors else 0
+                sweep_at_s = time.monotonic() + (_backoff_s(failures) if failures else self._heartbeat_s)
+                if not errors and not self._shelf.places().set_aside:
+                    self._counts.last_background_error = None
+            for error in errors:
+                self._failed(error)
+            await self._resolver_bell.wait(self._seconds_to(sweep_at_s))
+
+    def _seconds_to(self, sweep_at_s: float) -> float:
+        due_s = self._shelf.next_due_s
+        return max(0.0, (sweep_at_s if due_s is None else min(due_s, sweep_at_s)) - time.monotonic())
+
+    def _failed(self, error: Exception) -> None:
+        self._counts.background_failures += 1
+        self._counts.last_background_error = f"{type(error).__name__}: {error}"
+        expected = isinstance(error, (*self._leases.errors, DualWriteError))
+        _log.warning(
+            "pool %s: work in the background failed and is tried again: %s",
+            self._prefix,
+            str(error).partition("\n")[0],
+            exc_info=None if expected else error,
+        )
+
+    # ---- leases ---------------------------------------------------------------------------------------------
+
+    async def renew(self) -> None:
+        """Put the end of our leases off, and let go what others have taken.
+
+        Only of slots that have their place here: a lease whose taking failed halfway must expire.
+        """
+        before = [slot for slot in self._shelf.all_slots() if not slot.lease_lost]
+        held = await self._leases.renew({slot.number for slot in before})
+        lost = [slot for slot in before if slot.number not in held]
+        for slot in lost:
+            _log.warning("the lease of transactional id %s is lost", slot.writes.transactional_id)
+        self._counts.lost += len(lost)
+        for slot in self._shelf.lose(lost):
+            await slot.writes.close(waits=False)
+
+    # ---- slots ----------------------------------------------------------------------------------------------
+
+    def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
+        """The dual write under it is over: it goes where the state of its transactional id says that it belongs."""
+        may_be_used_again = not slot.lease_lost and not self._shelf.is_closed
+        if may_be_used_again and slot.writes.state is SlotState.READY:
+            self._shelf.put_idle(slot)
+        elif may_be_used_again and slot.writes.state is SlotState.CONFIRMING:
+            self._shelf.put_confirming(slot)
+        else:
+            self._shelf.put_aside(slot, keep_turn=keep_turn)
+            self._resolver_bell.ring()
+
+    async def recover(self) -> list[Resolution]:
+        """Resolve everything that is known to be left open, now. Raises what went wrong first, after the others."""
+        ours, our_errors = await self._resolve_set_aside(due_s=None)
+        theirs, their_errors = await self._sweep()
+        errors = our_errors + their_errors
+        if errors:
+            errors[0].add_note(
+                f"{len(errors)} slots of pool {self._prefix!r} could not be resolved now, {len(ours) + len(theirs)} "
+                "could; the background goes on trying"
+            )
+            raise errors[0]
+        return ours + theirs
+
+    async def _confirm_idle(self) -> list[Exception]:
+        """Hear of the commits in Kafka that were not waited for, of slots that nobody has used since."""
+        errors: list[Exception] = []
+        for slot in self._shelf.attend_confirming():
+            try:
+                with slot.writes.exclusively():
+                    await slot.writes.confirm()
+            except Exception as error:
+                errors.append(error)
+            finally:
+                self.put_back(slot)
+        return errors
+
+    async def _resolve_set_aside(self, *, due_s: float | None) -> tuple[list[Resolution], list[Exception]]:
+        found: list[Resolution] = []
+        errors: list[Exception] = []
+        for _ in self._shelf.places().set_aside:
+            slot = self._shelf.attend(due_s)
+            if slot is None:
+                break
+            try:
+                found += await self._resolve(slot)
+            except Exception as error:
+                errors.append(error)
+        return found, errors
+
+    async def _resolve(self, slot: PooledSlot) -> list[Resolution]:
+        """By whoever attends to the slot; afterwards it has its place again, or none."""
+        found: list[Resolution] = []
+        try:
+            if self._is_ours_to_resolve(slot):
+                with slot.writes.exclusively():
+                    found.append(await slot.writes.recover())
+                self._counts.recovered += 1
+        except BaseException as error:
+            if slot.writes.state is not SlotState.FENCED or not isinstance(error, Exception):
+                slot.failures += 1
+                slot.not_before_s = time.monotonic() + _backoff_s(slot.failures)
+                self._shelf.put_aside(slot)
+                raise
+            # Nobody waits here who could be told, and a lost commit that was superseded stays unknown for good.
+            _log.warning("pool %s: %s is given up: %s", self._prefix, slot.writes.transactional_id, error)
+        if slot.failures:
+            slot.failures = 0
+            self._shelf.make_due()  # what was away for this one is back for the others
+        if slot.writes.state is SlotState.READY and not slot.lease_lost and not self._shelf.is_closed:
+            self._shelf.put_idle(slot)
+        else:
+            await self._part_with(slot)
+        return found
+
+    @staticmethod
+    def _is_ours_to_resolve(slot: PooledSlot) -> bool:
+        """What became of an unanswered commit, we alone can tell its caller; the rest is for who has the lease."""
+        if slot.writes.state is SlotState.UNRESOLVED:
+            return True
+        return not slot.lease_lost and slot.writes.state not in (SlotState.READY, SlotState.FENCED, SlotState.CLOSED)
+
+    async def _part_with(self, slot: PooledSlot, *, waits: bool = True) -> bool:
+        """`waits`: for a commit in Kafka that is on its way. Whether it was confirmed, where there was one."""
+        if waits:
+            await self._hear_of_commit(slot)
+        clean = slot.writes.state is SlotState.READY
+        is_in_doubt = slot.writes.state is SlotState.IN_DOUBT
+        await slot.writes.close(waits=False)
+        self._shelf.forget(slot)
+        await self._end_lease(slot.number, clean=clean)
+        return not is_in_doubt
+
+    @staticmethod
+    async def _hear_of_commit(slot: PooledSlot) -> None:
+        """What is lost or in doubt then, is found again by whoever recovers the id."""
+        try:
+            await slot.writes.confirm()
+        except DualWriteError as error:
+            _log.warning("%s", error)
+
+    async def _end_lease(self, number: int, *, clean: bool) -> None:
+        try:
+            if clean:
+                await self._leases.release(number)
+            else:
+                await self._leases.abandon(number)
+        except Exception:
+            _log.warning("pool %s: a lease was not given back, and will expire", self._prefix, exc_info=True)
+
+    async def _sweep(self) -> tuple[list[Resolution], list[Exception]]:
+        """Recover the slots that dead processes left, so that the living can use them."""
+        found: list[Resolution] = []
+        errors: list[Exception] = []
+        try:
+            await self._leases.adopt()
+            expired = [lease for lease in await self._leases.every_lease() if lease.expired]
+        except Exception as error:
+            return [], [error]
+        for lease in expired:
+            if self._stopped:
+                break
+            try:
+                found += await self._recover_expired(lease)
+            except Exception as error:
+                errors.append(error)
+        return found, errors
+
+    async def free_one_of_the_dead(self, leases: Iterable[Lease]) -> bool:
+        """Recover the lowest slot whose lease has expired, if nobody else does, so that no new one is needed.
+
+        Where that fails it is for the background, and tried again there.
+        """
+        for lease in leases:
+            if lease.expired:
+                try:
+                    return bool(await self._recover_expired(lease))
+                except Exception as error:
+                    self._failed(error)
+                    return False
+        return False
+
+    async def _recover_expired(self, lease: Lease) -> list[Resolution]:
+        if any(slot.number == lease.slot for slot in self._shelf.all_slots()):
+            return []  # our own; the heartbeat is late
+        if not await self._leases.claim(lease):
+            return []
+        writes = self._new_writes(transactional_id_of(self._prefix, lease.slot), recovery=True)
+        clean = False
+        try:
+            with writes.exclusively():
+                resolution = await writes.recover()
+            clean = True
+        finally:
+            await writes.close()
+            await self._end_lease(lease.slot, clean=clean)
+        self._counts.recovered += 1
+        return [resolution]
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    async def give_up_all(self) -> None:
+        """Part with everything that nobody uses now. What is in doubt stays so, safely, until it is recovered."""
+        waits = True
+        for slot in self._shelf.take_all_idle():
+            waits = await self._part_with(slot, waits=waits) and waits  # who waited in vain for one has waited for all
+        while (aside := self._shelf.attend(None)) is not None:
+            await self._part_with(aside)

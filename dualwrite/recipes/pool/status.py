@@ -1,0 +1,64 @@
+"""What a pool of transactional ids tells about itself, for people and for telemetry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dualwrite.recipes.pool.slots import Places
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """What a pool does now, and what it has done since it was made."""
+
+    max_writers: int
+    in_use: int
+    """Slots that carry a dual write now, or are about to."""
+    idle: int
+    """Slots that are leased and ready."""
+    waiting: int
+    """Blocks that wait for a slot."""
+    set_aside: tuple[str, ...]
+    """Transactional ids in which something may be open; they are resolved before they are used again."""
+    leased_total: int
+    """Leases taken, of slots that were free or new."""
+    lost_total: int
+    """Leases of this pool that another process took over, or that were deleted."""
+    moved_total: int
+    """Dual writes that lost their slot before the decision and went on under another one."""
+    recovered_total: int
+    """Slots, of this process and of dead ones, that were resolved."""
+    timeouts_total: int
+    """PoolTimeoutErrors."""
+    background_failures_total: int
+    last_background_error: str | None
+    """What the background said last; None once everything went well again."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Sums since the pool was made."""
+
+    leased: int = 0
+    lost: int = 0
+    moved: int = 0
+    recovered: int = 0
+    timeouts: int = 0
+    background_failures: int = 0
+    last_background_error: str | None = None
+
+    def status(self, max_writers: int, places: Places) -> PoolStatus:
+        return PoolStatus(
+            max_writers=max_writers,
+            in_use=places.in_use,
+            idle=places.idle,
+            waiting=places.waiting,
+            set_aside=places.set_aside,
+            leased_total=self.leased,
+            lost_total=self.lost,
+            moved_total=self.moved,
+            recovered_total=self.recovered,
+            timeouts_total=self.timeouts,
+            background_failures_total=self.background_failures,
+            last_background_error=self.last_background_error,
+        )

@@ -1,0 +1,739 @@
+"""A PostgreSQL that psycopg reaches, as the steps of a dual write need it; blocking or awaited."""
+
+from __future__ import annotations
+
+import importlib.resources
+import logging
+import os
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Protocol, TypeVar
+
+import psycopg
+from psycopg.pq.abc import PGresult
+from psycopg.rows import tuple_row
+
+from dualwrite.errors import IllegalStateError, StateTableError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_conflicts import is_conflict
+from dualwrite.recipes.core.database_safety import POSTGRES_NAMES, POSTGRES_QUESTION, answer_for, of_postgres
+from dualwrite.recipes.core.lost_connections import warn_of_drop
+from dualwrite.recipes.core.shield import Uninterrupted
+from dualwrite.recipes.core.state_row import (
+    missing_table,
+    not_as_locked,
+    not_durable,
+    state_in,
+    stayed_locked,
+    wait_given_up,
+)
+from dualwrite.recipes.pool.isolation import sees_now
+from dualwrite.recipes.psycopg.commit import StandbyWait, take_answer_of_ahead, wait_or_drop
+from dualwrite.recipes.psycopg.connection_guard import AnyConnection, Watch, assert_can_begin, is_busy, is_idle
+from dualwrite.recipes.psycopg.connections import Connections, settled
+from dualwrite.recipes.psycopg.pipelined_statement import answered
+from dualwrite.recipes.psycopg.reader import closed
+from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, DatabaseIdentity, Place, checked_place, new_suffix
+from dualwrite.recipes.sql.identity_statements import (
+    DECIDED_BEFORE,
+    INSERT_IDENTITY,
+    MOST_ATTEMPTS,
+    SELECT_IDENTITY,
+    identity_is_missing,
+)
+from dualwrite.recipes.sql.line_cut import LineCut
+from dualwrite.recipes.sql.pinned_tables import (
+    STATE_TABLE,
+    Asking,
+    PinnedTables,
+    assert_still_there,
+    checked_schema,
+    find_schema,
+    find_state_table,
+    present_place,
+    quoted,
+    replaced,
+)
+from dualwrite.recipes.sql.postgres_durability import RAISE, WITNESS
+from dualwrite.recipes.sql.postgres_row_lock import LOCK_NOT_AVAILABLE, SAME_TABLE, SELECT_LOCKED, STILL_HELD, lock_row
+from dualwrite.recipes.sql.postgres_row_lock import MARK as _MARK
+
+_log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+# The statements name our tables alone, and are carried out as `PinnedTables.sql` writes them.
+
+# Where a transaction runs: this database, of this very server. The table is compared by what locks a row of it.
+_WHERE: Final = "concat_ws('/', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
+
+_WRITE: Final = (
+    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
+    " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
+    f" AND current_setting('{_MARK}', true) = :mark AND {STILL_HELD}"
+)
+# Locks and writes a row that nobody has locked. What `_WRITE` proves by the lock, `_PROVEN_COMMIT` proves.
+_LOCK_AND_WRITE_IF: Final = (
+    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
+    " FROM (SELECT transactional_id FROM kafka_transaction_state WHERE transactional_id = :id"
+    f" AND prepared_transaction_state = :previous AND current_setting('{_MARK}', true) = :mark"
+    f" AND {SAME_TABLE}"
+    "{condition} FOR UPDATE SKIP LOCKED) AS free"
+    " WHERE kafka_transaction_state.transactional_id = free.transactional_id"
+)
+_LOCK_AND_WRITE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", "")
+_LOCK_AND_WRITE_HERE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", f" AND {_WHERE} = :here")
+
+# Nothing comes between this and COMMIT that could lower what was raised.
+_DECIDING_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
+# Where it is another transaction, or none, the cast fails, and the server does not come to the COMMIT.
+_PROVEN_COMMIT: Final = (
+    f"SELECT CAST(CASE current_setting('{_MARK}', true) WHEN ':mark' THEN '1' ELSE 'this is not :mark' END AS integer),"
+    f" {RAISE}; COMMIT"
+)
+# Only the transaction that has written `:previous` sees it.
+_WRITE_AGAIN: Final = (
+    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new"
+    " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
+    f" AND current_setting('{_MARK}', true) = :mark"
+)
+# ON CONFLICT alone would wait for whoever is writing the row.
+_INSERT: Final = (
+    "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
+    " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
+)
+_HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
+_DEFAULT_ISOLATION: Final = "SELECT current_setting('default_transaction_isolation')"
+
+# What CREATE TABLE IF NOT EXISTS raises all the same: the table, its row type, or a row of the catalog is there.
+_CREATED_BY_OTHERS: Final = (
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.UniqueViolation,
+)
+
+# Connections of a parent process, kept from the garbage collector of its child.
+_abandoned: list[AnyConnection] = []
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A table of ours, and the file that creates it, if we may."""
+
+    name: str
+    file: str
+    create: bool
+
+
+class Pin:
+    """Where our tables are, once that was asked; of all transactions of one writer or pool."""
+
+    __slots__ = ("tables",)
+
+    def __init__(self) -> None:
+        self.tables: PinnedTables | None = None
+
+    def sql(self, text: str) -> str:
+        """A statement with the full names of our tables."""
+        assert self.tables is not None, "the tables are found before a row of theirs is asked for"
+        return self.tables.sql(text)
+
+
+class RequiredPlace(Protocol):
+    """Where a transaction must run."""
+
+    @property
+    def where(self) -> str | None:
+        """As `PsycopgTransaction.where` says it; None before it was asked for."""
+
+    async def assert_holds(self, transaction: PsycopgTransaction) -> None:
+        """Raise IllegalStateError where `transaction` runs somewhere else."""
+
+
+class PsycopgTransaction:
+    """`DatabaseTransaction` on a connection `of` somebody who takes it back, None where it is the caller's."""
+
+    def __init__(
+        self,
+        connection: AnyConnection,
+        records: RecordBuffer,
+        of: Connections | None,
+        pin: Pin,
+        must_be_in: RequiredPlace | None = None,
+    ) -> None:
+        assert_can_begin(connection)
+        self.connection = connection
+        self._pin = pin
+        self._must_be_in = must_be_in
+        self._watch = Watch(connection, records)
+        self._of = of
+        self._mark = secrets.token_hex(8)
+        self._process_id = os.getpid()
+        self._cursor: Any = None
+        self._has_written = False  # together with the lock
+        self._decides = False
+        self._transactional_id: str | None = None
+        self.commit_was_sent = False
+        """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
+
+    async def begin(self) -> None:
+        """Begin the transaction, or join the one that has begun; in autocommit mode too."""
+        await self._command(self._beginning)
+        self._watch.start()
+
+    async def begin_and_tell_where(self) -> str:
+        """The same, in one round trip with `where`."""
+        answer = await self._command(f"{self._beginning}; SELECT {_WHERE}")
+        where = answer.get_value(0, 0)
+        assert where is not None, "it is a text put together of what every server has"
+        self._watch.start()
+        return where.decode()
+
+    @property
+    def _beginning(self) -> str:
+        mark = f"SET LOCAL {_MARK} = '{self._mark}'"
+        return f"{_begin(self.connection)}; {mark}" if is_idle(self.connection) else mark
+
+    async def where(self) -> str:
+        """Where it runs."""
+        return str(await self._scalar(f"SELECT {_WHERE}"))
+
+    def doom(self, error: BaseException) -> None:
+        self._watch.doom(error)
+
+    def assert_intact(self) -> None:
+        self._watch.assert_intact()
+
+    def forgive(self) -> None:
+        """What `assert_intact` would complain of was undone, with everything that came after a savepoint of ours."""
+        self._watch.forgive()
+
+    async def flush(self) -> None:
+        """A connection holds nothing back."""
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        self._transactional_id = transactional_id
+        if self._must_be_in is not None:
+            await self._must_be_in.assert_holds(self)
+        steps = lock_row(transactional_id, timeout_ms)
+        answer: str | None = None
+        try:
+            while True:
+                statement, values = steps.send(answer)
+                answer = await self._scalar(self._pin.sql(statement), values)
+        except StopIteration as locked:
+            if locked.value is None:
+                await self._assert_still_there()
+            return self._locked_state(transactional_id, locked.value)
+        except psycopg.errors.UndefinedTable as error:
+            raise self._replaced() from error
+        except psycopg.OperationalError as error:
+            if error.sqlstate != LOCK_NOT_AVAILABLE:
+                raise
+            raise stayed_locked(transactional_id, timeout_ms) from error
+
+    def _replaced(self) -> StateTableError:
+        assert self._pin.tables is not None, "a statement has named them"
+        return replaced(self._pin.tables)
+
+    async def _assert_still_there(self) -> None:
+        assert self._pin.tables is not None
+        await self.asked(assert_still_there(self._pin.tables))
+
+    async def read(self, transactional_id: str) -> PreparedTxnState:
+        text = await self._scalar(self._pin.sql(SELECT_LOCKED), {"id": transactional_id})
+        return self._locked_state(transactional_id, text)
+
+    def _locked_state(self, transactional_id: str, text: str | None) -> PreparedTxnState:
+        if is_idle(self.connection):  # in autocommit mode a lock outside a transaction ends with its statement
+            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+        return state_in(transactional_id, text)
+
+    async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
+        values: dict[str, str | None] = {
+            "id": transactional_id,
+            "previous": str(previous),
+            "new": str(new),
+            "mark": self._mark,
+        }
+        self._decides = True
+        statement = self._pin.sql(_WRITE_AGAIN if self._has_written else _WRITE)
+        if (await self._execute(statement, values)).rowcount == 1:
+            return
+        if await self._scalar(f"SELECT current_setting('{_MARK}', true)") != self._mark:
+            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+        raise not_as_locked(transactional_id, previous, past="psycopg")
+
+    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
+        self._transactional_id = transactional_id
+        values: dict[str, str | None] = {
+            "id": transactional_id,
+            "previous": str(previous),
+            "new": str(new),
+            "mark": self._mark,
+        }
+        statement = _LOCK_AND_WRITE
+        if self._must_be_in is not None:
+            statement, values["here"] = _LOCK_AND_WRITE_HERE, self._must_be_in.where
+        try:
+            written = await self._execute(self._pin.sql(statement), values)
+        except psycopg.errors.UndefinedTable as error:
+            raise self._replaced() from error
+        self._has_written = self._decides = written.rowcount == 1
+        return self._has_written
+
+    async def witness(self, transactional_id: str) -> str | None:
+        """The row as it shows, without its lock; once this transaction is committed, that is durable."""
+        self._transactional_id = transactional_id
+        self._decides = True
+        return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
+
+    async def commit(self) -> None:
+        self._assert_ours()
+        self.commit_was_sent = True
+        try:
+            answer = await (self._decide() if self._decides else self._command("COMMIT"))
+        except psycopg.errors.InFailedSqlTransaction as error:
+            self.commit_was_sent = False  # the server did not come to it
+            raise TransactionDoomedError(_FAILED_BEFORE) from error
+        except psycopg.errors.InvalidTextRepresentation as error:
+            if self._mark in str(error):
+                self.commit_was_sent = False  # the server did not come to it
+                raise TransactionEndedInsideError(_ANOTHER_TRANSACTION) from error
+            raise
+        if answer.command_status != b"COMMIT":
+            self.commit_was_sent = False  # it was answered: by a rollback
+            raise TransactionDoomedError(
+                f"PostgreSQL answered COMMIT with {_status(answer)}, because the transaction had failed before; "
+                "neither database nor Kafka was changed"
+            )
+
+    async def _decide(self) -> PGresult:
+        """Send COMMIT, and do not have it hurried. Raises NotDurableError for an answer before it is durable."""
+        sql = _proven_commit(self._mark) if self._has_written else _DECIDING_COMMIT
+        connection: Any = self.connection
+        with StandbyWait(connection) as wait:
+            if isinstance(connection, psycopg.AsyncConnection):
+                async with connection.lock:
+                    await take_answer_of_ahead(connection)
+                    answer: PGresult = await settled(wait_or_drop(connection, answered(connection, sql)))
+            else:
+                with connection.lock:
+                    answer = await settled(wait_or_drop(connection, answered(connection, sql)))
+        if wait.was_given_up:
+            raise wait_given_up(self._transactional_id)
+        return answer
+
+    async def rollback(self) -> None:
+        self._watch.stop()
+        if self._belongs_to_the_parent:
+            return
+        if self.connection.closed or is_busy(self.connection):
+            self._drop()
+            return
+        try:
+            await settled(self.connection.rollback())
+        except psycopg.Error as error:
+            warn_of_drop(_log, self._transactional_id, "rolling back the database", error)
+            self._drop()
+        except BaseException:
+            self._drop()
+            raise
+
+    async def close(self) -> None:
+        self._watch.stop()
+        if self._belongs_to_the_parent:
+            _abandoned.append(self.connection)
+            return
+        if not is_idle(self.connection):
+            self._drop()  # it was not rolled back, or not to the end
+        if self._of is not None:
+            await self._of.release(self.connection)
+
+    def close_at_once(self) -> bool:
+        """`close`, where nothing has to be waited for. False: nothing is done."""
+        if self._belongs_to_the_parent or not is_idle(self.connection):
+            return False
+        self._watch.stop()
+        return self._of is None or self._of.keep(self.connection)
+
+    def let_go(self) -> None:
+        """The connection is the caller's again, in whatever state it is."""
+        self._watch.stop()
+
+    def _drop(self) -> None:
+        """The database rolls back what it finds nobody at. Not `connection.close()`, which may give it to a pool."""
+        self.connection.pgconn.finish()
+        closed(self.connection)
+
+    @property
+    def _belongs_to_the_parent(self) -> bool:
+        """In a forked child, which shares the socket: what it sent would end the parent's transaction."""
+        return os.getpid() != self._process_id
+
+    def _assert_ours(self) -> None:
+        if self._belongs_to_the_parent:
+            raise IllegalStateError(
+                "this dual write belongs to the parent process; nothing was sent from here: end it there"
+            )
+
+    # -- statements of our own, which the watch does not see ---------------------------------------------------------
+
+    async def _scalar(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str | None:
+        row = await settled((await self._execute(sql, parameters)).fetchone())
+        value: str | None = None if row is None else row[0]
+        return value
+
+    async def _execute(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        """With a plain cursor, whatever the connection's own factories are."""
+        self._assert_ours()
+        if self._cursor is None:
+            connection: Any = self.connection
+            cursor_class = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
+            self._cursor = cursor_class(connection, row_factory=tuple_row)
+        return await settled(self._cursor.execute(_pyformat(sql) if parameters else sql, parameters))
+
+    async def _command(self, sql: str) -> PGresult:
+        """Statements without parameters, in one round trip; what the last one is answered with.
+
+        Without a cursor, which takes as long for its own work as such a statement takes altogether.
+        """
+        self._assert_ours()
+        connection: Any = self.connection
+        if isinstance(connection, psycopg.AsyncConnection):
+            async with connection.lock:
+                answer: PGresult = await settled(connection.wait(answered(connection, sql)))
+        else:
+            with connection.lock:
+                answer = await settled(connection.wait(answered(connection, sql)))
+        return answer
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a statement, a COPY or a stream of the block is under way."""
+        return self._watch.is_busy
+
+    async def savepoint(self, name: str) -> None:
+        await self._command(f"SAVEPOINT {name}")
+
+    def savepoint_ahead(self, name: str) -> bool:
+        """`savepoint`, whose answer the next statement takes. False: it was not sent, because it would have to wait."""
+        self._assert_ours()
+        return self._watch.send_ahead(f"SAVEPOINT {name}")
+
+    async def roll_back_to_savepoint(self, name: str) -> None:
+        self._watch.forget_ahead()
+        await self._command(f"ROLLBACK TO SAVEPOINT {name}")
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """What a SELECT gives; parameters are written `:name`."""
+        found: Sequence[Sequence[Any]] = await settled((await self._execute(sql, values)).fetchall())
+        return found
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        """How many rows a statement found to change."""
+        return int((await self._execute(sql, values)).rowcount)
+
+    async def asked(self, steps: Asking[ResultT]) -> ResultT:
+        """The result of `steps`, whose statements the server answers."""
+        try:
+            statement = next(steps)
+            while True:
+                statement = steps.send(await self.rows(*statement))
+        except StopIteration as ended:
+            result: ResultT = ended.value
+            return result
+
+    async def has_table(self, name: str) -> bool:
+        return await self._scalar(_HAS_TABLE, {"name": name}) is not None
+
+    async def need(self, table: TableFile, where: PinnedTables | None) -> None:
+        """Create the table where it is missing. Raises StateRowError where that is for somebody else to do."""
+        name, file = table.name, _schema(table.file)
+        if where is not None:
+            name, file = where.sql(name), where.sql(file)
+        if await self.has_table(name):
+            return
+        if not table.create:
+            raise missing_table(table.name, otherwise=f"dualwrite/recipes/{table.file}")
+        await self._command(file)
+
+    async def make_row(self, transactional_id: str) -> None:
+        """Create the row, empty; harmless where it exists."""
+        await self._execute(self._pin.sql(_INSERT), {"id": transactional_id})
+
+    async def identity(self) -> DatabaseIdentity | None:
+        """What the row says; None where there is none yet. Raises DatabaseMovedError."""
+        found = await self.rows(self._pin.sql(SELECT_IDENTITY), {})
+        if not found:
+            return None
+        suffix, server, database = found[0]
+        place = await self.asked(present_place())
+        return checked_place(DatabaseIdentity(suffix), made_in=Place(server, database), found_in=place)
+
+    async def make_identity(self) -> None:
+        """Make the row. Raises StateRowError where decisions are older than it, which were made under other ids."""
+        if (await self.rows(self._pin.sql(DECIDED_BEFORE), {}))[0][0]:
+            raise identity_is_missing()
+        place = await self.asked(present_place())
+        values = {"suffix": new_suffix(), "server": place.server, "database": place.database}
+        await self._execute(self._pin.sql(INSERT_IDENTITY), values)
+
+
+Steps = Callable[[PsycopgTransaction], Coroutine[Any, Any, ResultT]]
+Before = Callable[[AnyConnection], Awaitable[None]]
+
+
+async def nothing(connection: AnyConnection) -> None:
+    """What is done before a transaction begins: nothing."""
+
+
+class PsycopgDatabase:
+    """`Database` by the connections of a writer; blocks may have theirs `of_blocks`, from somewhere else."""
+
+    errors: tuple[type[Exception], ...] = (psycopg.Error,)
+
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        create_table: bool,
+        schema: str | None = None,
+        uninterrupted: Uninterrupted,
+        of_blocks: Connections | None = None,
+        beside: Connections | None = None,
+    ) -> None:
+        """`beside`: where a connection can be had while blocks hold all others, where that is somewhere else."""
+        self._connections = connections
+        self._of_blocks = connections if of_blocks is None else of_blocks
+        self._beside = connections if beside is None else beside
+        self._create_table = create_table
+        self._schema = checked_schema(schema)
+        self._pin = Pin()
+        self._identity: DatabaseIdentity | None = None
+        self._uninterrupted = uninterrupted
+        self.where: str | None = None
+        """Where our own connections lead to; None before it was asked."""
+        self._default_isolation: str | None = None
+        self._is_examined = False
+
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        identity = await self._ask_identity()
+        await self._in_transaction_that_creates(lambda transaction: transaction.make_row(transactional_id))
+        return identity
+
+    async def _examine(self, transaction: PsycopgTransaction) -> None:
+        """Look once at what the database cannot promise. Raises UnsafeDatabaseError for what a writer cannot use."""
+        if self._is_examined:
+            return
+        answer_for(of_postgres({"host": transaction.connection.info.host}))
+        (row,) = await transaction.rows(POSTGRES_QUESTION, {})
+        known = {name: str(value) for name, value in zip(POSTGRES_NAMES, row, strict=True) if value is not None}
+        answer_for(of_postgres(known))
+        self._is_examined = True
+
+    async def ensure_table(self, table: TableFile) -> PinnedTables:
+        """Where it is. Raises StateRowError where it is missing and may not be created."""
+
+        async def steps(transaction: PsycopgTransaction) -> PinnedTables:
+            where = await transaction.asked(find_schema(self._schema, table.name))
+            await transaction.need(table, where)
+            return where
+
+        return await self._in_transaction_that_creates(steps)
+
+    async def _ask_identity(self) -> DatabaseIdentity:
+        """What this database adds to its transactional ids; made where it has nothing yet, and asked once."""
+        await self._pin_tables()
+        if self._identity is None:
+            self._identity = await self._found_or_made()
+        return self._identity
+
+    async def _found_or_made(self) -> DatabaseIdentity:
+        for _ in range(MOST_ATTEMPTS):
+            found = await self.in_transaction(PsycopgTransaction.identity)
+            if found is not None:
+                return found
+            try:
+                await self.in_transaction(PsycopgTransaction.make_identity)
+            except _CREATED_BY_OTHERS:
+                continue  # in the same instant
+            except psycopg.Error as error:
+                if not is_conflict(error):
+                    raise
+        raise identity_is_missing()
+
+    async def _pin_tables(self) -> None:
+        """Find our tables, or create them, once. Raises StateRowError where they are missing, and StateTableError."""
+        if self._pin.tables is None:
+            self._pin.tables = await self._in_transaction_that_creates(self._found_tables)
+
+    async def _found_tables(self, transaction: PsycopgTransaction) -> PinnedTables:
+        await self._examine(transaction)
+        given = None if self._schema is None else PinnedTables(self._schema, quoted(self._schema))
+        pinned = await transaction.asked(find_state_table(self._schema))
+        if pinned is None:
+            await transaction.need(TableFile(STATE_TABLE, "schema.sql", create=self._create_table), given)
+            pinned = await transaction.asked(find_state_table(self._schema))
+            assert pinned is not None, "it has just been created"
+        await transaction.need(TableFile(IDENTITY_TABLE, "schema.sql", create=self._create_table), pinned)
+        return pinned
+
+    async def _in_transaction_that_creates(self, steps: Steps[ResultT]) -> ResultT:
+        try:
+            return await self.in_transaction(steps)
+        except _CREATED_BY_OTHERS:
+            return await self.in_transaction(steps)  # in the same instant
+
+    async def in_transaction(self, steps: Steps[ResultT]) -> ResultT:
+        """Carry `steps` out, in a transaction of their own that is committed."""
+        transaction = await self.begin()
+        try:
+            result = await steps(transaction)
+            await transaction.commit()
+        finally:
+            await self._uninterrupted(_end(transaction))
+        return result
+
+    async def begin(self) -> PsycopgTransaction:
+        return await self._begin(self._connections, RecordBuffer())
+
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        transaction = await self._begin(self._beside, RecordBuffer())
+        cut = LineCut(transaction.connection, timeout_ms / 1000)
+        try:
+            with cut:
+                seen = await transaction.witness(transactional_id)
+                if seen != str(row):
+                    raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
+                await transaction.commit()
+        except psycopg.OperationalError as error:
+            if not cut.was_cut:
+                raise
+            raise not_durable(transactional_id, row, f"a commit was not answered within {timeout_ms} ms") from error
+        finally:
+            await self._uninterrupted(_end(transaction))
+
+    async def transaction(
+        self, connection: AnyConnection | None, records: RecordBuffer, before: Before = nothing
+    ) -> PsycopgTransaction:
+        """The transaction of a block: on a connection of the caller's, or on one of ours. `before` it begins, see to
+        the connection."""
+        if connection is None:
+            return await self._begin(self._of_blocks, records, before)
+        transaction = PsycopgTransaction(connection, records, None, self._pin)
+        was_idle = is_idle(connection)
+        try:
+            await before(connection)
+            await self._assert_here(await transaction.begin_and_tell_where())
+        except BaseException:
+            if was_idle:
+                await self._uninterrupted(transaction.rollback())
+            transaction.let_go()
+            raise
+        return transaction
+
+    async def keeps_a_snapshot(self, connection: AnyConnection) -> bool:
+        """Whether a transaction that it begins will see what was there at its first statement, and nothing newer."""
+        if connection.isolation_level is not None:
+            return not sees_now(_name_of(connection.isolation_level))
+        return not sees_now(await self.default_isolation())
+
+    async def default_isolation(self) -> str:
+        """Of connections on which nobody has set another one. Asked once."""
+        if self._default_isolation is None:
+            (answer,) = await self.in_transaction(lambda transaction: transaction.rows(_DEFAULT_ISOLATION, {}))
+            self._default_isolation = str(answer[0])
+        return self._default_isolation
+
+    async def assert_holds(self, transaction: PsycopgTransaction) -> None:
+        """Raise IllegalStateError where it runs in another database than those on our own connections."""
+        await self._assert_here(await transaction.where())
+
+    async def _assert_here(self, where: str) -> None:
+        if where != self.where and where != await self._ask_where():
+            raise IllegalStateError(_OTHER_DATABASE)
+
+    async def _ask_where(self) -> str:
+        """Where our own connections lead to, now: a server that was started again is another one."""
+        self.where = await self.in_transaction(PsycopgTransaction.where)
+        return self.where
+
+    async def _begin(
+        self, connections: Connections, records: RecordBuffer, before: Before = nothing
+    ) -> PsycopgTransaction:
+        """On a connection of ours. One that went away while nobody used it shows here, and is replaced."""
+        attempts_left = connections.attempts
+        while True:
+            attempts_left -= 1
+            connection = await connections.acquire()
+            try:
+                await before(connection)
+                place = None if connections is self._connections else self
+                transaction = PsycopgTransaction(connection, records, connections, self._pin, place)
+            except BaseException:
+                await self._uninterrupted(connections.release(connection))
+                raise
+            try:
+                await transaction.begin()
+                return transaction
+            except BaseException as error:
+                was_lost = isinstance(error, psycopg.OperationalError) and connection.closed
+                await self._uninterrupted(transaction.close())
+                if not was_lost or not attempts_left:
+                    raise
+
+
+async def _end(transaction: PsycopgTransaction) -> None:
+    await transaction.rollback()
+    await transaction.close()
+
+
+def _status(answer: PGresult) -> str:
+    return (answer.command_status or b"nothing").decode()
+
+
+def _proven_commit(mark: str) -> str:
+    return _PROVEN_COMMIT.replace(":mark", mark)
+
+
+@cache
+def _pyformat(sql: str) -> str:
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)
+
+
+@cache
+def _schema(file: str) -> str:
+    return importlib.resources.files("dualwrite.recipes.sql").joinpath(file).read_text()
+
+
+def _name_of(level: int) -> str:
+    return psycopg.IsolationLevel(level).name.replace("_", " ")
+
+
+def _begin(connection: AnyConnection) -> str:
+    """BEGIN, as psycopg would send it: with what is set on the connection."""
+    parts = ["BEGIN"]
+    if connection.isolation_level is not None:
+        parts.append("ISOLATION LEVEL " + _name_of(connection.isolation_level))
+    if connection.read_only is not None:
+        parts.append("READ ONLY" if connection.read_only else "READ WRITE")
+    if connection.deferrable is not None:
+        parts.append("DEFERRABLE" if connection.deferrable else "NOT DEFERRABLE")
+    return " ".join(parts)
+
+
+_ANOTHER_TRANSACTION = (
+    "the transaction in which this block began is over, or was rolled back to a savepoint from before it, past the "
+    "connection's own methods; Kafka is not changed, and the database only by what a COMMIT has made permanent: leave "
+    "the ending of the transaction to the dual write"
+)
+_FAILED_BEFORE = "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"
+_OTHER_DATABASE = (
+    "the connection leads to another database than this writer's own, which would be asked what became of a lost "
+    "commit; nothing was written: let both lead to the same one"
+)

@@ -1,0 +1,395 @@
+"""A psycopg connection while a dual write runs on it: what would end it is refused, savepoints are followed.
+
+It is done to this one connection and for the length of the block: its `commit`, `rollback` and `transaction` are
+replaced, and its `cursor_factory` by one whose cursors read what they execute. Cursors from before the block, cursors
+made without the factory, and what is sent straight to `connection.pgconn` escape that; a COMMIT or ROLLBACK from there
+is found at the end of the block (`psycopg_transaction.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache
+from typing import Any, Final, NoReturn
+
+import psycopg
+from psycopg import pq
+from psycopg.sql import Composable
+
+from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.psycopg.pipelined_statement import PipelinedStatement
+from dualwrite.recipes.sql.transaction_control import POSTGRES, TransactionControl, control_of, postgres_savepoint
+
+AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+_WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
+_REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
+
+# As numbers, which is what libpq gives: to make a member of an Enum of them costs ten times as much.
+_IDLE: Final = int(pq.TransactionStatus.IDLE)
+_ACTIVE: Final = int(pq.TransactionStatus.ACTIVE)
+_INERROR: Final = int(pq.TransactionStatus.INERROR)
+_UNKNOWN: Final = int(pq.TransactionStatus.UNKNOWN)
+
+
+def is_idle(connection: AnyConnection) -> bool:
+    """Whether it is open and in no transaction; psycopg knows without asking the server."""
+    return connection.pgconn.transaction_status == _IDLE
+
+
+def is_busy(connection: AnyConnection) -> bool:
+    """Whether a statement, a COPY, a stream or a notifies() is under way: a call would wait for it, maybe for ever."""
+    return connection.pgconn.transaction_status == _ACTIVE or connection.lock.locked()
+
+
+def assert_can_begin(connection: AnyConnection) -> None:
+    """Raise IllegalStateError where the COMMIT of this connection would not be the decision, or not be ours to send."""
+    if _WATCH in vars(connection):
+        raise IllegalStateError(_INSIDE_ANOTHER)
+    if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        raise IllegalStateError(_IN_PIPELINE)
+    # psycopg has no public word for these two; it refuses commit() by them.
+    if connection._tpc is not None:
+        raise IllegalStateError(_TWO_PHASE)
+    if connection._num_transactions:
+        raise IllegalStateError(_NESTED)
+    if connection.pgconn.transaction_status == _INERROR or is_busy(connection):
+        raise IllegalStateError(_NOT_READY)
+    if not isinstance(connection.cursor_factory, type):
+        raise IllegalStateError(_NO_CURSOR_CLASS)
+
+
+class Watch:
+    """What happens to the connection of one dual write between its begin and its end; `records` hear of savepoints."""
+
+    def __init__(self, connection: AnyConnection, records: RecordBuffer) -> None:
+        self._connection: Any = connection
+        self._records = records
+        self._cursor_factory: Any = None
+        self._ahead: PipelinedStatement | None = None
+        self._nested = 0
+        self._refused_ending: BaseException | None = None
+        self._statement_failure: BaseException | None = None
+
+    def start(self) -> None:
+        """The transaction has begun."""
+        connection = self._connection
+        self._cursor_factory = connection.cursor_factory
+        connection.cursor_factory = _watched_cursor(connection.cursor_factory)
+        awaited = isinstance(connection, psycopg.AsyncConnection)
+        vars(connection).update(
+            commit=self._refuse_commit,
+            rollback=self._refuse_rollback,
+            transaction=self._nested_transaction_awaited if awaited else self._nested_transaction,
+            **{_WATCH: self},
+        )
+
+    def stop(self) -> None:
+        """The connection is again as it was; harmless when repeated."""
+        if vars(self._connection).get(_WATCH) is self:
+            self._connection.cursor_factory = self._cursor_factory
+            for name in _REPLACED:
+                del vars(self._connection)[name]
+            if self._ahead is not None:
+                self._ahead.forget()
+
+    def doom(self, error: BaseException) -> None:
+        """From now on the transaction, or the savepoint that it is in, can only be rolled back, even if `error` is
+        swallowed."""
+        self._records.refuse(error)
+
+    def assert_intact(self) -> None:
+        """Raise a RecipeError or IllegalStateError where the transaction cannot be the decision."""
+        failure = self._refused_ending or self._records.refused
+        if failure is not None:
+            raise TransactionDoomedError(_doomed(failure)) from failure
+        if self._has_sent_ahead:
+            return  # all that came before it was answered, and nothing has come after it
+        if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+            raise IllegalStateError(_PIPELINE_OPEN)
+        status = self._connection.pgconn.transaction_status
+        if status == _INERROR:
+            raise TransactionDoomedError(_doomed(self._statement_failure)) from self._statement_failure
+        if status == _UNKNOWN:
+            raise TransactionEndedInsideError(_CLOSED)
+        if status == _IDLE:
+            raise TransactionEndedInsideError(_ENDED)
+        if self._nested or is_busy(self._connection):
+            raise IllegalStateError(_UNFINISHED)
+
+    def forgive(self) -> None:
+        """Everything that was refused or failed was undone, and whoever did it knows."""
+        self._refused_ending = self._statement_failure = None
+
+    # -- a statement that nobody waits for ------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody's statement is under way, other than what was sent ahead."""
+        return not self._has_sent_ahead and is_busy(self._connection)
+
+    @property
+    def _has_sent_ahead(self) -> bool:
+        return self._ahead is not None and self._ahead.is_pending
+
+    def send_ahead(self, sql: str) -> bool:
+        """Send a statement of ours, whose answer the next statement takes. False: it cannot be sent now."""
+        if is_busy(self._connection):
+            return False
+        try:
+            self._ahead = PipelinedStatement(self._connection, sql)
+        except psycopg.Error:
+            return False  # whoever tries to wait for it hears why
+        return True
+
+    def forget_ahead(self) -> None:
+        """What was sent ahead has failed, if it has, and whoever sends the next statement knows."""
+        if self._ahead is not None and not self._ahead.is_pending:
+            self._ahead.forget()
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    # No `with`: it would be a good part of what a short statement costs.
+
+    def before(self, query: Any) -> TransactionControl:
+        """A cursor of the connection is about to execute `query`. What that does to the transaction, for afterwards."""
+        text = _text(query, self._connection)
+        control = control_of(text, POSTGRES)
+        if control.steps:
+            try:
+                control.assert_may_be_sent(text)
+            except (TransactionEndedInsideError, IllegalStateError) as error:
+                self._refused_ending = error
+                raise
+        return control
+
+    def before_other(self, query: Any) -> None:
+        """A cursor is about to send `query` in another way than `execute`, in which no savepoint is followed."""
+        if self.before(query).steps:
+            self._refused_ending = IllegalStateError(_BY_EXECUTE)
+            raise self._refused_ending
+
+    def failed(self, error: BaseException, control: TransactionControl) -> None:
+        """It was executed, and failed or was interrupted."""
+        if control.steps and (control.may_be_half_done or not isinstance(error, Exception)):
+            self._refused_ending = error
+        if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.InFailedSqlTransaction):
+            self._statement_failure = error
+
+    def after(self, control: TransactionControl) -> None:
+        """It was executed."""
+        if control.steps:
+            control.follow(self._records)
+
+    def _refuse_commit(self) -> NoReturn:
+        self._refuse(
+            "commit was called inside a dual write; neither database nor Kafka was changed: "
+            "leaving the block commits both"
+        )
+
+    def _refuse_rollback(self) -> NoReturn:
+        self._refuse(
+            "rollback was called inside a dual write; neither database nor Kafka was changed: let an exception leave "
+            "the block, or take back a part of it with connection.transaction()"
+        )
+
+    def _refuse(self, sentence: str) -> NoReturn:
+        """Nothing was sent. Even if that is swallowed, or undone with a savepoint: what the caller meant to end must
+        not go on as if it had not been."""
+        self._refused_ending = TransactionEndedInsideError(sentence)
+        raise self._refused_ending
+
+    # -- connection.transaction() ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _nested_transaction(
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> Iterator[psycopg.Transaction]:
+        genuine = type(self._connection).transaction
+        with self._savepoint() as savepoint, genuine(self._connection, savepoint_name, force_rollback) as nested:
+            savepoint.set(nested.savepoint_name)
+            yield nested
+            savepoint.is_kept = not nested.force_rollback
+
+    @asynccontextmanager
+    async def _nested_transaction_awaited(
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> AsyncIterator[psycopg.AsyncTransaction]:
+        genuine = type(self._connection).transaction
+        with self._savepoint() as savepoint:
+            async with genuine(self._connection, savepoint_name, force_rollback) as nested:
+                savepoint.set(nested.savepoint_name)
+                yield nested
+                savepoint.is_kept = not nested.force_rollback
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[_Savepoint]:
+        """Around a block of psycopg's that is a savepoint; when it has been left, the records follow how."""
+        if is_idle(self._connection):
+            raise TransactionEndedInsideError(_ENDED)  # psycopg would begin a transaction of its own
+        savepoint = _Savepoint(self._records)
+        self._nested += 1
+        try:
+            yield savepoint
+        finally:
+            self._nested -= 1
+            savepoint.end()
+
+
+class _Savepoint:
+    """One that psycopg sets, and releases or rolls back to when its block is left."""
+
+    def __init__(self, records: RecordBuffer) -> None:
+        self._records = records
+        self._name: str | None = None
+        self.is_kept = False
+
+    def set(self, name: str) -> None:
+        self._name = postgres_savepoint(name)
+        self._records.savepoint(self._name)
+
+    def end(self) -> None:
+        if self._name is not None:
+            if not self.is_kept:
+                self._records.roll_back_to_savepoint(self._name)
+            self._records.release_savepoint(self._name)
+
+
+def _text(query: Any, connection: AnyConnection) -> str:
+    if isinstance(query, Composable):
+        return query.as_string(connection)
+    return query.decode(errors="replace") if isinstance(query, bytes) else str(query)
+
+
+@cache
+def _watched_cursor(factory: Any) -> Any:
+    """`factory`, whose cursors tell the watch of their connection, while it has one, what they execute."""
+    return _awaited_cursor(factory) if issubclass(factory, psycopg.AsyncCursor) else _blocking_cursor(factory)
+
+
+def _blocking_cursor(factory: Any) -> Any:
+    class WatchedCursor(factory):  # type: ignore[misc]
+        __slots__ = ()
+
+        def execute(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            watch = vars(self.connection).get(_WATCH)
+            if watch is None:  # it was kept beyond the block
+                return super().execute(query, *arguments, **keywords)
+            control = watch.before(query)
+            try:
+                executed = super().execute(query, *arguments, **keywords)
+            except BaseException as error:
+                watch.failed(error, control)
+                raise
+            watch.after(control)
+            return executed
+
+        def executemany(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return super().executemany(query, *arguments, **keywords)
+
+        def stream(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return super().stream(query, *arguments, **keywords)
+
+        def copy(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return super().copy(query, *arguments, **keywords)
+
+    return WatchedCursor
+
+
+def _awaited_cursor(factory: Any) -> Any:
+    class WatchedAsyncCursor(factory):  # type: ignore[misc]
+        __slots__ = ()
+
+        async def execute(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            watch = vars(self.connection).get(_WATCH)
+            if watch is None:  # it was kept beyond the block
+                return await super().execute(query, *arguments, **keywords)
+            control = watch.before(query)
+            try:
+                executed = await super().execute(query, *arguments, **keywords)
+            except BaseException as error:
+                watch.failed(error, control)
+                raise
+            watch.after(control)
+            return executed
+
+        async def executemany(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return await super().executemany(query, *arguments, **keywords)
+
+        def stream(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return super().stream(query, *arguments, **keywords)
+
+        def copy(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            _before_other(self.connection, query)
+            return super().copy(query, *arguments, **keywords)
+
+    return WatchedAsyncCursor
+
+
+def _before_other(connection: AnyConnection, query: Any) -> None:
+    watch = vars(connection).get(_WATCH)
+    if watch is not None:
+        watch.before_other(query)
+
+
+def _doomed(failure: BaseException | None) -> str:
+    what = "" if failure is None else f" ({type(failure).__name__})"
+    return (
+        f"a part of this dual write failed{what} and its error was swallowed; "
+        "neither database nor Kafka was changed: let the error end the block, or run a statement that may "
+        "fail in a savepoint (connection.transaction())"
+    )
+
+
+_INSIDE_ANOTHER = (
+    "this connection already carries a dual write, and its transaction cannot decide two; nothing was written: "
+    "send all records in one block"
+)
+_IN_PIPELINE = (
+    "the connection is in pipeline mode, where the answer to COMMIT would not be waited for; nothing was written: "
+    "open the pipeline inside the block, and leave it there"
+)
+_TWO_PHASE = (
+    "the transaction of the connection was begun with tpc_begin(), so its coordinator decides and not this dual write; "
+    "nothing was written: use an ordinary transaction"
+)
+_NESTED = (
+    "the connection is inside connection.transaction(), which commits or rolls back when it is left; a dual write "
+    "commits the whole transaction, so nothing was written: let the dual write be the outermost block"
+)
+_NOT_READY = (
+    "the transaction of the connection has failed already, or a COPY or another statement is under way; nothing was "
+    "written: roll it back or finish it first"
+)
+_NO_CURSOR_CLASS = (
+    "the connection's cursor_factory is no class from which a dual write could derive its own; nothing was written: "
+    "give it a subclass of psycopg.Cursor, or of AsyncCursor"
+)
+_CLOSED = (
+    "the connection of the dual write was closed or lost inside the block, and its transaction with it; "
+    "neither database nor Kafka was changed"
+)
+_ENDED = (
+    "the transaction was ended inside the block, past the connection's own methods, which also gave the row lock away; "
+    "Kafka is not changed, and the database only by what a COMMIT has made permanent: leave the ending of the "
+    "transaction to the dual write"
+)
+_BY_EXECUTE = (
+    "a statement about a savepoint came by another method than execute(), which is not followed; it was not executed, "
+    "and neither database nor Kafka is changed: use connection.transaction() or execute()"
+)
+_PIPELINE_OPEN = (
+    "the block ended inside connection.pipeline(); neither database nor Kafka was changed: leave the pipeline inside "
+    "the block"
+)
+_UNFINISHED = (
+    "the block ended inside connection.transaction(), or while a COPY or a stream was under way; neither database nor "
+    "Kafka was changed: finish it inside the block"
+)

@@ -1,0 +1,203 @@
+"""Where the psycopg connections of a writer come from, and where they go to; blocking or awaited."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from inspect import isawaitable
+from typing import Any, Final, Protocol
+
+from psycopg import IsolationLevel
+
+from dualwrite.errors import ConfigError
+from dualwrite.recipes.psycopg.connection_guard import AnyConnection, is_idle
+from dualwrite.recipes.psycopg.reader import closed, read_by_its_loop
+
+_KEPT_BESIDE: Final = 2
+"""For what goes on in the background all the time; more are opened when they are needed, and closed."""
+
+
+async def settled(value: Any) -> Any:
+    """What a call of psycopg gives: its blocking half gives the value, its other half something to await.
+
+    This is all that the two halves differ in, so the steps above it are written once; with blocking connections they
+    never suspend.
+    """
+    return await value if isawaitable(value) else value
+
+
+class Connections(Protocol):
+    """Where connections come from."""
+
+    @property
+    def attempts(self) -> int:
+        """How many may be asked for until one is certain not to be left over from before the database went away."""
+
+    async def acquire(self) -> AnyConnection: ...
+
+    async def release(self, connection: AnyConnection) -> None:
+        """It is idle, or closed."""
+
+    def keep(self, connection: AnyConnection) -> bool:
+        """`release` an idle one, where nothing has to be waited for. False: nothing is done."""
+
+    async def close(self) -> None:
+        """Close what is kept here."""
+
+
+class KeptConnections:
+    """Opened when they are needed; so many are kept for those who need one next. For several threads."""
+
+    def __init__(self, connect: Callable[[], Any], *, most: int = 1) -> None:
+        self._connect = connect
+        self._most = most
+        self._kept: list[AnyConnection] = []
+        self._process_id = os.getpid()
+
+    @property
+    def attempts(self) -> int:
+        return self._most + 1
+
+    async def acquire(self) -> AnyConnection:
+        kept = self._take()
+        if kept is not None and is_idle(kept):
+            return kept
+        if kept is not None:
+            closed(kept)
+        connection: AnyConnection = await settled(self._connect())
+        return connection
+
+    async def release(self, connection: AnyConnection) -> None:
+        if not is_idle(connection) or not self.keep(connection):
+            await settled(connection.close())
+            closed(connection)
+
+    def keep(self, connection: AnyConnection) -> bool:
+        is_wanted = len(self._kept) < self._most
+        if is_wanted:
+            self._kept.append(connection)
+        return is_wanted
+
+    async def close(self) -> None:
+        while (kept := self._take()) is not None:
+            await settled(kept.close())
+            closed(kept)
+
+    def _take(self) -> AnyConnection | None:
+        if os.getpid() != self._process_id:  # forked: the sockets are the parent's, and psycopg will not end them
+            self._process_id = os.getpid()
+            self._kept.clear()
+        with suppress(IndexError):
+            return self._kept.pop()
+        return None
+
+
+class PooledConnections:
+    """From a `psycopg_pool.ConnectionPool`, or the pool for coroutines. It is the caller's to open and to close."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    @property
+    def attempts(self) -> int:
+        return int(self._pool.max_size) + 1
+
+    async def acquire(self) -> AnyConnection:
+        connection: AnyConnection = await settled(self._pool.getconn())
+        return connection
+
+    async def release(self, connection: AnyConnection) -> None:
+        await settled(self._pool.putconn(connection))
+
+    def keep(self, connection: AnyConnection) -> bool:
+        return False
+
+    async def close(self) -> None:
+        """The pool is the caller's."""
+
+
+class MadeConnections:
+    """From a function of the caller's; each is closed after use."""
+
+    def __init__(self, make: Callable[[], AnyConnection | Awaitable[AnyConnection]]) -> None:
+        self._make = make
+
+    @property
+    def attempts(self) -> int:
+        return 1
+
+    async def acquire(self) -> AnyConnection:
+        connection: AnyConnection = await settled(self._make())
+        return connection
+
+    async def release(self, connection: AnyConnection) -> None:
+        await settled(connection.close())
+
+    def keep(self, connection: AnyConnection) -> bool:
+        return False
+
+    async def close(self) -> None:
+        """Nothing is kept."""
+
+
+def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int = 1) -> Connections:
+    """From a conninfo, a pool or a function. Raises ConfigError for anything else."""
+    if isinstance(source, str):
+        # In autocommit mode a transaction begins where we say so, in one round trip with what marks it. Nothing is
+        # prepared: where PgBouncer gives each transaction another connection of the server, the name of a prepared
+        # statement may stand for that of another client there, which would be executed.
+        async def make() -> Any:
+            return read_by_its_loop(await settled(connect(source, autocommit=True, prepare_threshold=None)))
+
+        return KeptConnections(make, most=most_kept)
+    if _is_pool(source):
+        return PooledConnections(source)
+    if callable(source):
+        return MadeConnections(source)
+    raise ConfigError(
+        "the database of a PsycopgDualWriter is a conninfo, a psycopg_pool.ConnectionPool or a function that makes "
+        f"connections, not {source!r}"
+    )
+
+
+def connections_beside(source: Any, connect: Callable[..., Any], *, most_kept: int = _KEPT_BESIDE) -> Connections:
+    """To where `connections_from(source)` lead, but others: those may all be held by blocks, which wait for what is
+    done on these."""
+
+    async def make() -> Any:
+        if isinstance(source, str):
+            connection = await settled(connect(source))
+        elif _is_pool(source):
+            connection = await _made_as_by(source)
+        else:
+            connection = await settled(source())
+        connection.prepare_threshold = None  # as above
+        try:
+            await settled(connection.set_autocommit(True))
+            await settled(connection.set_isolation_level(IsolationLevel.READ_COMMITTED))
+        except BaseException:
+            await settled(connection.close())
+            raise
+        return connection
+
+    return KeptConnections(make, most=most_kept)
+
+
+async def _made_as_by(pool: Any) -> Any:
+    """A connection like those of `pool`, which does not count it."""
+    conninfo = await _said_by(pool.conninfo)
+    keywords = await _said_by(pool.kwargs)
+    connection = await settled(pool.connection_class.connect(conninfo or "", **(keywords or {})))
+    if pool._configure is not None:  # psycopg_pool has no public word for it
+        await settled(pool._configure(connection))
+    return connection
+
+
+async def _said_by(setting: Any) -> Any:
+    """A setting of a psycopg_pool, which may be a function that gives it."""
+    return await settled(setting()) if callable(setting) else setting
+
+
+def _is_pool(source: Any) -> bool:
+    return hasattr(source, "getconn") and hasattr(source, "putconn")

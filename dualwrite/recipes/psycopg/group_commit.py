@@ -1,0 +1,420 @@
+"""`AsyncPsycopgGroupCommit`: the dual writes of many tasks, several of them by one commit on either side.
+
+    async with AsyncPsycopgDualWriterPool("dbname=shop", prefix="orders", bootstrap_servers=...) as pool:
+        async with AsyncPsycopgGroupCommit(pool) as group_commit:
+            async with group_commit.transaction() as tx:  # in any task
+                await tx.connection.execute("INSERT INTO orders VALUES (%s, %s)", (1, "lamp"))
+                tx.send("orders", key=..., value=...)
+
+A block is a unit of work: it has the connection to itself until it ends, and then waits until its group is committed.
+Units that arrive while others run join their group, one after the other; those that arrive while groups commit make up
+the next one. So a unit that comes alone is an ordinary dual write, and the more come at a time, the less each pays for
+the row lock, the commits and Kafka's transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psycopg
+
+from dualwrite.errors import ConfigError, IllegalStateError, PoolTimeoutError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriterPool
+from dualwrite.recipes.psycopg.units import MOST_UNITS, UnitsOfWork
+
+__all__ = ["AsyncPsycopgGroupCommit", "GroupedDualWrite"]
+
+_numbers = count(1)
+
+
+class GroupedDualWrite:
+    """One unit of work; what `AsyncPsycopgGroupCommit.transaction()` yields. Usable until its block ends."""
+
+    def __init__(self, group: _Group, tx: AsyncPsycopgDualTransaction) -> None:
+        self._group = group
+        self._tx = tx
+        self._is_running = True
+
+    @property
+    def _running(self) -> AsyncPsycopgDualTransaction:
+        if not self._is_running:
+            raise IllegalStateError(
+                "this unit has ended, and the connection is another's; nothing was done: send and execute inside the "
+                "`async with` block that it belongs to"
+            )
+        return self._tx
+
+    @property
+    def connection(self) -> psycopg.AsyncConnection[Any]:
+        """The group's connection, this unit's alone until its block ends. `connection.transaction()` is a savepoint.
+
+        Raises IllegalStateError after the block.
+        """
+        return self._running.connection
+
+    @property
+    def group(self) -> int:
+        """The number of its group in this process; `dualwrite-group-N` is the name of the task that commits it."""
+        return self._group.number
+
+    @property
+    def transactional_id(self) -> str | None:
+        """As `DualWrite.transactional_id`, of the group."""
+        return self._tx.transactional_id
+
+    @property
+    def prepared_state(self) -> PreparedTxnState:
+        """As `DualWrite.prepared_state`, of the group."""
+        return self._tx.prepared_state
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """As `DualWrite.outcome`, of the group; ROLLED_BACK for a unit that was taken back by itself."""
+        return Outcome.ROLLED_BACK if self in self._group.undone else self._tx.outcome
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BufferedRecord:
+        """As `DualWrite.send`; a record that is refused dooms the unit, and not its group."""
+        return self._running.send(topic, value, key, headers, partition, timestamp_ms)
+
+    def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
+        """As `DualWrite.send_offsets`."""
+        self._running.send_offsets(offsets, group_metadata)
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[Self]:
+        """A part that may fail by itself; as `PsycopgDualTransaction.savepoint`."""
+        async with self._running.savepoint():
+            yield self
+
+
+class AsyncPsycopgGroupCommit:
+    """Commits dual writes of `pool` in groups of at most `max_units`, of which `max_groups` are on their way at a time.
+
+    For units that are short, and that many tasks have at a time. All units of a group are committed, or none is; one
+    that fails is undone by itself and its group goes on. They run one after the other on one connection, so that a unit
+    sees what those before it have written, a slow one is waited for by all, a row stays locked until the group is
+    committed, and `now()` is when the group began.
+
+    Only for READ COMMITTED: with an older snapshot a unit would not see what was committed before it began. Belongs to
+    the loop in which it is used; the pool stays the caller's. Raises ConfigError.
+    """
+
+    def __init__(self, pool: AsyncPsycopgDualWriterPool, *, max_units: int = 32, max_groups: int = 2) -> None:
+        if not 1 <= max_units <= MOST_UNITS:
+            raise ConfigError(f"max_units is 1 to {MOST_UNITS}, not {max_units}")
+        if max_groups < 1:
+            raise ConfigError(f"max_groups is at least 1, not {max_groups}")
+        self._pool: Final = pool
+        self._max_units: Final = max_units
+        self._max_groups: Final = max_groups
+        self._waiting: deque[_Turn] = deque()
+        self._groups: set[asyncio.Task[None]] = set()
+        self._collects = False
+        """Whether one of the groups takes units; the others commit."""
+        self._running: set[asyncio.Task[Any] | None] = set()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let no unit begin any more, and wait for those that have asked. The pool is not closed."""
+        self._is_closed = True
+        while self._groups:
+            await asyncio.wait(self._groups)
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def transaction(self) -> AbstractAsyncContextManager[GroupedDualWrite]:
+        """Run a block as a unit of a group: leaving it waits until both sides are committed.
+
+        An exception that leaves the block takes back the unit, and nothing else. Raises what the block raises, and
+        where the group fails what `AsyncPsycopgDualWriterPool.transaction` raises, in each of its units;
+        IllegalStateError after `close`, inside another unit, or where the connection's isolation level is not
+        READ COMMITTED; PoolTimeoutError where the unit did not get its turn within the pool's `acquire_timeout_ms`.
+
+        A cancellation inside the block is an exception of it. One that comes while the group commits is raised at once,
+        and the group goes on; `tx.outcome` tells later what became of it.
+        """
+        return _UnitBlock(self)
+
+    # ---- turns ----------------------------------------------------------------------------------------------
+
+    def _ask(self) -> _Turn:
+        if asyncio.current_task() in self._running:
+            raise IllegalStateError(
+                "this task is inside a unit already, and another one would wait for it; nothing was written: write and "
+                "send everything in one block, with tx.savepoint() for a part that may fail by itself"
+            )
+        if self._is_closed:
+            raise IllegalStateError("this group commit is closed; nothing was written: make a new one")
+        turn = _Turn(asyncio.get_running_loop())
+        self._waiting.append(turn)
+        self._keep_time()
+        self._begin_group()
+        return turn
+
+    def _keep_time(self) -> None:
+        """One timer for all that wait: whoever asked first has waited longest."""
+        if self._expiry is None and self._waiting:
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_at(self._waiting[0].asked_s + self._patience_s, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        now_s = asyncio.get_running_loop().time()
+        while self._waiting and self._waiting[0].asked_s + self._patience_s <= now_s:
+            self._waiting.popleft().refuse(self._timeout())
+        self._keep_time()
+
+    @property
+    def _patience_s(self) -> float:
+        return self._pool._settings.acquire_timeout_ms / 1000
+
+    def _timeout(self) -> PoolTimeoutError:
+        return PoolTimeoutError(
+            f"no group took this unit within {self._pool._settings.acquire_timeout_ms} ms: {len(self._groups)} "
+            f"of {self._max_groups} groups are on their way, and {len(self._waiting)} more units wait; nothing "
+            "was written: try again later, make units shorter, or raise max_groups or acquire_timeout_ms"
+        )
+
+    def _give_up(self, turn: _Turn) -> None:
+        """Whoever asked was interrupted, maybe in the instant in which the turn was granted."""
+        if turn in self._waiting:
+            self._waiting.remove(turn)
+        if turn.group is not None:
+            turn.group.unit_ended(undo=True)
+
+    # ---- groups ---------------------------------------------------------------------------------------------
+
+    def _begin_group(self) -> None:
+        """Begin one where units wait, none collects them, and there may be one more."""
+        if not self._waiting or self._collects or len(self._groups) >= self._max_groups:
+            return
+        self._collects = True
+        group = _Group(next(_numbers), self._waiting, self._max_units)
+        task = asyncio.get_running_loop().create_task(self._carry_out(group), name=f"dualwrite-group-{group.number}")
+        self._groups.add(task)
+        task.add_done_callback(self._group_ended)
+
+    def _group_ended(self, task: asyncio.Task[None]) -> None:
+        self._groups.discard(task)
+        self._begin_group()
+
+    async def _carry_out(self, group: _Group) -> None:
+        try:
+            async with self._pool.transaction() as tx:
+                await self._assert_sees_now(tx)
+                group.begin(tx)
+                try:
+                    await group.collect()
+                finally:
+                    self._collects = False
+                    self._begin_group()
+            group.end(None)
+        except _NothingLeftError:
+            group.end(None)
+        except BaseException as error:
+            if group.tx is None:
+                self._refuse_waiting(error)
+            group.end(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            if group.tx is None:
+                self._collects = False
+
+    async def _assert_sees_now(self, tx: AsyncPsycopgDualTransaction) -> None:
+        if await self._pool._database.keeps_a_snapshot(tx.connection):
+            raise IllegalStateError(
+                "the connection's isolation level keeps a snapshot, in which a unit would not see what was committed "
+                "between the beginning of its group and its own; nothing was written: use READ COMMITTED, or "
+                "pool.transaction(), which is a transaction of its own"
+            )
+
+    def _refuse_waiting(self, error: BaseException) -> None:
+        """A group could not begin, and would not for anybody who waits."""
+        while self._waiting:
+            self._waiting.popleft().refuse(error)
+
+
+class _UnitBlock:
+    """The block around one unit."""
+
+    def __init__(self, groups: AsyncPsycopgGroupCommit) -> None:
+        self._groups = groups
+
+    async def __aenter__(self) -> GroupedDualWrite:
+        turn = self._groups._ask()
+        try:
+            self._group = await turn.granted
+        except BaseException:
+            self._groups._give_up(turn)
+            raise
+        self._task = asyncio.current_task()
+        self._groups._running.add(self._task)
+        self._unit = self._group.new_unit()
+        return self._unit
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._unit._is_running = False
+        self._groups._running.discard(self._task)
+        if error is not None:
+            self._group.undo(self._unit)
+            return
+        try:
+            self._group.assert_intact()
+        except BaseException:
+            self._group.undo(self._unit)
+            raise
+        self._group.unit_ended()
+        await self._group.committed()
+
+
+class _NothingLeftError(Exception):
+    """The only unit so far was undone: its transaction is rolled back."""
+
+
+class _Turn:
+    """A unit that waits, and then has the connection of a group."""
+
+    __slots__ = ("asked_s", "granted", "group")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.asked_s = loop.time()
+        self.granted: asyncio.Future[_Group] = loop.create_future()
+        self.group: _Group | None = None
+
+    def refuse(self, error: BaseException) -> None:
+        if not self.granted.done():
+            self.granted.set_exception(error)
+
+    def grant(self, group: _Group) -> bool:
+        """Whether it was still waited for: a task that is cancelled comes to say so later."""
+        if self.granted.done():
+            return False
+        self.group = group
+        self.granted.set_result(group)
+        return True
+
+
+class _Group:
+    """Units that are committed together; one at a time has the connection."""
+
+    def __init__(self, number: int, waiting: deque[_Turn], max_units: int) -> None:
+        self.number: Final = number
+        self.tx: AsyncPsycopgDualTransaction | None = None
+        self.undone: set[GroupedDualWrite] = set()
+        self._waiting: Final = waiting
+        self._max_units: Final = max_units
+        self._units: UnitsOfWork | None = None
+        self._handed_back: asyncio.Future[bool] | None = None
+        self._committers: list[asyncio.Future[None]] = []
+        self._is_over = False
+        self._error: BaseException | None = None
+
+    # ---- units --------------------------------------------------------------------------------------------------
+
+    def begin(self, tx: AsyncPsycopgDualTransaction) -> None:
+        self.tx = tx
+        self._units = UnitsOfWork.of(tx)
+
+    def new_unit(self) -> GroupedDualWrite:
+        assert self.tx is not None, "a unit begins when its group has"
+        return GroupedDualWrite(self, self.tx)
+
+    async def collect(self) -> None:
+        """Let those who wait take their turns. Raises _NothingLeftError where the first is undone."""
+        while self._takes_one_more:
+            await self._begun.begin()  # with all still in the queue: where it fails, the next group takes them
+            if self._waiting:  # whoever was first may have given up meanwhile
+                await self._let(self._waiting.popleft())
+
+    async def _let(self, turn: _Turn) -> None:
+        """Let a unit run, and those after it, until somebody has to wait for the database in between."""
+        self._handed_back = asyncio.get_running_loop().create_future()
+        undo = await self._handed_back if turn.grant(self) else True
+        if undo and not await self._begun.undo():
+            raise _NothingLeftError
+
+    def unit_ended(self, *, undo: bool = False) -> None:
+        """By whoever has the connection."""
+        if self._left_units.done():
+            return
+        if not undo and self._takes_one_more and self._begun.begin_at_once() and self._waiting.popleft().grant(self):
+            return  # straight from one to the next: the group's task, in between, would be a turn of the loop
+        self._left_units.set_result(undo)
+
+    @property
+    def _takes_one_more(self) -> bool:
+        return bool(self._waiting) and self._begun.begun < self._max_units and self._begun.has_room
+
+    def undo(self, unit: GroupedDualWrite) -> None:
+        """It has ended, and failed."""
+        self.undone.add(unit)
+        self.unit_ended(undo=True)
+
+    def assert_intact(self) -> None:
+        if not self._left_units.done():  # else `committed` raises why
+            self._begun.assert_intact()
+
+    @property
+    def _left_units(self) -> asyncio.Future[bool]:
+        """Done while a unit runs: the group's task was cancelled, its transaction is over, the connection another's."""
+        assert self._handed_back is not None, "units run while the group's task waits for them"
+        return self._handed_back
+
+    @property
+    def _begun(self) -> UnitsOfWork:
+        assert self._units is not None, "its transaction has begun"
+        return self._units
+
+    # ---- the end ------------------------------------------------------------------------------------------------
+
+    def end(self, error: BaseException | None) -> None:
+        self._error = error
+        self._is_over = True
+        for committer in self._committers:
+            if not committer.done():
+                committer.set_result(None)
+
+    async def committed(self) -> None:
+        """Raises why it was not."""
+        if not self._is_over:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._committers.append(ended)
+            try:
+                await ended
+            except asyncio.CancelledError as cancelled:
+                cancelled.add_note(
+                    f"The unit had ended, and its group {self.number} goes on: both sides are changed unless that "
+                    "fails, which the unit's outcome tells later."
+                )
+                raise
+        if self._error is not None:
+            raise self._error

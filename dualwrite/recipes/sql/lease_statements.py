@@ -1,0 +1,150 @@
+"""Leases of transactional ids in the table `kafka_transaction_lease`, as statements that somebody carries out.
+
+A lease is taken by an UPDATE that names what it replaces, which works alike on every database and at every isolation
+level, leaves a row that people can look at, and outlives the connection that made it. Advisory locks (PostgreSQL
+only, and one connection held for each pool) and SKIP LOCKED (not in SQLite, and a transaction left open for as long as
+a lease lasts) would notice a dead process sooner; nothing depends on that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from dualwrite.recipes.pool.leases import Lease, slot_of
+
+ResultT = TypeVar("ResultT")
+
+LEASE_TABLE: Final = "kafka_transaction_lease"
+_STATE_TABLE: Final = "kafka_transaction_state"
+
+POSTGRES_NOW_MS: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+"""Milliseconds since 1970 by PostgreSQL's clock."""
+
+_OF_PREFIX: Final = "prefix = :prefix"
+_OF_SLOT: Final = f"{_OF_PREFIX} AND slot = :slot"
+_OURS: Final = "owner = :owner"
+_STATE_IDS: Final = f"SELECT transactional_id FROM {_STATE_TABLE} WHERE transactional_id LIKE :pattern ESCAPE '/'"
+_KNOWN: Final = f"SELECT slot FROM {LEASE_TABLE} WHERE {_OF_PREFIX}"
+_ADOPT: Final = f"INSERT INTO {LEASE_TABLE} (prefix, slot, owner, expires_at_ms) VALUES (:prefix, :slot, '', 0)"
+_RELEASE: Final = f"UPDATE {LEASE_TABLE} SET owner = NULL, expires_at_ms = 0 WHERE {_OF_SLOT} AND {_OURS}"
+_ABANDON: Final = f"UPDATE {LEASE_TABLE} SET expires_at_ms = 0 WHERE {_OF_SLOT} AND {_OURS}"
+
+
+class LeaseTransaction(Protocol):
+    """A transaction of its own in the database of the leases. Parameters are written `:name`."""
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """What a SELECT gives."""
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        """How many rows a statement found to change."""
+
+    async def has_table(self, name: str) -> bool: ...
+
+
+Steps = Callable[[LeaseTransaction], Coroutine[Any, Any, ResultT]]
+
+
+class TableLeases(ABC):
+    """`Leases`, on a database that somebody reaches; `now_ms` is the SQL for its clock, the only one that all share."""
+
+    def __init__(self, *, prefix: str, owner: str, lease_ms: int, now_ms: str) -> None:
+        self._prefix = prefix
+        self._mine: Final = {"prefix": prefix, "owner": owner}
+        self._new: Final = {**self._mine, "lease_ms": lease_ms}
+        expired = f"owner IS NOT NULL AND expires_at_ms < {now_ms}"
+        lease = f"owner = :owner, expires_at_ms = {now_ms} + :lease_ms"
+        self._every = f"SELECT slot, owner IS NULL, {expired} FROM {LEASE_TABLE} WHERE {_OF_PREFIX} ORDER BY slot"
+        self._add = (
+            f"INSERT INTO {LEASE_TABLE} (prefix, slot, owner, expires_at_ms)"
+            f" VALUES (:prefix, :slot, :owner, {now_ms} + :lease_ms)"
+        )
+        self._claim_free = f"UPDATE {LEASE_TABLE} SET {lease} WHERE {_OF_SLOT} AND owner IS NULL"
+        self._claim_expired = f"UPDATE {LEASE_TABLE} SET {lease} WHERE {_OF_SLOT} AND {expired}"
+        self._renew = f"UPDATE {LEASE_TABLE} SET expires_at_ms = {now_ms} + :lease_ms WHERE {_OF_PREFIX} AND {_OURS}"
+
+    # ---- the database -----------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What it raises when it cannot be reached or refuses a statement."""
+
+    @abstractmethod
+    async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
+        """Carry `steps` out in a transaction of their own, on a database that has the table."""
+
+    @abstractmethod
+    def _was_beaten(self, error: Exception) -> bool:
+        """Whether `error` says that another process did something to the same rows in this instant."""
+
+    # ---- leases -----------------------------------------------------------------------------------------------
+
+    async def every_lease(self) -> list[Lease]:
+        async def steps(transaction: LeaseTransaction) -> list[Lease]:
+            found = await transaction.rows(self._every, {"prefix": self._prefix})
+            return [Lease(slot, bool(free), bool(expired)) for slot, free, expired in found]
+
+        return await self._in_transaction(steps)
+
+    async def add(self, slot: int) -> bool:
+        return await self._won(self._add, slot)
+
+    async def claim(self, lease: Lease) -> bool:
+        return await self._won(self._claim_free if lease.free else self._claim_expired, lease.slot)
+
+    async def _won(self, sql: str, slot: int) -> bool:
+        async def steps(transaction: LeaseTransaction) -> bool:
+            return await transaction.changed(sql, {**self._new, "slot": slot}) == 1
+
+        return await self._unless_beaten(steps)
+
+    async def renew(self, slots: set[int]) -> set[int]:
+        if not slots:
+            return set()
+        these = f"slot IN ({', '.join(map(str, sorted(slots)))})"
+
+        async def steps(transaction: LeaseTransaction) -> set[int]:
+            await transaction.changed(f"{self._renew} AND {these}", self._new)
+            held = f"SELECT slot FROM {LEASE_TABLE} WHERE {_OF_PREFIX} AND {_OURS} AND {these}"
+            return {slot for (slot,) in await transaction.rows(held, self._mine)}
+
+        return await self._in_transaction(steps)
+
+    async def release(self, slot: int) -> None:
+        await self._end(_RELEASE, slot)
+
+    async def abandon(self, slot: int) -> None:
+        await self._end(_ABANDON, slot)
+
+    async def _end(self, sql: str, slot: int) -> None:
+        await self._in_transaction(lambda transaction: transaction.changed(sql, {**self._mine, "slot": slot}))
+
+    async def adopt(self) -> None:
+        await self._unless_beaten(self._adopt)
+
+    async def _adopt(self, transaction: LeaseTransaction) -> bool:
+        if not await transaction.has_table(_STATE_TABLE):
+            return False
+        ids = await transaction.rows(_STATE_IDS, {"pattern": f"{_escaped(self._prefix)}-%"})
+        known = {slot for (slot,) in await transaction.rows(_KNOWN, {"prefix": self._prefix})}
+        found = {slot_of(self._prefix, transactional_id) for (transactional_id,) in ids}
+        for slot in sorted(slot for slot in found if slot is not None and slot not in known):
+            await transaction.changed(_ADOPT, {"prefix": self._prefix, "slot": slot})
+        return True
+
+    async def _unless_beaten(self, steps: Steps[bool]) -> bool:
+        """Whether `steps` took effect; not where another process was faster."""
+        try:
+            return await self._in_transaction(steps)
+        except Exception as error:
+            if not self._was_beaten(error):
+                raise
+            return False
+
+
+def _escaped(text: str) -> str:
+    """As LIKE takes it to mean itself."""
+    return text.replace("/", "//").replace("%", "/%").replace("_", "/_")

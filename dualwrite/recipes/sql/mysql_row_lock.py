@@ -1,0 +1,119 @@
+"""How MySQL and MariaDB lock the state row, and how they tell that the transaction which locked it still runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.recipes.sqlalchemy.tables import AS_NAMED
+
+LOCK_WAIT_TIMEOUT: Final = 1205
+LOCK_NOWAIT: Final = 3572
+LOCK_TIMEOUTS: Final = frozenset({LOCK_WAIT_TIMEOUT, LOCK_NOWAIT})
+"""Errors of a lock that was not free in time; MariaDB says the first for NOWAIT too."""
+
+INSERT_TIMEOUT_MS: Final = 2_000
+
+WITNESS_ID: Final = "dualwrite/witness"
+"""The row that is changed to have a commit behind all that shows; it belongs to no transactional id.
+
+A commit is in the logs of the server, and of a replica that confirms it, behind all that its transaction has seen. It
+is of a row of its own, because the row in question is locked by whoever asks.
+"""
+
+_NO_SUCH_SAVEPOINT: Final = 1305
+_MARK: Final = "dualwrite_row_lock"
+_POLL_MS: Final = 20
+
+
+def error_code(error: DBAPIError) -> int | None:
+    """The server's number of the error, as every driver for MySQL gives it."""
+    arguments = getattr(error.orig, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+def lock_row(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_ms: int | None) -> Any:
+    """Lock the row that `select` finds and mark the transaction; returns the row's value, None where there is no row.
+
+    A locking read is of the newest row, also under REPEATABLE READ, whose plain reads show an older one.
+    """
+    value = _locked(connection, select, values, timeout_ms)
+    connection.exec_driver_sql(f"SAVEPOINT {_MARK}")
+    return value
+
+
+def _locked(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_ms: int | None) -> Any:
+    if timeout_ms is None:
+        return connection.scalar(select.with_for_update(), values, execution_options=AS_NAMED)
+    whole_s, rest_ms = divmod(timeout_ms, 1000)
+    if not _can_skip(connection.dialect):
+        return _waited_for(connection, select, values, whole_s + bool(rest_ms))
+    free = select.with_for_update(skip_locked=True)
+    value = connection.scalar(free, values, execution_options=AS_NAMED)
+    while value is None and rest_ms > 0:  # the server itself counts in whole seconds only
+        connection.exec_driver_sql(f"DO SLEEP({min(rest_ms, _POLL_MS) / 1000})")
+        rest_ms -= _POLL_MS
+        value = connection.scalar(free, values, execution_options=AS_NAMED)
+    if value is not None:
+        return value
+    if whole_s == 0:
+        return connection.scalar(  # no row, or no lock?
+            select.with_for_update(nowait=True), values, execution_options=AS_NAMED
+        )
+    return _waited_for(connection, select, values, whole_s)
+
+
+def _can_skip(dialect: sa.Dialect) -> bool:
+    since = (10, 6) if getattr(dialect, "is_mariadb", False) else (8, 0, 1)
+    return (dialect.server_version_info or ()) >= since
+
+
+def _waited_for(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_s: int) -> Any:
+    with _patience(connection, timeout_s):
+        return connection.scalar(select.with_for_update(), values, execution_options=AS_NAMED)
+
+
+@contextmanager
+def _patience(connection: sa.Connection, timeout_s: int) -> Iterator[None]:
+    """The session's own setting outlives a transaction, so it is put back whatever happens."""
+    before = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar()
+    connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {max(timeout_s, 1)}")
+    try:
+        yield
+    finally:
+        if not connection.invalidated:
+            connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {before}")
+
+
+def patience(connection: sa.Connection) -> AbstractContextManager[None]:
+    """Wait no longer than `INSERT_TIMEOUT_MS` for a lock that this very process may hold."""
+    return _patience(connection, INSERT_TIMEOUT_MS // 1000)
+
+
+def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, str]) -> None:
+    """Insert a row; raises the error of a lock that was not free in time, after `INSERT_TIMEOUT_MS`.
+
+    Under REPEATABLE READ a SKIP LOCKED that finds nothing locks the gap behind the row. So a dual write of a pool which
+    had to wait for a slot, and then lost it, would wait here for its own transaction, and the server cannot know that.
+    """
+    with patience(connection):
+        connection.execute(insert, values, execution_options=AS_NAMED)
+
+
+def is_still_locked(connection: sa.Connection) -> bool:
+    """Whether the transaction that locked the row is the one that runs.
+
+    A savepoint ends with its transaction: with COMMIT, with ROLLBACK from wherever it came, with the commit that DDL
+    implies and with the rollback that a deadlock implies. So the one that was set at the lock proves that none was.
+    """
+    try:
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {_MARK}")
+    except DBAPIError as error:
+        if error_code(error) != _NO_SUCH_SAVEPOINT:
+            raise
+        return False
+    return True

@@ -1,0 +1,96 @@
+"""The tables of dual writes as operations of Alembic.
+
+    import dualwrite.recipes.sqlalchemy.migrations  # noqa: F401 - registers the operations
+
+    def upgrade() -> None:
+        op.create_dualwrite_tables()
+
+    def downgrade() -> None:
+        op.drop_dualwrite_tables()
+
+For `alembic revision --autogenerate`, which drops tables that it does not know, add `METADATA` to `target_metadata` in
+env.py: `target_metadata = [Base.metadata, *dualwrite.recipes.sqlalchemy.migrations.METADATA]`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+from alembic.operations import MigrateOperation, Operations
+
+from dualwrite.recipes.consume import consumed_offsets
+from dualwrite.recipes.sqlalchemy import identity_table, lease_table, state_table
+
+__all__ = ["CONSUMED_OFFSETS_METADATA", "METADATA", "CreateDualwriteTables", "DropDualwriteTables"]
+
+METADATA: Final = (state_table.metadata, identity_table.metadata, lease_table.metadata)
+"""What the tables are, for autogenerate."""
+
+CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
+"""The same, of the table that `OffsetsInDatabase` uses."""
+
+_TABLES: Final = (
+    state_table.kafka_transaction_state,
+    identity_table.kafka_transaction_database,
+    lease_table.kafka_transaction_lease,
+)
+
+
+@Operations.register_operation("create_dualwrite_tables")
+class CreateDualwriteTables(MigrateOperation):
+    """`op.create_dualwrite_tables(schema=None)`: create them, online or as SQL (`alembic upgrade --sql`).
+
+    With `consumed_offsets=True` also the table that `OffsetsInDatabase` uses.
+    """
+
+    def __init__(self, schema: str | None = None, *, consumed_offsets: bool = False) -> None:
+        self.schema = schema
+        self.consumed_offsets = consumed_offsets
+
+    @classmethod
+    def create_dualwrite_tables(
+        cls, operations: Operations, *, schema: str | None = None, consumed_offsets: bool = False
+    ) -> None:
+        """Carry it out; what `op.create_dualwrite_tables` calls."""
+        operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
+
+    def reverse(self) -> DropDualwriteTables:
+        """The operation that undoes this one."""
+        return DropDualwriteTables(self.schema, consumed_offsets=self.consumed_offsets)
+
+
+@Operations.register_operation("drop_dualwrite_tables")
+class DropDualwriteTables(MigrateOperation):
+    """`op.drop_dualwrite_tables(schema=None)`. What is in doubt then can be decided by nobody: recover first."""
+
+    def __init__(self, schema: str | None = None, *, consumed_offsets: bool = False) -> None:
+        self.schema = schema
+        self.consumed_offsets = consumed_offsets
+
+    @classmethod
+    def drop_dualwrite_tables(
+        cls, operations: Operations, *, schema: str | None = None, consumed_offsets: bool = False
+    ) -> None:
+        """Carry it out; what `op.drop_dualwrite_tables` calls."""
+        operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
+
+    def reverse(self) -> CreateDualwriteTables:
+        """The operation that undoes this one."""
+        return CreateDualwriteTables(self.schema, consumed_offsets=self.consumed_offsets)
+
+
+@Operations.implementation_for(CreateDualwriteTables)
+def _create(operations: Operations, operation: CreateDualwriteTables) -> None:
+    for table in _tables(operation):
+        operations.impl.create_table(table.to_metadata(sa.MetaData(schema=operation.schema)))
+
+
+@Operations.implementation_for(DropDualwriteTables)
+def _drop(operations: Operations, operation: DropDualwriteTables) -> None:
+    for table in reversed(_tables(operation)):
+        operations.drop_table(table.name, schema=operation.schema)
+
+
+def _tables(operation: CreateDualwriteTables | DropDualwriteTables) -> tuple[sa.Table, ...]:
+    return (*_TABLES, consumed_offsets.kafka_consumed_offset) if operation.consumed_offsets else _TABLES

@@ -1,0 +1,153 @@
+"""A database transaction that the application ends as it likes, and whose COMMIT is the decision of a dual write.
+
+SQLAlchemy's events come too early or too late for that: one that fires before COMMIT cannot see the answer, one that
+fires after it never fires where the answer is lost, and none can turn an error into the success that it was. So the
+dialect's `do_commit` is what is followed. It is the one place that every COMMIT passes, be it `Session.commit()`, the
+end of `with Session.begin()` or `Connection.commit()`; everything before it (hooks, flushes) is over, and nothing after
+it (expiring objects, `after_commit`, closing) has begun, so each of them is as it is without a dual write.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from dualwrite.errors import IllegalStateError
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
+
+_log = logging.getLogger(__name__)
+
+# The transaction whose COMMIT this thread or task is about to send: the event that tells the Connection comes right
+# before the call that is given the driver's connection only. (Of a task by its context, which its greenlets share:
+# where other listeners of the event await something, other tasks come in between.)
+_arrived: ContextVar[FollowedTransaction | None] = ContextVar("dualwrite_arrived", default=None)
+
+_followed: weakref.WeakSet[sa.Dialect] = weakref.WeakSet()
+_following = threading.Lock()
+
+
+def follow_commits(engine: sa.Engine) -> None:
+    """Let transactions on `engine` be followed to their COMMIT. Once per engine; harmless when repeated."""
+    watch(engine)
+    with _following:
+        if engine.dialect not in _followed:
+            _followed.add(engine.dialect)
+            _follow(engine.dialect)
+
+
+def _follow(dialect: sa.Dialect) -> None:
+    send_commit = dialect.do_commit
+
+    def do_commit(dbapi_connection: Any) -> None:
+        transaction = _arrived.get()
+        _arrived.set(None)
+        if transaction is None or transaction.connection.connection is not dbapi_connection:
+            send_commit(dbapi_connection)
+        else:
+            transaction.arrive(lambda: send_commit(dbapi_connection))
+
+    dialect.do_commit = do_commit  # type: ignore[method-assign]
+
+
+class Follower(Protocol):
+    """What is done at the end of the transaction."""
+
+    def decide(self) -> None:
+        """COMMIT was asked for: send it, as a part of whatever else. What it raises, COMMIT raises."""
+
+    def drop(self) -> None:
+        """The transaction is rolled back."""
+
+
+class _Arrival:
+    """A transaction that somebody else flushes, closes and gives back."""
+
+    session: Session | None = None
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+        self.send_commit: Callable[[], None] | None = None
+
+    def connect(self) -> sa.Connection:
+        return self._connection
+
+    def flush(self) -> None:
+        """The Session did, or COMMIT would not have been asked for."""
+
+    def commit(self) -> None:
+        assert self.send_commit is not None, "nobody asked for COMMIT"
+        self.send_commit()
+
+    def rollback(self) -> None:
+        """Past SQLAlchemy, which is in the middle of a COMMIT and goes on from its failure."""
+        if not self._connection.invalidated:
+            self._connection.dialect.do_rollback(self._connection.connection)
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class FollowedTransaction(SqlAlchemyTransaction):
+    """The transaction on a Connection, from the first record on. `follower` hears how it ends.
+
+    One exception: if somebody's hook fails between the end of the flushes and COMMIT, nobody hears of that; then it
+    `is_over` without a word, and may be told by `rolled_back`.
+    """
+
+    may_begin_in_savepoint = True
+
+    def __init__(
+        self,
+        connection: sa.Connection,
+        engine: sa.Engine,
+        records: RecordBuffer,
+        follower: Callable[[FollowedTransaction], Follower],
+    ) -> None:
+        self._arrival = _Arrival(connection)
+        self._has_ended = False
+        self._follow(self._arrival, engine, records)
+        self._driver_has_begun = self._driver_is_in_transaction()
+        self._follower = follower(self)
+
+    def commit(self) -> None:
+        """Send COMMIT. What it raises after `commit_was_sent` leaves an outcome that must be read from the row."""
+        self._assert_not_doomed()
+        self.commit_was_sent = True
+        super().commit()
+
+    def arrive(self, send_commit: Callable[[], None]) -> None:
+        """COMMIT was asked for, and is sent by `send_commit`."""
+        if self._belongs_to_the_parent:
+            raise IllegalStateError(_OF_THE_PARENT)
+        self._arrival.send_commit = send_commit
+        self._has_ended = True
+        try:
+            self._follower.decide()
+        finally:
+            self.close()
+
+    def rolled_back(self) -> None:
+        if self._has_ended or self._belongs_to_the_parent:
+            return
+        self._has_ended = True
+        if _arrived.get() is self:
+            _arrived.set(None)  # a later listener refused the COMMIT: the next one of this thread is another's
+        self._follower.drop()
+        self.close()
+
+    def _before_commit(self) -> None:
+        _arrived.set(self)
+
+
+_OF_THE_PARENT = (
+    "this database transaction belongs to the process that forked; nothing was written here: let the parent end it, "
+    "and use sessions of the child's own"
+)

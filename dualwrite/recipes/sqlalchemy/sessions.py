@@ -1,0 +1,294 @@
+"""Dual writes for code that commits its Sessions by itself. One line makes `session.commit()` the decision:
+
+    SessionLocal = sessionmaker(engine)
+    dual_write_sessions(SessionLocal, DualWriterPool(engine, prefix="orders", bootstrap_servers="127.0.0.1:9092"))
+
+Then, wherever there is a Session:
+
+    with SessionLocal() as session:
+        session.add(Order(...))
+        send(session, "orders", key=..., value=...)
+        session.commit()
+
+Records belong to the database transaction in which they were sent, and share its fate, savepoint by savepoint: they
+become visible if the database gets its COMMIT, whoever asks for that and however, and are gone if it is rolled back or
+the Session is closed. A transaction without records is an ordinary one.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
+
+from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown
+from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
+from dualwrite.recipes.core.coordinator import DualWrite, commit_database_alone, roll_back_database, settle
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.shield import Uninterrupted
+from dualwrite.recipes.pool.isolation import locks_whole_database
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction, follow_commits
+from dualwrite.recipes.sqlalchemy.transaction import assert_one_database, work_on
+
+__all__ = ["current_dual_write", "dual_write_sessions", "send"]
+
+_log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+AnySession = Session | scoped_session[Any]
+
+
+class SessionWriter(Protocol):
+    """Who carries out the dual writes of Sessions: a writer or a pool on SQLAlchemy, for threads or for tasks."""
+
+    _engine: sa.Engine
+    _database: SqlAlchemyDatabase
+    _leases_at_commit: bool
+    _uninterrupted: Uninterrupted
+
+    def _carry_out(self, steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Carry steps out in the middle of what SQLAlchemy does."""
+
+    async def _ready_for_sessions(self) -> None:
+        """Do now what could not be done once a transaction has begun. Called before each; costs nothing when done."""
+
+    def _new_buffer(self) -> RecordBuffer: ...
+
+    async def _commit_of_session(self, write: DualWrite) -> None:
+        """Commit both sides, or roll back both and raise why; where nothing was begun, nothing need be rolled back."""
+
+
+# By the class of the sessions, of which each sessionmaker has one of its own.
+_writers: weakref.WeakKeyDictionary[type[Session], SessionWriter] = weakref.WeakKeyDictionary()
+
+_followed: weakref.WeakKeyDictionary[Session, FollowedTransaction] = weakref.WeakKeyDictionary()
+
+
+def dual_write_sessions(
+    sessions: sessionmaker[Any]
+    | scoped_session[Any]
+    | type[Session]
+    | async_sessionmaker[Any]
+    | async_scoped_session[Any]
+    | type[AsyncSession],
+    writer: SessionWriter,
+) -> None:
+    """From now on, what is sent with `send(session, ...)` is committed with the `session.commit()` that follows.
+
+    `sessions` are those of a sessionmaker, of a scoped_session, or of a class, whether they were made already or not.
+    `writer` is a DualWriter, under which their commits take turns (they wait for one another as long as for the lock of
+    the row, `lock_timeout_ms`), or a DualWriterPool, with which several commit at the same time. Repeated, the last one
+    counts.
+
+    Those of an async_sessionmaker, of an async_scoped_session, or of a class of AsyncSessions, which are made from now
+    on, take an AsyncDualWriter or an AsyncDualWriterPool, and `send` of `dualwrite.recipes.sqlalchemy.sessions_async`.
+
+    Raises ConfigError where `sessions` is something else, where one of the two is for coroutines and the other is not,
+    or where a pool's database is SQLite.
+    """
+    awaited = _made_for_coroutines(sessions)
+    if (awaited is not None) is not writer._engine.dialect.is_async:
+        raise ConfigError(
+            "an asynchronous engine's sessions come from an async_sessionmaker, and are written by an AsyncDualWriter "
+            "or an AsyncDualWriterPool; others by a DualWriter or a DualWriterPool: give it the one that fits the other"
+        )
+    if writer._leases_at_commit and locks_whole_database(writer._engine.dialect):
+        raise ConfigError(
+            "a pool could not lease an id while a session writes to SQLite, which locks the whole database: use a "
+            "DualWriter, as sessions write to SQLite one at a time anyway"
+        )
+    made = _class_of(sessions) if awaited is None else _class_in_greenlets(awaited)
+    follow_commits(writer._engine)
+    is_new = made not in _writers
+    _writers[made] = writer
+    if is_new:
+        event.listen(made, "after_transaction_create", _before_transaction)
+        event.listen(made, "after_begin", _on_connection)
+        event.listen(made, "after_transaction_end", _after_transaction)
+
+
+def _made_for_coroutines(sessions: Any) -> Any:
+    """Who makes the AsyncSessions that are meant; None where others are."""
+    if isinstance(sessions, async_scoped_session):
+        sessions = sessions.session_factory
+    if isinstance(sessions, async_sessionmaker) or (isinstance(sessions, type) and issubclass(sessions, AsyncSession)):
+        return sessions
+    return None
+
+
+def _class_in_greenlets(sessions: Any) -> type[Session]:
+    """The class of the Sessions behind the AsyncSessions: one of its own, as by default all share one."""
+    is_maker = isinstance(sessions, async_sessionmaker)
+    its_own = (sessions.kw if is_maker else vars(sessions)).get("sync_session_class")
+    if its_own in _writers:
+        behind: type[Session] = its_own
+        return behind
+    shared = its_own or (sessions.class_ if is_maker else sessions).sync_session_class
+    behind = type(shared.__name__, (shared,), {})
+    if is_maker:
+        sessions.configure(sync_session_class=behind)
+    else:
+        sessions.sync_session_class = behind
+    return behind
+
+
+def _class_of(sessions: Any) -> type[Session]:
+    if isinstance(sessions, scoped_session):
+        sessions = sessions.session_factory
+    made = sessions.class_ if isinstance(sessions, sessionmaker) else sessions
+    if not isinstance(made, type) or not issubclass(made, Session):
+        raise ConfigError(
+            "dual_write_sessions takes a sessionmaker, a scoped_session or a Session class, or one for coroutines, not "
+            f"{sessions!r}"
+        )
+    return made
+
+
+def _before_transaction(session: Session, transaction: SessionTransaction) -> None:
+    writer = _writer_of(session)
+    if transaction.parent is None and writer is not None and not writer._engine.dialect.is_async:
+        writer._carry_out(writer._ready_for_sessions())
+
+
+def _on_connection(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
+    writer = _writer_of(session)
+    if writer is not None and writer._engine.dialect.is_async:  # before that there may be no greenlet that could wait
+        writer._carry_out(writer._ready_for_sessions())
+    work = _followed.get(session)
+    if work is not None and not work.is_over:
+        work.refuse_second_database(session, transaction, connection)
+
+
+def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
+    work = _followed.get(session)
+    if work is not None and work.is_over:
+        del _followed[session]
+        work.rolled_back()  # unless it has ended otherwise; nobody else hears of a hook that fails right before COMMIT
+
+
+def _writer_of(session: Session) -> SessionWriter | None:
+    return next((writer for made in type(session).__mro__ if (writer := _writers.get(made)) is not None), None)
+
+
+def send(
+    session: AnySession,
+    topic: str,
+    value: Any = None,
+    key: Any = None,
+    headers: Any = None,
+    partition: int | None = None,
+    timestamp_ms: int | None = None,
+) -> BufferedRecord:
+    """Make one record part of what the Session's present transaction decides; the arguments are `Producer.send`'s.
+
+    Raises InvalidRecordError or TransactionTooLargeError, which doom the transaction (or the savepoint) even if they
+    are swallowed, and what `current_dual_write` raises.
+    """
+    return current_dual_write(session).send(topic, value, key, headers, partition, timestamp_ms)
+
+
+def current_dual_write(session: AnySession) -> DualWrite:
+    """The dual write of the Session's present transaction, which begins if it has not; for `send_offsets`, `outcome`.
+
+    Inside `writer.transaction(session)` it is that block's. May be called from hooks, as long as the database has not
+    been asked to commit: `before_commit`, `before_flush`, `after_flush`, and mapper events such as `after_insert`.
+
+    Raises IllegalStateError where the Session is none of `dual_write_sessions`, is of another Engine, or uses two-phase
+    transactions, a second database or autocommit.
+    """
+    bound = session() if isinstance(session, scoped_session) else session
+    if not isinstance(bound, Session):
+        raise IllegalStateError(_NOT_HERE)
+    writer = _writer_of(bound)
+    connection = _connection_of(bound, writer)
+    work = work_on(connection)
+    if isinstance(work, FollowedTransaction) and work.is_over:
+        work.rolled_back()
+        work = None
+    if work is not None and work.write is not None:
+        return work.write
+    if writer is None:
+        raise IllegalStateError(_NO_WRITER)
+    return _begin(bound, connection, writer)
+
+
+def _connection_of(session: Session, writer: SessionWriter | None) -> sa.Connection:
+    try:
+        return session.connection()
+    except UnboundExecutionError:
+        if writer is None:
+            raise
+        return session.connection(bind_arguments={"bind": writer._engine})  # one that is bound table by table
+
+
+def _begin(session: Session, connection: sa.Connection, writer: SessionWriter) -> DualWrite:
+    assert_one_database(session, connection)
+    records = writer._new_buffer()
+    work = FollowedTransaction(
+        connection,
+        writer._engine,
+        records,
+        lambda followed: _SessionWrite(followed, records, writer),
+    )
+    assert work.write is not None, "it was set when the write was made"
+    _followed[session] = work
+    return work.write
+
+
+class _SessionWrite(DualWrite):
+    """The dual write of one transaction of a Session."""
+
+    def __init__(self, work: FollowedTransaction, records: RecordBuffer, writer: SessionWriter) -> None:
+        super().__init__(writer._database.transaction(work), records, writer._uninterrupted)
+        self._writer = writer
+        work.write = self
+
+    def decide(self) -> None:
+        """COMMIT was asked for."""
+        try:
+            if self._records:
+                self._writer._carry_out(self._writer._commit_of_session(self))
+            else:
+                self._writer._carry_out(self._commit_alone())
+        except BaseException as error:
+            if self.outcome is None and not self._database.commit_was_sent:
+                self._writer._carry_out(roll_back_database(self))
+            self.tell(error)
+            if isinstance(error, OutcomeUnknown) and self.outcome is Outcome.ROLLED_BACK:
+                error.add_note("That was an earlier dual write; the one that was to be committed now is rolled back.")
+            raise
+        finally:
+            self._records.close()
+
+    async def _commit_alone(self) -> None:
+        """Every record went with a savepoint, so that Kafka is not needed."""
+        await settle(self)
+        await commit_database_alone(self)
+
+    def drop(self) -> None:
+        """The transaction is rolled back."""
+        if self._records:
+            _log.debug("%d records are dropped, because their database transaction is rolled back", len(self._records))
+        self._records.close()
+        self._outcome = Outcome.ROLLED_BACK
+
+
+_NOT_HERE = (
+    "the record was not taken: for an AsyncSession, `await` the functions of "
+    "dualwrite.recipes.sqlalchemy.sessions_async; those of dualwrite.recipes.sqlalchemy.sessions are "
+    "for Sessions, such as the one that a hook of an AsyncSession is given"
+)
+_NO_WRITER = (
+    "nobody writes to Kafka for this Session, so the record was not taken: call "
+    "dual_write_sessions(sessionmaker, writer) once for the sessionmaker that made it, or send inside "
+    "`with writer.transaction(session)`"
+)

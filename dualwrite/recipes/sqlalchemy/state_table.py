@@ -1,0 +1,498 @@
+"""The state table on any database that SQLAlchemy reaches, and how its row is locked there.
+
+`state_row.py` says what the row holds. `schema.sql` is the same table for people who create tables by hand.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import cache
+from typing import Any, Final, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
+
+from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.database_safety import (
+    ACCEPT_OPTION,
+    MYSQL_QUESTION,
+    OF_DIALECT,
+    POSTGRES_NAMES,
+    POSTGRES_QUESTION,
+    Answers,
+    answer_for,
+    checked_names,
+)
+from dualwrite.recipes.core.state_row import (
+    MAX_TRANSACTIONAL_ID_LENGTH,
+    missing_table,
+    not_as_locked,
+    not_durable,
+    not_exact,
+    state_in,
+    stayed_locked,
+)
+from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
+from dualwrite.recipes.sql.line_cut import LineCut
+from dualwrite.recipes.sql.mysql_row_lock import (
+    INSERT_TIMEOUT_MS,
+    LOCK_TIMEOUTS,
+    WITNESS_ID,
+    error_code,
+    insert_row,
+    is_still_locked,
+    patience,
+)
+from dualwrite.recipes.sql.mysql_row_lock import lock_row as lock_mysql_row
+from dualwrite.recipes.sql.pinned_tables import PinnedTables, assert_still_there, carried_out, replaced
+from dualwrite.recipes.sql.postgres_durability import RAISE, WITNESS
+from dualwrite.recipes.sql.postgres_row_lock import (
+    IS_MARKED,
+    LOCK_NOT_AVAILABLE,
+    MARK,
+    MARK_ATTRIBUTE,
+    STILL_HELD,
+    UNDEFINED_TABLE,
+    lock_row,
+)
+from dualwrite.recipes.sql.sqlite_durability import sync
+from dualwrite.recipes.sqlalchemy.background_engine import engine_beside, shares_one_connection
+from dualwrite.recipes.sqlalchemy.commit_wait import deciding
+from dualwrite.recipes.sqlalchemy.identity_table import ensure_identity, found_identity, kafka_transaction_database
+from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, pinned_tables, schema_for
+
+metadata = sa.MetaData()
+
+
+def exact_text(length: int) -> sa.types.TypeEngine[str]:
+    """`Orders` is not `orders`, though MySQL's usual collations say so: the two would share a row."""
+    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
+    return sa.String(length).with_variant(exact, "mysql", "mariadb")
+
+
+kafka_transaction_state = sa.Table(
+    "kafka_transaction_state",
+    metadata,
+    sa.Column("transactional_id", exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
+    sa.Column("prepared_transaction_state", sa.String(64), nullable=False, server_default=""),
+    sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    mysql_engine="InnoDB",  # whatever the server's default is: others have no transactions
+    mariadb_engine="InnoDB",
+)
+
+
+class Statements:
+    """Those on the rows of one table, which is named in full."""
+
+    def __init__(self, pinned: PinnedTables) -> None:
+        self.pinned = pinned
+        table = in_schema(kafka_transaction_state, pinned.schema)
+        of_id = table.c.transactional_id == sa.bindparam("id")
+        self.select = sa.select(table.c.prepared_transaction_state).where(of_id)
+        self.select_locked = self.select.with_for_update()
+        self.select_id = sa.select(table.c.transactional_id).where(of_id)
+        self.insert = sa.insert(table).values(transactional_id=sa.bindparam("id"))
+        self.touch = sa.update(table).where(of_id).values(updated_at=table.c.updated_at)
+        self.write = (
+            sa.update(table)
+            .where(of_id, table.c.prepared_transaction_state == sa.bindparam("previous"))
+            .values(prepared_transaction_state=sa.bindparam("new"), updated_at=sa.func.now())
+        )
+
+        # An UPDATE that leaves a row as it is would not reach the binary log.
+        self.change_witness = (
+            mysql.insert(table)
+            .values(transactional_id=sa.bindparam("id"))
+            .on_duplicate_key_update(updated_at=sa.text("updated_at + INTERVAL 1 SECOND"))
+        )
+
+    def locked_text(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        """What the row holds now, which is locked."""
+        values = {"id": transactional_id}
+        text: str | None = connection.scalar(self.select_locked, values, execution_options=AS_NAMED)
+        return text
+
+
+class _RowLock(Protocol):
+    still_held: sa.ColumnElement[bool]
+    """True of the row where the present transaction has locked it; as much of that as the database can say."""
+    raise_durability: str | None
+    """What lets the COMMIT of the present transaction wait until it is durable; None where it waits anyway."""
+
+    def proof(self, connection: sa.Connection) -> dict[str, str]:
+        """The parameters of `still_held`."""
+
+    def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
+        """Create the row, empty."""
+
+    def acquire(
+        self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
+    ) -> str | None:
+        """Lock the row and return its text, or None where there is no row."""
+
+    def assert_transaction(self, connection: sa.Connection) -> None:
+        """Raise IllegalStateError where the connection commits each statement by itself, so that no lock can last."""
+
+    def outlasted(self, connection: sa.Connection) -> bool:
+        """Whether the transaction that locked the row is the one that has written it; as `still_held`, but later."""
+
+    def is_another(self, connection: sa.Connection) -> bool:
+        """Whether the present transaction is known not to be the one that SQLAlchemy began."""
+
+    def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
+        """Read the row without its lock and do what lets a commit of that prove the row durable."""
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        """What `database_safety.py` judges the database by."""
+
+
+class _UpdatedRow:
+    """Any database: an UPDATE that changes nothing locks its row everywhere.
+
+    FOR UPDATE alone does not, because SQLAlchemy drops it without a word where a database has no such thing (SQL
+    Server). It is still asked for: the reading must be of now, not of a snapshot that is older than the lock (MySQL).
+    """
+
+    still_held: sa.ColumnElement[bool] = sa.true()
+    raise_durability: str | None = None
+
+    def proof(self, connection: sa.Connection) -> dict[str, str]:
+        return {}
+
+    def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
+        connection.execute(statements.insert, {"id": transactional_id}, execution_options=AS_NAMED)
+
+    def acquire(
+        self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
+    ) -> str | None:
+        connection.execute(statements.touch, {"id": transactional_id}, execution_options=AS_NAMED)
+        return statements.locked_text(connection, transactional_id)
+
+    def assert_transaction(self, connection: sa.Connection) -> None:
+        dbapi_connection = connection.connection.dbapi_connection
+        if dbapi_connection is not None and connection.dialect.detect_autocommit_setting(dbapi_connection):
+            raise IllegalStateError(_AUTOCOMMIT)
+
+    def outlasted(self, connection: sa.Connection) -> bool:
+        return True
+
+    def is_another(self, connection: sa.Connection) -> bool:
+        return False
+
+    def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
+        raise NotImplementedError("nothing is known of databases that show what is not durable, but for those below")
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        return {}
+
+
+_text = cache(sa.text)
+
+
+class _PostgresRowLock(_UpdatedRow):
+    """By the statements of `postgres_row_lock.py`."""
+
+    # what is raised is written together with the state
+    still_held: sa.ColumnElement[bool] = sa.and_(
+        sa.literal_column(f"{STILL_HELD} AND {RAISE} IS NOT NULL", sa.Boolean),
+        sa.text(IS_MARKED).bindparams(sa.bindparam("mark", type_=sa.String)),
+    )
+    raise_durability: str | None = f"SELECT {RAISE}"
+
+    def proof(self, connection: sa.Connection) -> dict[str, str]:
+        return {"mark": getattr(connection.connection.driver_connection, MARK_ATTRIBUTE, "")}
+
+    def is_another(self, connection: sa.Connection) -> bool:
+        mark = self.proof(connection)["mark"]
+        return bool(mark) and connection.scalar(sa.select(sa.func.current_setting(MARK, True))) != mark
+
+    def acquire(
+        self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
+    ) -> str | None:
+        steps = lock_row(transactional_id, timeout_ms)
+        answer: str | None = None
+        while True:
+            try:
+                statement, parameters = steps.send(answer)
+            except StopIteration as locked:
+                text: str | None = locked.value
+                return text
+            answer = connection.scalar(_text(statements.pinned.sql(statement)), parameters)
+
+    def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
+        text: str | None = connection.scalar(_text(statements.pinned.sql(WITNESS)), {"id": transactional_id})
+        return text
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        row = connection.exec_driver_sql(POSTGRES_QUESTION).one()
+        return {name: str(value) for name, value in zip(POSTGRES_NAMES, row, strict=True) if value is not None}
+
+
+class _MySqlRowLock(_UpdatedRow):
+    """By the statements of `mysql_row_lock.py`; MariaDB's are the same."""
+
+    def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
+        insert_row(connection, statements.insert, {"id": transactional_id})
+
+    def acquire(
+        self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
+    ) -> str | None:
+        text: str | None = lock_mysql_row(connection, statements.select, {"id": transactional_id}, timeout_ms)
+        return text
+
+    def outlasted(self, connection: sa.Connection) -> bool:
+        return is_still_locked(connection)
+
+    def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
+        text: str | None = connection.scalar(statements.select, {"id": transactional_id}, execution_options=AS_NAMED)
+        with patience(connection):
+            connection.execute(statements.change_witness, {"id": WITNESS_ID}, execution_options=AS_NAMED)
+        return text
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        return {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_QUESTION)}
+
+
+class _SqliteWriteLock(_UpdatedRow):
+    """SQLite has one write lock for the whole file; an UPDATE that changes nothing takes it at once.
+
+    A transaction that has read before may not be able to take it any more (SQLITE_BUSY_SNAPSHOT); it then fails here,
+    before anything was sent.
+    """
+
+    def acquire(
+        self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
+    ) -> str | None:
+        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
+        if timeout_ms is not None:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(timeout_ms)}")
+        try:
+            return super().acquire(connection, statements, transactional_id, timeout_ms)
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
+
+    def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
+        text: str | None = connection.scalar(statements.select, {"id": transactional_id}, execution_options=AS_NAMED)
+        sync(_file_of(connection))
+        return text
+
+    def answers(self, connection: sa.Connection) -> Answers:
+        journal = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+        return {"journal_mode": str(journal), "file": _file_of(connection)}
+
+    def assert_transaction(self, connection: sa.Connection) -> None:
+        if not getattr(connection.connection.driver_connection, "in_transaction", True):
+            raise IllegalStateError(_AUTOCOMMIT)
+
+
+def _file_of(connection: sa.Connection) -> str:
+    """Where SQLite keeps the database; empty for one in memory."""
+    (main,) = (row for row in connection.exec_driver_sql("PRAGMA database_list") if row[1] == "main")
+    return str(main[2] or "")
+
+
+_AUTOCOMMIT = (
+    "the database connection is in autocommit mode, where a row lock ends with its own statement; "
+    "nothing was written: use a connection with transactions for dual writes"
+)
+_SHOW_WHAT_IS_NOT_DURABLE: Final = ("postgresql", "mysql", "mariadb", "sqlite")
+_ROW_LOCKS: dict[str, type[_RowLock]] = {
+    "postgresql": _PostgresRowLock,
+    "mysql": _MySqlRowLock,
+    "mariadb": _MySqlRowLock,
+    "sqlite": _SqliteWriteLock,
+}
+
+# What databases say when a lock was not free in time: PostgreSQL's SQLSTATE, MySQL's number, and SQLite's sentence.
+_LOCK_TIMEOUT_SQLSTATES = frozenset({LOCK_NOT_AVAILABLE})
+_LOCK_TIMEOUT_SENTENCES = ("database is locked", "database table is locked")
+
+
+def _is_lock_timeout(error: DBAPIError) -> bool:
+    if error_code(error) in LOCK_TIMEOUTS:
+        return True
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    return sqlstate in _LOCK_TIMEOUT_SQLSTATES or any(text in str(error.orig) for text in _LOCK_TIMEOUT_SENTENCES)
+
+
+def create_state_table(engine: sa.Engine, schema: str | None = None) -> None:
+    """Create `kafka_transaction_state` and `kafka_transaction_database` where they are missing, in `schema` or where an
+    unqualified name leads to; safe when several processes do it at once."""
+    schema = schema_for(engine, schema)
+    _create(engine, kafka_transaction_state, schema)
+    with engine.connect() as connection:
+        pinned = pinned_tables(connection, schema)
+    assert pinned is not None, "it has just been created"
+    _create(engine, kafka_transaction_database, pinned.schema)
+    ensure_identity(engine, pinned)
+
+
+def _create(engine: sa.Engine, table: sa.Table, schema: str | None) -> None:
+    try:
+        in_schema(table, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
+    except (IntegrityError, ProgrammingError, OperationalError):
+        # Two processes created it in the same instant: the loser sees the winner's table on a second look.
+        if not sa.inspect(engine).has_table(table.name, schema=schema):
+            raise
+
+
+# By the pool, which engines with other execution options share.
+_examined: weakref.WeakSet[sa.Pool] = weakref.WeakSet()
+
+
+class SqlAlchemyStateStore:
+    """The rows as seen by the transaction of a `sqlalchemy.Connection`."""
+
+    def __init__(self, engine: sa.Engine, schema: str | None = None) -> None:
+        self._engine = engine
+        self._schema = schema_for(engine, schema)
+        self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _UpdatedRow)()
+        self.raise_durability = self._row_lock.raise_durability
+        self._statements: Statements | None = None
+        self._write: sa.Update | None = None
+        self._identity: DatabaseIdentity | None = None
+
+    def examine(self) -> None:
+        """Look once at what the database cannot promise. Raises UnsafeDatabaseError where that was not accepted."""
+        dialect = self._engine.dialect.name
+        if self._engine.pool in _examined or dialect not in OF_DIALECT:
+            return
+        accepted = checked_names(self._engine.get_execution_options().get(ACCEPT_OPTION, ()))
+        judge = OF_DIALECT[dialect]
+        answer_for(judge({"host": self._engine.url.host or ""}), accepted)
+        with self._engine.connect() as connection:
+            answer_for(judge(self._row_lock.answers(connection)), accepted)
+        _examined.add(self._engine.pool)
+
+    def create_tables(self) -> None:
+        """Create what is missing."""
+        create_state_table(self._engine, self._schema)
+
+    @property
+    def pinned(self) -> PinnedTables:
+        """Where the tables are; asked once. Raises StateRowError where they are missing, and StateTableError."""
+        return self._known.pinned
+
+    @property
+    def _known(self) -> Statements:
+        if self._statements is None:
+            with self._engine.connect() as connection:
+                pinned = pinned_tables(connection, self._schema)
+            if pinned is None:
+                raise missing_table(kafka_transaction_state.name, otherwise="create_state_table(engine)")
+            self._statements = statements = Statements(pinned)
+            self._write = statements.write.where(self._row_lock.still_held)
+        return self._statements
+
+    def identity(self, *, may_make: bool = True) -> DatabaseIdentity:
+        """What this database adds to its transactional ids; asked once. Where there is nothing yet, that is made, or,
+        unless it `may_make` it, one is returned that no id has.
+
+        Raises StateRowError where a table is missing, StateTableError, and DatabaseMovedError.
+        """
+        if self._identity is None:
+            pinned = self.pinned
+            try:
+                if not may_make:
+                    return found_identity(self._engine, pinned) or DatabaseIdentity(new_suffix())
+                self._identity = ensure_identity(self._engine, pinned)
+            except (OperationalError, ProgrammingError) as error:
+                self._raise_if_missing(error)
+                raise
+        return self._identity
+
+    def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        """Create the row, empty; harmless when it exists. Returns the database's identity.
+
+        Raises StateRowError where a table is missing, or takes two transactional ids for one, RowLockTimeoutError
+        where another transaction keeps the place of the row locked, and what `identity` raises.
+        """
+        identity = self.identity()
+        statements = self._known
+        try:
+            with self._engine.begin() as connection:
+                values = {"id": transactional_id}
+                found = connection.scalar(statements.select_id, values, execution_options=AS_NAMED)
+                if found is None:
+                    self._row_lock.insert(connection, statements, transactional_id)
+                elif found != transactional_id:
+                    raise not_exact(transactional_id, found)
+        except IntegrityError:
+            pass  # another process created it in the same instant, which is as good
+        except (OperationalError, ProgrammingError) as error:
+            if error_code(error) in LOCK_TIMEOUTS:
+                raise stayed_locked(transactional_id, INSERT_TIMEOUT_MS) from error
+            self._raise_if_missing(error)
+            raise
+        return identity
+
+    def _raise_if_missing(self, error: Exception) -> None:
+        for table in (kafka_transaction_state.name, kafka_transaction_database.name):
+            if not sa.inspect(self._engine).has_table(table, schema=self.pinned.schema):
+                raise missing_table(table, otherwise="create_state_table(engine)") from error
+
+    def lock(self, transaction: sa.Connection, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        statements = self._known
+        try:
+            text = self._row_lock.acquire(transaction, statements, transactional_id, timeout_ms)
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == UNDEFINED_TABLE:
+                raise replaced(statements.pinned) from error
+            if not _is_lock_timeout(error):
+                raise
+            raise stayed_locked(transactional_id, timeout_ms) from error
+        self._row_lock.assert_transaction(transaction)
+        if text is None:
+            carried_out(
+                assert_still_there(statements.pinned),
+                lambda sql, values: transaction.execute(_text(sql), values).all(),
+            )
+        return state_in(transactional_id, text)
+
+    def read(self, transaction: sa.Connection, transactional_id: str) -> PreparedTxnState:
+        return state_in(transactional_id, self._known.locked_text(transaction, transactional_id))
+
+    def write(
+        self, transaction: sa.Connection, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState
+    ) -> None:
+        proof = self._row_lock.proof(transaction)
+        values = {"id": transactional_id, "previous": str(previous), "new": str(new), **proof}
+        assert self._write is not None, "the row was locked before"
+        written = transaction.execute(self._write, values, execution_options=AS_NAMED).rowcount == 1
+        if not written or not self._row_lock.outlasted(transaction):
+            if self._row_lock.is_another(transaction):
+                raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+            raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
+
+    def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        """As `Database.make_durable`, on a connection that the engine's pool does not count, and that is not kept."""
+        dialect = self._engine.dialect
+        if dialect.name not in _SHOW_WHAT_IS_NOT_DURABLE:
+            return
+        if dialect.name == "sqlite" and shares_one_connection(self._engine):
+            return  # in memory, where nothing outlasts the connection
+        with engine_beside(self._engine).connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            connection.detach()
+            cut = LineCut(driver, timeout_ms / 1000)
+            try:
+                with cut, deciding(dialect.driver, driver) as wait:
+                    seen = self._row_lock.witness(connection, self._known, transactional_id)
+                    if seen != str(row):
+                        raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
+                    connection.commit()
+            except (DBAPIError, OSError) as error:
+                if not cut.was_cut:
+                    raise
+                why = f"a commit was not answered within {timeout_ms} ms"
+                raise not_durable(transactional_id, row, why) from error
+        if wait.was_given_up:
+            raise not_durable(transactional_id, row, "the wait for the standby was cancelled once more")
+
+
+_ANOTHER_TRANSACTION = (
+    "the transaction in which this block began is over, past SQLAlchemy; Kafka is not changed, and the database only "
+    "by what a COMMIT has made permanent: leave the ending of the transaction to the dual write"
+)

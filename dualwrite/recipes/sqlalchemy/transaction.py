@@ -1,0 +1,528 @@
+"""One database transaction of a dual write: whose it is, that it is still the one that holds the lock, how it ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+
+from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.lost_connections import warn_of_drop
+from dualwrite.recipes.core.state_row import wait_given_up
+from dualwrite.recipes.sql.sqlite_durability import raise_synchronous
+from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
+from dualwrite.recipes.sqlalchemy.commit_wait import deciding
+
+if TYPE_CHECKING:
+    from dualwrite.recipes.core.coordinator import DualWrite
+
+_log = logging.getLogger(__name__)
+
+Bind = Session | scoped_session[Session] | sa.Connection
+
+
+class Binding(Protocol):
+    """What a Session and a Connection do differently."""
+
+    session: Session | None
+
+    def connect(self) -> sa.Connection: ...
+    def flush(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _SessionBinding:
+    def __init__(self, session: Session, *, owned: bool) -> None:
+        self.session: Session | None = session
+        self._session = session
+        self._owned = owned
+        self._root: sa.RootTransaction | None = None
+
+    def connect(self) -> sa.Connection:
+        connection = self._session.connection()
+        self._root = connection.get_transaction()
+        return connection
+
+    def flush(self) -> None:
+        self._session.flush()
+
+    def commit(self) -> None:
+        self._session.commit()
+
+    def rollback(self) -> None:
+        if self._owned and self._root is not None and self._root.connection.get_transaction() is not self._root:
+            self._session.close()  # somebody ended it on the Connection; the Session would end it once more
+            return
+        self._session.rollback()
+        if self._root is not None and self._root.is_active:
+            self._root.rollback()  # a Session that joined its Connection's transaction leaves that one open
+
+    def close(self) -> None:
+        if self._owned:
+            self._session.close()
+
+
+class _ConnectionBinding:
+    session: Session | None = None
+
+    def __init__(self, connection: sa.Connection, *, owned: bool) -> None:
+        self._connection = connection
+        self._owned = owned
+
+    def connect(self) -> sa.Connection:
+        if not self._connection.in_transaction():
+            self._connection.begin()
+        return self._connection
+
+    def flush(self) -> None:
+        """A Connection buffers nothing."""
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+    def close(self) -> None:
+        if self._owned:
+            self._connection.close()
+
+
+def _binding(bind: Bind, *, owned: bool) -> Binding:
+    if isinstance(bind, sa.Connection):
+        return _ConnectionBinding(bind, owned=owned)
+    if not isinstance(bind, Session | scoped_session):
+        raise IllegalStateError(f"a dual write runs on a Session or a Connection, not on {bind!r}; nothing was written")
+    return _SessionBinding(bind() if isinstance(bind, scoped_session) else bind, owned=owned)
+
+
+_PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
+_MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, as of the last answer that was not rows
+
+_DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
+
+# The execution option of a Connection under which the engine's listeners find the unit of work that runs on it.
+_OPTION = "dualwrite_unit_of_work"
+
+# The execution option of connections that a writer has for itself.
+_OWN = "dualwrite_own"
+
+
+# Connections of a parent process, kept from the garbage collector, which would roll them back.
+_abandoned: list[sa.Connection] = []
+
+
+# Remembered here, because `event.contains` goes by the id() of the engine, which may be that of one that is gone: then
+# the new engine would not be watched, and a swallowed error would end as a success.
+_watched: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+_watching = threading.Lock()
+
+
+def watch(engine: sa.Engine) -> None:
+    """Let units of work on `engine` hear of commits and failed statements. Once per engine; harmless when repeated.
+
+    SQLAlchemy iterates over an engine's listeners while other threads work, so they must not come and go with each
+    transaction: a listener that leaves while an error is handled replaces that error by a RuntimeError.
+    """
+    with _watching:
+        if engine not in _watched:
+            _watched.add(engine)
+            for name, listener in _LISTENERS.items():
+                event.listen(engine, name, listener)
+            if engine.dialect.name == "sqlite":
+                event.listen(engine, "savepoint", _begin_before_savepoint)
+                event.listen(engine, "checkout", raise_synchronous)
+            if engine.dialect.name == "postgresql" and engine.dialect.driver in _DRIVERS_THAT_MARK:
+                # Before other listeners, which may send the first statement.
+                event.listen(engine, "begin", _mark_begin(), insert=True)
+
+
+def for_own_use(engine: sa.Engine) -> sa.Engine:
+    """The same engine, for what a writer does besides the caller's transactions; to be watched too."""
+    return engine.execution_options(**{_OWN: True})
+
+
+def _mark_begin() -> Callable[[sa.Connection], None]:
+    from dualwrite.recipes.psycopg.begin import mark_next_begin  # psycopg is not there where others are used
+
+    def mark(connection: sa.Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        mark_next_begin(driver)
+
+    return mark
+
+
+def _before_commit(connection: sa.Connection) -> None:
+    work = connection.get_execution_options().get(_OPTION)
+    if work is not None:
+        work._before_commit()
+
+
+def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
+    """sqlite3 begins with the first change only; the RELEASE of a savepoint before that would be a COMMIT."""
+    if _in_transaction(connection) is False and not _commits_by_itself(connection):
+        connection.exec_driver_sql("BEGIN")
+
+
+def _before_rollback(connection: sa.Connection) -> None:
+    work = connection.get_execution_options().get(_OPTION)
+    if work is not None:
+        work.rolled_back()
+
+
+def _before_statement(
+    connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
+) -> None:
+    work = connection.get_execution_options().get(_OPTION)
+    if work is not None:
+        work._before_statement(statement)
+
+
+def _after_statement(
+    connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
+) -> None:
+    work = connection.get_execution_options().get(_OPTION)
+    if work is not None:
+        work._after_statement(statement)
+
+
+def _in_transaction(connection: sa.Connection) -> bool | None:
+    """Whether the driver's connection is in a transaction, from its own memory; None where it does not tell."""
+    driver = connection.connection.driver_connection
+    if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg
+        return bool(status != _PSYCOPG_IDLE)
+    if (asks := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
+        return bool(asks())
+    if isinstance(flags := getattr(driver, "server_status", None), int):  # PyMySQL and its kin
+        return bool(flags & _MYSQL_IN_TRANSACTION)
+    in_transaction = getattr(driver, "in_transaction", None)  # sqlite3, aiosqlite
+    return in_transaction if isinstance(in_transaction, bool) else None
+
+
+def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
+    """At once. A Session waits for the first statement, so that records before it would come before the savepoint, and
+    a statement on a Connection that somebody holds would not be in it at all."""
+    if transaction.nested:
+        session.connection()
+
+
+def _commits_by_itself(connection: sa.Connection) -> bool:
+    dbapi_connection = connection.connection.dbapi_connection
+    if dbapi_connection is None or not connection.dialect.detect_autocommit_setting(dbapi_connection):
+        return False
+    # sqlite3 without transactions of its own may be in one that a listener of SQLAlchemy's "begin" event has begun
+    return not getattr(connection.connection.driver_connection, "in_transaction", False)
+
+
+def _on_error(context: ExceptionContext) -> None:
+    options = context.connection.get_execution_options() if context.connection is not None else {}
+    work = options.get(_OPTION)
+    if work is not None:
+        work._remember(context.original_exception, context.statement)
+    if (work is not None or _OWN in options) and context.dialect.name == "sqlite":
+        _keep_interrupted_connection(context)
+
+
+def _keep_interrupted_connection(context: ExceptionContext) -> None:
+    """SQLAlchemy would close it after a cancellation and leave the rollback to SQLite.
+
+    That keeps the lock of a closed connection for as long as somebody holds a cursor of it, in a traceback for
+    instance. Nothing is lost, so roll back as usual: the driver does that after the statement.
+    """
+    if not isinstance(context.original_exception, Exception):
+        context.is_disconnect = False
+
+
+_LISTENERS: dict[str, Callable[..., Any]] = {
+    "commit": _before_commit,
+    "rollback": _before_rollback,
+    "handle_error": _on_error,
+    "before_cursor_execute": _before_statement,
+    "after_cursor_execute": _after_statement,
+}
+
+
+def assert_one_database(session: Session, connection: sa.Connection) -> None:
+    """Raise IllegalStateError where the Session's transaction has other connections than this one."""
+    root = session.get_transaction()
+    if root is not None and any(other is not connection for other in root.connections):
+        raise IllegalStateError(_SECOND_DATABASE)
+
+
+def work_on(connection: sa.Connection) -> SqlAlchemyTransaction | None:
+    """The dual write that the transaction of `connection` belongs to."""
+    work: SqlAlchemyTransaction | None = connection.get_execution_options().get(_OPTION)
+    return work
+
+
+class SqlAlchemyTransaction:
+    """The database transaction of a dual write, up to and with the decision, on an engine that is watched.
+
+    It refuses to be ended by anybody else: a COMMIT inside the block would publish the data without the records, and
+    a ROLLBACK would give the lock away. It also remembers statement errors outside savepoints, because a failed
+    Postgres transaction answers COMMIT with a silent rollback, and a swallowed error must not end as a success.
+    `records` hear of savepoints.
+    """
+
+    may_begin_in_savepoint = False
+    """Whether its COMMIT is that of the whole transaction wherever it was begun."""
+
+    def __init__(self, bind: Bind, engine: sa.Engine, records: RecordBuffer, *, owned: bool) -> None:
+        self._follow(_binding(bind, owned=owned), engine, records)
+
+    def _follow(self, binding: Binding, engine: sa.Engine, records: RecordBuffer) -> None:
+        self._binding = binding
+        self._records = records
+        self.write: DualWrite | None = None
+        """What `send(session, ...)` in the same transaction adds to."""
+        self.transactional_id: str | None = None
+        """Whose row it has asked for; for the log."""
+        self._process_id = os.getpid()
+        self._committing = False
+        self._failure: BaseException | None = None
+        self._second_database = False
+        self._driver_has_begun = False
+        self._control: TransactionControl | None = None  # of the statement that is under way
+        self._is_dropped = False
+        self._raise_durability: str | None = None  # the state was not written yet
+        self._statements_since = 0
+        self.commit_was_sent = False
+        """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
+        self.connection = self._binding.connect()
+        self._grammar = grammar_of(self.connection.dialect.name)
+        self._root = self.connection.get_transaction()
+        try:
+            self._assert_can_decide(engine)
+        except BaseException:
+            self._binding.close()
+            raise
+        self.connection.execution_options(**{_OPTION: self})
+        if self.session is not None:
+            event.listen(self.session, "after_begin", self.refuse_second_database)
+            event.listen(self.session, "after_transaction_create", _set_savepoint)
+
+    def _assert_can_decide(self, engine: sa.Engine) -> None:
+        # Execution options make an Engine of their own that shares the pool.
+        if self.connection.engine.pool is not engine.pool:
+            raise IllegalStateError(_OTHER_ENGINE)
+        if self.connection.in_nested_transaction() and not self.may_begin_in_savepoint:
+            raise IllegalStateError(_NESTED)
+        if self.session is not None:
+            assert_one_database(self.session, self.connection)
+        if isinstance(self._root, sa.TwoPhaseTransaction):
+            raise IllegalStateError(_TWO_PHASE)
+        if self.connection.get_execution_options().get(_OPTION) is not None:
+            raise IllegalStateError(_INSIDE_ANOTHER)
+        if _commits_by_itself(self.connection):
+            raise IllegalStateError(_AUTOCOMMIT)
+
+    @property
+    def session(self) -> Session | None:
+        """The Session, or None where the dual write runs on a bare Connection."""
+        return self._binding.session
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the transaction was ended, by whomever."""
+        return self._root is None or not self._root.is_active or self.connection.get_transaction() is not self._root
+
+    def flush(self) -> None:
+        """Send what the Session still holds back. Raises what the database says to it."""
+        self._binding.flush()
+
+    def assert_intact(self) -> None:
+        """Raise a RecipeError or IllegalStateError where this transaction cannot be the decision."""
+        self._assert_not_doomed()
+        if self._second_database:
+            raise IllegalStateError(_SECOND_DATABASE)
+        if self.is_over:
+            raise TransactionEndedInsideError(
+                "the block rolled its database transaction back, which also gave the row lock away; "
+                "neither database nor Kafka was changed: leave the ending of the transaction to the dual write"
+            )
+
+    def commit(self) -> None:
+        """Send COMMIT. What it raises after `commit_was_sent` leaves an outcome that must be read from the row."""
+        self._committing = True
+        if self._raise_durability is None:
+            self._binding.commit()
+        else:
+            self._decide()
+        if not self.commit_was_sent:
+            raise IllegalStateError(_JOINED)
+        # A hook that ran between our look at it and COMMIT may have failed the transaction and swallowed that.
+        self._assert_not_doomed()
+
+    def decides(self, raise_durability: str | None) -> None:
+        """The state was written, and with it what COMMIT waits for was raised; by which statement, if there is one."""
+        self._raise_durability = raise_durability or ""
+        self._statements_since = 0
+
+    def _decide(self) -> None:
+        driver: Any = self.connection.connection.driver_connection
+        with deciding(self.connection.dialect.driver, driver) as wait:
+            self._binding.commit()
+        if wait.was_given_up:
+            raise wait_given_up(self.transactional_id)
+
+    def drop(self) -> bool:
+        """Drop a connection of asyncpg's whose COMMIT waits. False: COMMIT was not sent, and nothing is done."""
+        if self.commit_was_sent and not self.connection.closed and not self.connection.invalidated:
+            driver: Any = self.connection.connection.driver_connection
+            driver.terminate()
+        return self.commit_was_sent
+
+    def rollback(self) -> None:
+        """Roll back, if it takes dropping the connection. Never raises: the database drops what it cannot reach."""
+        if self._belongs_to_the_parent:
+            return
+        try:
+            self._binding.rollback()
+        except Exception as error:
+            self._drop("rolling back the database", error)
+
+    def close(self) -> None:
+        """Give back what this unit of work opened, and stop watching."""
+        if self._belongs_to_the_parent:
+            _abandoned.append(self.connection)
+            return
+        if self.session is not None:
+            event.remove(self.session, "after_begin", self.refuse_second_database)
+            event.remove(self.session, "after_transaction_create", _set_savepoint)
+        self.connection.execution_options(**{_OPTION: None})
+        try:
+            self._binding.close()
+        except Exception as error:
+            self._drop("closing the session", error)
+
+    @property
+    def _belongs_to_the_parent(self) -> bool:
+        """In a forked child, which shares the socket: what it sent would end the parent's transaction."""
+        return os.getpid() != self._process_id
+
+    def _drop(self, what: str, error: Exception) -> None:
+        """After `what` failed. Closing fails too where rolling back did, which says nothing new."""
+        if not self._is_dropped:
+            self._is_dropped = True
+            warn_of_drop(_log, self.transactional_id, what, error)
+        try:
+            self.connection.invalidate()
+        except Exception:
+            _log.debug("The database connection was already unusable.", exc_info=True)
+
+    def doom(self, error: BaseException) -> None:
+        """From now on this dual write, or the savepoint that it is in, can only be rolled back, even if `error` is
+        swallowed."""
+        if self.connection.in_nested_transaction():
+            self._records.refuse(error)
+        else:
+            self._doom_all(error)
+
+    def _doom_all(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    def _assert_not_doomed(self) -> None:
+        failure = self._failure or self._records.refused
+        if failure is not None:
+            raise TransactionDoomedError(
+                f"a part of this dual write failed ({type(failure).__name__}) and its error was swallowed; "
+                "neither database nor Kafka was changed: let the error end the block, or run a statement that may "
+                "fail in a savepoint (session.begin_nested())"
+            ) from failure
+
+    def _before_commit(self) -> None:
+        if not self._committing:
+            raise TransactionEndedInsideError(
+                "commit was called inside a dual write; neither database nor Kafka was changed: "
+                "leaving the block commits both"
+            )
+        self._assert_not_doomed()
+        if self._raise_durability and self._statements_since:
+            # a hook of the Session's came after the state was written, and may have lowered what was raised
+            self.connection.exec_driver_sql(self._raise_durability)
+        self.commit_was_sent = True
+
+    def rolled_back(self) -> None:
+        """Hear that somebody rolls the whole transaction back, which `assert_intact` will find."""
+
+    def _remember(self, error: BaseException, statement: str | None) -> None:
+        # Where a savepoint is not there, its transaction was rolled back around it: MySQL does so after a deadlock.
+        # What an interrupted statement has done, nobody knows.
+        if (
+            not self.connection.in_nested_transaction()
+            or (statement is not None and control_of(statement, self._grammar).steps)
+            or not isinstance(error, Exception)
+        ):
+            self._doom_all(error)
+
+    def _before_statement(self, statement: str) -> None:
+        self._control = control_of(statement, self._grammar)
+        if self._control.steps:
+            self._control.assert_may_be_sent(statement)
+        if self._driver_has_begun and _in_transaction(self.connection) is False:
+            ended = TransactionEndedInsideError(
+                "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
+                "Kafka is not changed, and the database only by what a COMMIT has made permanent: leave the ending of "
+                "the transaction to the dual write"
+            )
+            self._doom_all(ended)
+            raise ended
+
+    def _driver_is_in_transaction(self) -> bool:
+        return _in_transaction(self.connection) is True
+
+    def _after_statement(self, statement: str) -> None:
+        self._statements_since += 1
+        if not self._driver_has_begun:
+            self._driver_has_begun = self._driver_is_in_transaction()
+        # From the statement, because the event of a new savepoint comes before SQLAlchemy has named it.
+        if self._control is not None and self._control.steps:
+            self._control.follow(self._records)
+
+    def refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
+        """The Session goes to `connection` too. Raises IllegalStateError where that is another one."""
+        if connection is not self.connection:
+            self._second_database = True
+            raise IllegalStateError(_SECOND_DATABASE)
+
+
+_AUTOCOMMIT = (
+    "the database connection is in autocommit mode, where each statement is a transaction of its own; "
+    "nothing was written: use a connection with transactions for dual writes"
+)
+_NESTED = (
+    "a dual write commits the whole database transaction and so cannot start inside a savepoint; "
+    "nothing was written: release the savepoint first"
+)
+_INSIDE_ANOTHER = (
+    "this database transaction already belongs to a dual write, and cannot decide two; nothing was written: "
+    "send all records in one block"
+)
+_OTHER_ENGINE = (
+    "the Session or Connection belongs to another Engine than this DualWriter, which would ask the wrong database what "
+    "became of a lost commit; nothing was written: make both from the same Engine"
+)
+_TWO_PHASE = (
+    "the database transaction is itself a two-phase one, which its coordinator decides and not this dual write; "
+    "nothing was written: use a Session without twophase=True"
+)
+_SECOND_DATABASE = (
+    "the Session of this dual write went to a second database, which would not be committed with it; "
+    "neither database nor Kafka was changed: write to one database only"
+)
+_JOINED = (
+    "the Session takes part in a transaction that was begun on its Connection, so Session.commit() commits nothing; "
+    "neither database nor Kafka was changed: give the Connection to the dual write, or let the Session begin"
+)

@@ -1,0 +1,215 @@
+"""The dual write on RocksDB: data and prepared state in one atomic write batch, the state in its own column family.
+
+    db = rocksdict.Rdict("/var/lib/shop")
+    writer = RocksDbDualWriter(db, bootstrap_servers="127.0.0.1:9092", transactional_id="shop-1")
+    with writer.transaction() as tx:
+        tx.put("stock:lamp", 41)
+        tx.send("stock", key="lamp", value="41")
+
+A RocksDB is open in one process only, which a file lock sees to; a second process cannot even begin. So what plays the
+row lock is a lock of this process, and it ends when the process does. Why that is safe: docs/databases.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rocksdict import ColumnFamily, Options, Rdict, WriteBatch, WriteOptions
+
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.state_row import not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
+from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueDualWriter
+
+__all__ = ["STATE_COLUMN_FAMILY", "RocksDbDualTransaction", "RocksDbDualWriter"]
+
+STATE_COLUMN_FAMILY: Final = "kafka_transaction_state"
+"""Its keys are transactional ids and its values `producer id:epoch`, both as UTF-8."""
+
+_SUFFIX_KEY: Final = ""
+"""No transactional id: its value is what this database adds to each of them, for Kafka."""
+
+
+@dataclass
+class _Open:
+    """What the writers of this process share about one open database."""
+
+    locks: dict[str, threading.Lock] = field(default_factory=dict)
+    failed_writes: int = 0
+    """A failed write may be in the log all the same and come back when that is read, until another one succeeds."""
+    forgotten_failures: int = 0
+    """How many of the failed writes a later, successful write has left behind."""
+
+
+_open: dict[str, _Open] = {}
+_guard: Final = threading.Lock()
+_counting: Final = threading.Lock()
+"""Held while failures are counted; inside `_guard`, never around it."""
+
+
+class _RocksDbTransaction(BatchTransaction):
+    def __init__(self, store: _RocksDbStore) -> None:
+        super().__init__()
+        self._store = store
+        self._held: threading.Lock | None = None
+        self._batch = store.new_batch()
+
+    def put(self, key: Any, value: Any, column_family: str | None) -> None:
+        self.assert_open()
+        self._batch.put(key, value, self._store.family(column_family))
+
+    def delete(self, key: Any, column_family: str | None) -> None:
+        self.assert_open()
+        self._batch.delete(key, self._store.family(column_family))
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        lock = self._store.lock_of(transactional_id)
+        if not lock.acquire(timeout=-1 if timeout_ms is None else timeout_ms / 1000):
+            raise stayed_locked(transactional_id, timeout_ms)
+        self._held = lock
+        self._store.trust_again(transactional_id)
+        return await self.read(transactional_id)
+
+    async def read(self, transactional_id: str) -> PreparedTxnState:
+        return state_in(transactional_id, self._store.state_of(transactional_id))
+
+    async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
+        if self._held is None or self._store.state_of(transactional_id) != str(previous):
+            raise not_as_locked(transactional_id, previous, past="this writer")
+        self._batch.put(transactional_id.encode(), str(new).encode(), self._store.family(STATE_COLUMN_FAMILY))
+
+    async def commit(self) -> None:
+        self.commit_was_sent = True
+        self._store.carry_out(self._batch)
+
+    def _end(self) -> None:
+        super()._end()
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()
+
+
+class _RocksDbStore:
+    errors: tuple[type[Exception], ...] = (Exception,)  # rocksdict raises nothing more precise
+
+    def __init__(self, db: Rdict, *, raw_mode: bool) -> None:
+        self._db = db
+        self._raw_mode = raw_mode
+        self._durably = WriteOptions()
+        self._durably.sync = True  # a decision that Kafka carries out must outlive the machine
+        with _guard:
+            self._shared = _open.setdefault(db.path(), _Open())
+
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        with _guard:
+            if STATE_COLUMN_FAMILY not in Rdict.list_cf(self._db.path()):
+                self._db.create_column_family(STATE_COLUMN_FAMILY, Options(raw_mode=self._raw_mode))
+            if self.state_of(_SUFFIX_KEY) is None:
+                self._rewrite(_SUFFIX_KEY, new_suffix())
+            if self.state_of(transactional_id) is None:
+                self._rewrite(transactional_id, "")
+            return DatabaseIdentity(self.state_of(_SUFFIX_KEY) or "")
+
+    async def begin(self) -> _RocksDbTransaction:
+        return _RocksDbTransaction(self)
+
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        """It is: a batch can be read once it is synced, or, after a crash, once opening has written it to a table."""
+
+    def new_batch(self) -> WriteBatch:
+        return WriteBatch(raw_mode=self._raw_mode)
+
+    def family(self, name: str | None) -> ColumnFamily | None:
+        return None if name is None else self._db.get_column_family_handle(name)
+
+    def lock_of(self, transactional_id: str) -> threading.Lock:
+        with _guard:
+            return self._shared.locks.setdefault(transactional_id, threading.Lock())
+
+    def state_of(self, transactional_id: str) -> str | None:
+        found: bytes | None = self._db.get_column_family(STATE_COLUMN_FAMILY).get(transactional_id.encode())
+        return None if found is None else found.decode()
+
+    def trust_again(self, transactional_id: str) -> None:
+        """After a write that failed, nothing that is read decides before another write has succeeded.
+
+        RocksDB refuses every write until it has put the log behind it in which the failed one may stand.
+        """
+        failed = self._shared.failed_writes  # one that fails from here on is not left behind by this write
+        if failed > self._shared.forgotten_failures:
+            self._rewrite(transactional_id, self.state_of(transactional_id) or "")
+            with _counting:
+                self._shared.forgotten_failures = max(failed, self._shared.forgotten_failures)
+
+    def carry_out(self, batch: WriteBatch) -> None:
+        try:
+            self._db.write(batch, self._durably)
+        except BaseException:
+            with _counting:
+                self._shared.failed_writes += 1
+            raise
+
+    def _rewrite(self, transactional_id: str, text: str) -> None:
+        batch = self.new_batch()
+        batch.put(transactional_id.encode(), text.encode(), self.family(STATE_COLUMN_FAMILY))
+        self.carry_out(batch)
+
+
+class RocksDbDualTransaction(DualWrite):
+    """One dual write; what `RocksDbDualWriter.transaction()` yields."""
+
+    def __init__(self, transaction: _RocksDbTransaction, records: RecordBuffer) -> None:
+        super().__init__(transaction, records)
+        self._transaction = transaction
+
+    def put(self, key: Any, value: Any, column_family: str | None = None) -> None:
+        """Set `key` when the block commits; what is read from the database before that is the old value.
+
+        Raises IllegalStateError after the end of the block, and what rocksdict says of the key or value.
+        """
+        self._transaction.put(key, value, column_family)
+
+    def delete(self, key: Any, column_family: str | None = None) -> None:
+        """Delete `key` when the block commits. Raises as `put` does."""
+        self._transaction.delete(key, column_family)
+
+
+class RocksDbDualWriter(KeyValueDualWriter[_RocksDbTransaction, RocksDbDualTransaction]):
+    """Atomic writes to one RocksDB and to Kafka, one at a time, under one transactional id.
+
+    `db` stays the caller's; its options must have `raw_mode` as given here. The column family
+    `kafka_transaction_state` is created when missing. `lock_timeout_ms` is how long another writer of this process may
+    hold the transactional id (None: for ever), `resolve_timeout_ms` how long a database that refuses writes is asked
+    again, and `max_buffered_bytes` how much the records of one dual write may take in memory. `producer_settings` are
+    the producer's, by Kafka's names with underscores. Raises ConfigError. Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        db: Rdict,
+        *,
+        transactional_id: str,
+        raw_mode: bool = False,
+        lock_timeout_ms: int | None = 60_000,
+        resolve_timeout_ms: int = 30_000,
+        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
+        pause: PauseHook | None = None,
+        **producer_settings: Any,
+    ) -> None:
+        super().__init__(
+            _RocksDbStore(db, raw_mode=raw_mode),
+            transactional_id=transactional_id,
+            lock_timeout_ms=lock_timeout_ms,
+            resolve_timeout_ms=resolve_timeout_ms,
+            max_buffered_bytes=max_buffered_bytes,
+            pause=pause,
+            producer_settings=producer_settings,
+        )
+
+    def _new_write(self, transaction: _RocksDbTransaction, records: RecordBuffer) -> RocksDbDualTransaction:
+        return RocksDbDualTransaction(transaction, records)

@@ -1,0 +1,72 @@
+"""What the log says about batches: one line for each, and a warning when they have many transactions."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from spark_sink.handoff import TaskOutcome, TaskResult
+
+if TYPE_CHECKING:
+    from spark_sink.driver.protocol import CommitSummary
+
+log = logging.getLogger("spark_sink")
+
+MANY_TRANSACTIONS: Final = 50
+"""Transactions of one batch from which on the time to end them all shows."""
+
+_warned_of: set[str] = set()
+
+
+def speak_in_worker() -> None:
+    """Let this worker process of Spark's say what it does: nobody configures logging there, so INFO would be lost.
+
+    What it writes to stderr appears in the log of the driver or executor. Where `spark.sql.pyspark.worker.logging`
+    captures a worker's log, Spark has put a handler there, and it is used.
+    """
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)
+    if not log.hasHandlers():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        log.addHandler(handler)
+
+
+def log_batch(
+    sink_id: str, query_id: str | None, batch_id: int, results: Sequence[TaskResult], summary: CommitSummary
+) -> None:
+    """The line of a batch that was committed."""
+    skipped = bool(results) and all(result.outcome is TaskOutcome.SKIPPED for result in results)
+    prepared = [result for result in results if result.outcome is TaskOutcome.PREPARED]
+    log.info(
+        "sink %s, batch %d of %s%s: "
+        "attempts=%d prepared=%d committed=%d aborted=%d records=%d bytes=%d phase_two_ms=%d",
+        sink_id,
+        batch_id,
+        query_id,
+        ", which was decided before" if skipped else "",
+        summary.committed + summary.aborted + summary.unfinished,
+        len(prepared),
+        summary.committed,
+        summary.aborted,
+        sum(result.records for result in prepared),
+        sum(result.bytes for result in prepared),
+        summary.phase_two_ms,
+    )
+    if len(prepared) > MANY_TRANSACTIONS:
+        _warn_of_many(sink_id, len(prepared))
+
+
+def _warn_of_many(sink_id: str, transactions: int) -> None:
+    if sink_id in _warned_of:
+        return
+    _warned_of.add(sink_id)
+    log.warning(
+        "sink %s: this batch had %d Kafka transactions, one for each partition with rows. Up to %d are quick to end; "
+        "df.coalesce(n) before writeStream makes fewer of them",
+        sink_id,
+        transactions,
+        MANY_TRANSACTIONS,
+    )

@@ -1,0 +1,158 @@
+"""What store and brokers say of a sink: decisions, live attempts, and the transactions that are open."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import sqlalchemy as sa
+
+from dualwrite.admin import TransactionAdmin, TransactionDescription
+from dualwrite.errors import IncompleteAnswerError
+from spark_sink.attempt.states import LIVE, AttemptStatus
+from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.rows import AttemptRow, BatchRow, BatchStatus, SinkRow
+
+AnswerT = TypeVar("AnswerT")
+
+_OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_SHOWN_STATUSES: Final = LIVE | {AttemptStatus.LOST}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that holds back readers of committed records."""
+
+    transactional_id: str
+    state: str
+    pair: str
+    """Producer id and epoch, as a prepared state is written."""
+    age_ms: int
+    """By this machine's clock."""
+    topic_partitions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkView:
+    """A sink at one moment. Rows are of the store; `row` is None for a sink that the store does not know."""
+
+    sink_id: str
+    row: SinkRow | None
+    attempts: tuple[AttemptRow, ...]
+    """The live ones, and those that are lost and not acknowledged."""
+    batches: tuple[BatchRow, ...]
+    """All decided ones that the store still has, the newest first."""
+    open: Mapping[str, OpenTransaction]
+    """By transactional id; each of them has a live attempt, or had one until a moment ago."""
+    orphans: tuple[OpenTransaction, ...]
+    """Open, and no attempt has their id: nothing in this store decides them."""
+    now: dt.datetime
+    """By the database's clock."""
+
+    def age_ms(self, since: dt.datetime) -> int:
+        """How long ago that was, at least 0."""
+        return max(0, round((self.now - since) / dt.timedelta(milliseconds=1)))
+
+    @property
+    def quiet_ms(self) -> int:
+        """How long nothing has changed in the rows of this sink."""
+        changes = [attempt.updated_at for attempt in self.attempts]
+        changes += [batch.done_at or batch.decided_at for batch in self.batches[:1]]
+        changes += [self.row.updated_at] if self.row is not None else []
+        return min(map(self.age_ms, changes), default=0)
+
+
+class SinkViews:
+    """Looks at sinks. `unseen` collects sentences about brokers that could not be asked."""
+
+    def __init__(self, store: CommitStore, admin: TransactionAdmin, *, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._admin = admin
+        self._now_ms = now_ms
+
+    def all_ids(self) -> list[str]:
+        """Every sink of the store."""
+        return [row.sink_id for row in self._store.sinks()]
+
+    def look(self, sink_ids: Iterable[str], unseen: list[str]) -> list[SinkView]:
+        """One view of each. Raises what database and brokers raise, KafkaTimeoutError for one.
+
+        The brokers are asked before the store and once more after it: a row is there before its transaction is opened
+        and until it is ended, so what was open all the time and has no row in between has none at all.
+        """
+        wanted = list(dict.fromkeys(sink_ids))
+        rows = {row.sink_id: row for row in self._store.sinks()}
+        before = {sink_id: self._open(sink_id, unseen) for sink_id in wanted}
+        return [self._view(sink_id, rows.get(sink_id), before[sink_id], unseen) for sink_id in wanted]
+
+    def _view(
+        self, sink_id: str, row: SinkRow | None, before: Mapping[str, OpenTransaction], unseen: list[str]
+    ) -> SinkView:
+        batches = self._store.batches(sink_id)
+        attempts = [a for a in self._store.attempts(sink_id, _SHOWN_STATUSES) if _is_of_interest(a, batches)]
+        live = {attempt.transactional_id for attempt in attempts if attempt.status in LIVE}
+        strangers = [transactional_id for transactional_id in before if transactional_id not in live]
+        after = self._described(strangers, unseen)
+        return SinkView(
+            sink_id=sink_id,
+            row=row,
+            attempts=tuple(attempts),
+            batches=tuple(batches),
+            open={each: found for each, found in before.items() if each in live},
+            orphans=tuple(found for each, found in after.items() if found.pair == before[each].pair),
+            now=self._database_now(),
+        )
+
+    def _open(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
+        """The open transactions whose ids this sink hands out; a sink id with the same beginning is another one."""
+        listed = _as_far_as_seen(lambda: self._admin.transactions_of_prefix(f"{sink_id}-"), unseen)
+        own = re.compile(rf"{re.escape(sink_id)}-\d+-\d+")
+        ids = [row.transactional_id for row in listed if row.state in _OPEN_STATES]
+        return self._described([each for each in ids if own.fullmatch(each)], unseen)
+
+    def _described(self, ids: Sequence[str], unseen: list[str]) -> dict[str, OpenTransaction]:
+        if not ids:
+            return {}
+        described = _as_far_as_seen(lambda: self._admin.describe_transactions(ids), unseen)
+        return {each: self._opened(found) for each, found in described.items() if found and found.state in _OPEN_STATES}
+
+    def _opened(self, found: TransactionDescription) -> OpenTransaction:
+        started_ms = found.transaction_start_time_ms
+        return OpenTransaction(
+            transactional_id=found.transactional_id,
+            state=found.state,
+            pair=f"{found.producer_id}:{found.producer_epoch}",
+            age_ms=0 if started_ms is None else max(0, self._now_ms() - started_ms),
+            topic_partitions=tuple(f"{topic}-{partition}" for topic, partition in sorted(found.topic_partitions)),
+        )
+
+    def _database_now(self) -> dt.datetime:
+        with self._store.engine.connect() as connection:
+            now: dt.datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
+        return now
+
+
+def _is_of_interest(attempt: AttemptRow, batches: Iterable[BatchRow]) -> bool:
+    """Not a lost one whose batch somebody has seen to."""
+    if attempt.status is not AttemptStatus.LOST:
+        return True
+    key = (attempt.query_id, attempt.batch_id)
+    return any((batch.query_id, batch.batch_id) == key and not batch.is_closed for batch in batches)
+
+
+def lost_batches(view: SinkView) -> list[BatchRow]:
+    """Those that nobody has acknowledged: they stop the query."""
+    return [batch for batch in view.batches if batch.status is BatchStatus.LOST and not batch.is_closed]
+
+
+def _as_far_as_seen(ask: Callable[[], AnswerT], unseen: list[str]) -> AnswerT:
+    """What was answered, with sentences in `unseen` about what was not."""
+    try:
+        return ask()
+    except IncompleteAnswerError as error:
+        unseen.extend(dict.fromkeys(" ".join(str(failure).split()) for failure in error.failures.values()))
+        partial: AnswerT = error.partial
+        return partial

@@ -1,0 +1,194 @@
+"""`format("dualwrite-kafka-source")`: Kafka as a source for streams and batch queries, without a JVM package.
+
+    spark.dataSource.register(DualWriteKafkaSource)
+    spark.readStream.format("dualwrite-kafka-source").option("subscribe", "orders").options(...)
+
+Options and columns are those of Spark's own Kafka source; `kafka.isolation.level` is `read_committed` unless it says
+otherwise. A stream's reader lives in one process for as long as the query does, which asks Kafka for offsets; `read()`
+runs in tasks, which are given a range of offsets and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_sink.driver.batch_log import speak_in_worker
+from spark_sink.errors import SinkOptionError, SourceReadError
+from spark_sink.reading.clients import Cluster, connect
+from spark_sink.reading.offsets import EARLIEST, LATEST, OffsetRange, Offsets, from_json, to_json
+from spark_sink.reading.options import SourceOptions, check_for_batch, check_for_stream, parse
+from spark_sink.reading.planner import Planner
+from spark_sink.reading.task import read_range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT: Final = "dualwrite-kafka-source"
+
+_COLUMNS: Final = (
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType()),
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+)
+_HEADERS: Final = StructField(
+    "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+)
+
+
+class DualWriteKafkaSource(DataSource):
+    """Reads Kafka. docs/spark.md has the options."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Raises SinkOptionError."""
+        self._options = parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns, with `headers` where `includeHeaders` asks for them."""
+        return StructType([*_COLUMNS, *[_HEADERS] * self._options.include_headers])
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's
+        """Of one query."""
+        check_for_stream(self._options)
+        return StreamReader(self._options, self._columns(schema))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Of one batch query."""
+        check_for_batch(self._options)
+        return BatchReader(self._options, self._columns(schema))
+
+    def _columns(self, schema: StructType) -> StructType:
+        if schema != self.schema():
+            raise SinkOptionError(
+                f"{FORMAT} has columns of its own ({', '.join(self.schema().names)}) and takes no other schema; cast "
+                "the column value, or use from_json on it"
+            )
+        speak_in_worker()
+        return schema
+
+
+@dataclass(frozen=True)
+class TaskRange(InputPartition):
+    """What one task reads, as Spark wants it wrapped."""
+
+    wanted: OffsetRange
+
+
+class _Reader:
+    """What both kinds of readers do. Pickled for the tasks, so what is connected stays behind."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._cluster: Cluster | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cluster": None}
+
+    @property
+    def _planner(self) -> Planner:
+        if self._cluster is None:
+            self._cluster = connect(self._options)
+        return Planner(self._options, self._cluster)
+
+    def _let_go(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task. Spark has a partition of its own where a batch query has none."""
+        if not isinstance(partition, TaskRange):
+            return iter(())
+        speak_in_worker()
+        return read_range(self._options, partition.wanted, to_arrow_schema(self._schema, timezone="UTC"))
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """One batch query: its offsets are fixed when it is planned."""
+
+    def partitions(self) -> list[TaskRange]:
+        """One for each task."""
+        try:
+            planner = self._planner
+            start = planner.starting(EARLIEST)
+            return [TaskRange(each) for each in planner.ranges(start, planner.ending(start))]
+        finally:
+            self._let_go()
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query. Offsets are `{"topic": {"0": 12}}`, which is how Spark's own source writes them, too."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._latest: Offsets | None = None
+        self._ends_with_what_is_there = False
+        self._last_to_read: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
+        """Where a new query starts; one that has a checkpoint is not asked."""
+        return to_json(self._planner.starting(LATEST))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """`maxOffsetsPerTrigger`, if it was given."""
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """What is there at the first look, which comes next, is all that this run reads."""
+        self._ends_with_what_is_there = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's
+        """How far the next batch goes: as far as transactions are decided, or as far as the limit allows."""
+        planner, begin = self._planner, from_json(start)
+        end = planner.latest(begin) if self._last_to_read is None else self._last_to_read
+        if self._ends_with_what_is_there:
+            self._last_to_read = end
+        self._latest = end
+        if isinstance(limit, ReadMaxRows):
+            end = planner.limited(begin, end, limit.max_rows)
+        elif not isinstance(limit, ReadAllAvailable):
+            raise SourceReadError(f"Spark asks for a {type(limit).__name__}, which this source cannot keep")
+        return to_json(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
+        """What the last look found, for the query's progress."""
+        return None if self._latest is None else to_json(self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[TaskRange]:
+        """One for each task of a batch."""
+        return [TaskRange(each) for each in self._planner.ranges(from_json(start), from_json(end))]
+
+    def stop(self) -> None:
+        """The query has ended."""
+        self._let_go()

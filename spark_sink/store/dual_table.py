@@ -1,0 +1,322 @@
+"""The table half of the dual write: rows wait in a staging table, and the decision moves them into the table.
+
+There is one staging table for each sink and target. Its columns have the target's own types, so a value that the target
+would refuse or round is met by the same rules when a task stages it, long before the decision. Whoever stages shows no
+row to anybody: readers of the target see the rows of all tasks when the decision is committed, or none of them.
+
+A table that somebody alters while a batch is under way is found out by `move`, after it has locked the target against
+alterations and before the decision can be committed; the next batch gets a staging table that fits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.exc import DatabaseError, DataError, DBAPIError, IntegrityError, ProgrammingError
+
+from dualwrite.recipes.sqlalchemy.state_table import exact_text
+from spark_sink.attempt.copying import copy_in
+from spark_sink.errors import DualTableError, SinkOptionError
+from spark_sink.options import DualMode, DualTable
+from spark_sink.store.dual_columns import (
+    OWN_COLUMNS,
+    check_columns,
+    check_key,
+    check_only_key,
+    check_unique,
+    key_of,
+    mapped,
+    refused,
+)
+from spark_sink.store.dual_types import ColumnKind, ColumnType
+from spark_sink.store.moving import Moving, as_sql
+from spark_sink.store.mysql_session import exact_values
+from spark_sink.store.table_catalog import (
+    Columns,
+    TableName,
+    engine_without_transactions,
+    parse_table_name,
+    quoted_name,
+    read_columns,
+    unique_keys,
+)
+
+_ATTEMPT, _PARTITION, _SEQ = OWN_COLUMNS
+_READABLE_LENGTH: Final = 30
+_CREATION_TRIES: Final = 5
+_REFUSALS: Final = (DataError, IntegrityError, ProgrammingError)
+_TEXT: Final = ColumnType(ColumnKind.TEXT)
+_INTEGER: Final = ColumnType(ColumnKind.INTEGER)
+
+
+class DualTableWriter:
+    """Stages the rows of tasks and moves those of the winners. Holds no connection; picklable; threads may share it."""
+
+    def __init__(
+        self, options: DualTable, *, sink_id: str, store_schema: str | None, create_tables: bool = True
+    ) -> None:
+        """`store_schema` is where the staging table is; without `create_tables` it must be there and fit.
+
+        Raises SinkOptionError where `dual.table` is no name of a table.
+        """
+        target = parse_table_name(options.table)
+        if target is None:
+            raise refused(
+                f"dual.table is {options.table!r}: that is table or schema.table, each taken literally, and in double "
+                "quotes where it has a dot"
+            )
+        self._options = options
+        self._target: Final = target
+        self._staging: Final = TableName(store_schema, _staging_name(sink_id, target))
+        self._create_tables = create_tables
+
+    @property
+    def staging_table(self) -> str:
+        """Its name, with its schema where that is not the default one."""
+        return str(self._staging)
+
+    def create(self, engine: sa.Engine, schema: pa.Schema) -> None:
+        """See to it that the staging table is there and fits; harmless when repeated or done by several.
+
+        For PLAN, before its transaction: it has a connection of its own, because DDL commits on MySQL. A staging table
+        that does not fit any more is dropped: rows in it belong to attempts that the same PLAN condemns. Raises
+        SinkOptionError where rows of this schema cannot go into the table; then nothing was changed.
+        """
+        reason: DBAPIError | None = None
+        for _ in range(_CREATION_TRIES):
+            with engine.connect() as conn:
+                wanted = self._checked(conn, schema)
+                staged = self._staged_columns(conn)
+                if _type_names(staged) == _type_names(wanted):
+                    return
+                if not self._create_tables:
+                    break
+                try:
+                    self._create_again(conn, wanted, exists=bool(staged))
+                    return
+                except DBAPIError as error:  # somebody else was quicker, or we may not: the next look tells
+                    reason = error
+        raise refused(
+            f"the staging table {self._staging} for {self._options.table} is not there or does not fit, and was not "
+            f"created ({reason.orig if reason else 'commitStore.createTables is false'}); let somebody who may create "
+            f"it: {self._ddl(engine.dialect, wanted)}"
+        ) from reason
+
+    def stage(
+        self,
+        conn: sa.Connection,
+        attempt_id: str,
+        partition_id: int,
+        rows: Sequence[pa.RecordBatch],
+        *,
+        first_seq: int = 0,
+    ) -> int:
+        """Copy rows into the staging table, in the transaction that marks the attempt PREPARED; returns how many.
+
+        The batches are whole ones of the DataFrame: the table's columns are picked here. May be called several times
+        for an attempt, each time with the next `first_seq`. Raises DualTableError for values that the table cannot
+        hold.
+        """
+        staged = self._staged_columns(conn)
+        key = self._key_that_may_be_null(conn, staged)
+        seq = first_seq
+        with self._refusals_explained("stage the rows"), exact_values(conn):
+            for batch in filter(len, rows):
+                own = _own_columns(attempt_id, partition_id, seq, len(batch))
+                copy_in(conn, self._staging, own | self._picked(batch, staged, key))
+                seq += len(batch)
+        return seq - first_seq
+
+    def move(self, conn: sa.Connection, winners: Collection[str], *, rows: int) -> None:
+        """Move the winners' rows into the table, in the decision, and discard those of all others, which it condemns.
+
+        `rows` is the sum of the winners' `staged_rows`.
+
+        An upsert's key that comes twice is decided by the last row in the order of partitions and rows. Raises
+        DualTableError, after which the transaction must be rolled back: where the table refuses the rows, where it was
+        altered since they were staged, and where they are not as many as were staged.
+        """
+        staged = self._staged_columns(conn)
+        with self._refusals_explained("move the rows into it"), exact_values(conn):
+            conn.execute(self._moving(conn, staged, winners))
+        found = self._delete(conn, winners)
+        if found != rows:
+            raise DualTableError(
+                f"{rows} rows were staged for {self._options.table}, and {self._staging} has {found} of them: another "
+                "driver of this sink has replaced it. Nothing of the batch is visible; start the query again, once"
+            )
+        self._assert_unaltered(conn, staged)
+        self.discard_all(conn)
+
+    def discard_all(self, conn: sa.Connection) -> None:
+        """Delete whatever is staged: for PLAN, in the transaction in which it has condemned every live attempt.
+
+        By the attempts that can be seen: a DELETE of everything would wait, on MySQL, for rows that a task is about to
+        stage in vain.
+        """
+        staging = self._staging.clause(_ATTEMPT)
+        attempts = conn.scalars(sa.select(staging.c[_ATTEMPT]).distinct()).all()
+        if attempts:
+            self._delete(conn, attempts)
+
+    def _delete(self, conn: sa.Connection, attempt_ids: Collection[str]) -> int:
+        staging = self._staging.clause(_ATTEMPT)
+        return conn.execute(sa.delete(staging).where(staging.c[_ATTEMPT].in_(list(attempt_ids)))).rowcount
+
+    # ---- the plan ----------------------------------------------------------------------------------------------
+
+    def _checked(self, conn: sa.Connection, schema: pa.Schema) -> Columns:
+        """The columns of the table that get values."""
+        options = self._options
+        table = read_columns(conn, self._target)
+        if not table:
+            raise refused(
+                f"there is no table {self._target} in the database of the commit store; names are taken literally: "
+                "upper and lower case matter, and a schema goes in front with a dot"
+            )
+        check_columns(options, schema, table)
+        engine = engine_without_transactions(conn, self._target)
+        if engine is not None:
+            raise refused(f"{options.table} is a table of MySQL's {engine}, which has no transactions; use InnoDB")
+        if conn.dialect.name == "postgresql" and conn.dialect.driver != "psycopg":
+            raise refused(f"rows are copied into {options.table} by psycopg; let the URL begin postgresql+psycopg://")
+        targets = mapped(options, schema, table)
+        if options.mode is DualMode.UPSERT:
+            self._check_key(conn, table, targets)
+        return {name: table[name] for name in targets}
+
+    def _check_key(self, conn: sa.Connection, table: Columns, targets: Collection[str]) -> None:
+        keys = unique_keys(conn, self._target)
+        key = key_of(self._options, keys, table)
+        check_key(self._options, key, targets)
+        check_unique(self._options, key, keys)
+        if conn.dialect.name in ("mysql", "mariadb"):
+            check_only_key(self._options, key, keys, targets, table)
+
+    def _key(self, conn: sa.Connection, staged: Columns) -> tuple[str, ...]:
+        keys = () if self._options.key is not None else unique_keys(conn, self._target)
+        return key_of(self._options, keys, staged)
+
+    def _create_again(self, conn: sa.Connection, wanted: Columns, *, exists: bool) -> None:
+        if exists:
+            conn.execute(sa.text(as_sql(f"DROP TABLE {self._staging.quoted(conn.dialect)}")))
+        conn.execute(sa.text(as_sql(self._ddl(conn.dialect, wanted))))
+        conn.commit()
+
+    def _ddl(self, dialect: sa.Dialect, wanted: Columns) -> str:
+        mysql = dialect.name in ("mysql", "mariadb")
+        null = " NULL" if mysql else ""  # a TIMESTAMP would be NOT NULL otherwise, and would change by itself
+        columns = [
+            f"{_ATTEMPT} {exact_text(64).compile(dialect=dialect)} NOT NULL",
+            f"{_PARTITION} INTEGER NOT NULL",
+            f"{_SEQ} BIGINT NOT NULL",
+            *[f"{quoted_name(column.name, dialect)} {column.type_sql}{null}" for column in wanted.values()],
+            f"PRIMARY KEY ({_ATTEMPT}, {_SEQ})",
+        ]
+        engine = " ENGINE=InnoDB" if mysql else ""
+        return f"CREATE TABLE {self._staging.quoted(dialect)} ({', '.join(columns)}){engine}"
+
+    # ---- the tasks ---------------------------------------------------------------------------------------------
+
+    def _staged_columns(self, conn: sa.Connection) -> Columns:
+        """Of the staging table, without its own."""
+        columns = read_columns(conn, self._staging)
+        return {name: column for name, column in columns.items() if name not in OWN_COLUMNS}
+
+    def _key_that_may_be_null(self, conn: sa.Connection, staged: Columns) -> tuple[str, ...]:
+        """A primary key may be NULL in SQLite only."""
+        if self._options.mode is DualMode.INSERT or not staged:
+            return ()
+        if self._options.key is None and conn.dialect.name != "sqlite":
+            return ()
+        return self._key(conn, staged)
+
+    def _picked(
+        self, batch: pa.RecordBatch, staged: Columns, key: Collection[str]
+    ) -> dict[str, tuple[pa.Array, ColumnType]]:
+        if not staged:
+            raise DualTableError(f"the staging table {self._staging} is gone; start the query again")
+        targets = self._targets(batch.schema, staged)
+        self._assert_key_is_there(batch, targets, key)
+        return {name: (batch.column(index), staged[name].type) for name, index in targets.items()}
+
+    def _targets(self, schema: pa.Schema, staged: Columns) -> dict[str, int]:
+        other = (
+            f"the staging table {self._staging} is for other columns ({', '.join(staged)}) than these rows have: "
+            "another driver of this sink has replaced it"
+        )
+        try:
+            targets = mapped(self._options, schema, staged)
+        except SinkOptionError as error:
+            raise DualTableError(other) from error
+        if targets.keys() != staged.keys():
+            raise DualTableError(other)
+        return targets
+
+    def _assert_key_is_there(self, batch: pa.RecordBatch, targets: Mapping[str, int], key: Collection[str]) -> None:
+        for name in key:
+            if batch.column(targets[name]).null_count:
+                raise DualTableError(
+                    f"a row for {self._options.table} has no {name}, which the upsert goes by: NULL is the same as "
+                    "nothing, so the row would be inserted anew each time; filter such rows"
+                )
+
+    # ---- the decision ------------------------------------------------------------------------------------------
+
+    def _moving(self, conn: sa.Connection, staged: Columns, winners: Collection[str]) -> sa.TextClause:
+        moving = Moving(conn.dialect, self._target, self._staging, list(staged), OWN_COLUMNS)
+        if self._options.mode is DualMode.INSERT:
+            return moving.insert(winners)
+        return moving.upsert(winners, self._key(conn, staged))
+
+    def _assert_unaltered(self, conn: sa.Connection, staged: Columns) -> None:
+        """The insert has locked the table: it stays as it is now until the decision is committed."""
+        table = read_columns(conn, self._target)
+        for name, column in staged.items():
+            if name not in table or table[name].type_sql != column.type_sql:
+                now = table[name].type_sql if name in table else "gone"
+                raise DualTableError(
+                    f"the column {name} of {self._options.table} was {column.type_sql} when the rows were staged, and "
+                    f"is {now}. Nothing of the batch is visible; start the query again, which adapts to it"
+                )
+
+    @contextmanager
+    def _refusals_explained(self, purpose: str) -> Iterator[None]:
+        try:
+            yield
+        except _REFUSALS as error:
+            raise DualTableError(
+                f"the database refuses to {purpose} of {self._options.table}: {_first_line(error)}. Nothing of the "
+                "batch is visible; mend the data or the table, and start the query again"
+            ) from error
+
+
+def _own_columns(
+    attempt_id: str, partition_id: int, first_seq: int, rows: int
+) -> dict[str, tuple[pa.Array, ColumnType]]:
+    return {
+        _ATTEMPT: (pa.repeat(attempt_id, rows), _TEXT),
+        _PARTITION: (pa.repeat(partition_id, rows), _INTEGER),
+        _SEQ: (pa.array(range(first_seq, first_seq + rows)), _INTEGER),
+    }
+
+
+def _first_line(error: DatabaseError) -> str:
+    return str(error.orig).strip().splitlines()[0]
+
+
+def _type_names(columns: Columns) -> dict[str, str]:
+    return {name: column.type_sql for name, column in columns.items()}
+
+
+def _staging_name(sink_id: str, target: TableName) -> str:
+    """Readable, within the 63 characters of PostgreSQL, and another one for each sink and target."""
+    readable = re.sub(r"[^a-z0-9_]", "_", target.name.lower())[:_READABLE_LENGTH]
+    digest = hashlib.sha256(repr((sink_id, target.schema, target.name)).encode()).hexdigest()[:12]
+    return f"dw_stage_{readable}_{digest}"

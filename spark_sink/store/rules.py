@@ -1,0 +1,212 @@
+"""Who may plan, write and decide, given what the store's rows say. Pure: every caller has read them under a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from spark_sink.attempt.states import AttemptEvent, AttemptStatus, after, before
+from spark_sink.errors import (
+    AttemptCondemnedError,
+    BatchLostError,
+    CheckpointMismatchError,
+    SinkError,
+    SinkFencedError,
+)
+from spark_sink.handoff import TaskOutcome, TaskResult
+from spark_sink.options import OnNewCheckpoint
+from spark_sink.store.rows import AttemptRow, BatchRow, Decision
+
+JOB_PREFIX: Final = "job:"
+"""Of the query ids of batch jobs, which have no checkpoint."""
+
+
+def is_job(query_id: str) -> bool:
+    """Whether it stands for a batch job."""
+    return query_id.startswith(JOB_PREFIX)
+
+
+def check_generation(sink_id: str, current: int | None, mine: int | None) -> None:
+    """Raise SinkFencedError where another plan has been made since `mine`; None is of no plan, and is not checked."""
+    if current is None:
+        raise SinkError(
+            f"the commit store does not know the sink {sink_id!r}, though it was planned: its row was deleted, or this "
+            "process was given another store; nothing of this batch is visible"
+        )
+    if mine is None or current == mine:
+        return
+    raise SinkFencedError(
+        f"the sink {sink_id!r} is at generation {current}, and this batch was planned with generation {mine}: its "
+        "batch was aborted, or another driver has taken over, or the same query runs twice. Nothing of the batch "
+        "becomes visible through this driver; keep one query per sinkId"
+    )
+
+
+def query_to_claim(
+    sink_id: str, known: str | None, query_id: str | None, on_new_checkpoint: OnNewCheckpoint
+) -> str | None:
+    """The query id that the sink must be given from now on, or None where it keeps what it has.
+
+    Raises CheckpointMismatchError where the sink belongs to another checkpoint and may not be given to this one.
+    """
+    if query_id is None or query_id == known or is_job(query_id):
+        return None
+    if known is not None and on_new_checkpoint is OnNewCheckpoint.FAIL:
+        raise CheckpointMismatchError(
+            f"the sink {sink_id!r} belongs to the query {known}, and this is the query {query_id}: the checkpoint was "
+            "deleted or replaced, or two queries share a sinkId. Its batches would count from 0 again and might repeat "
+            "what was written; nothing was. Put the checkpoint back, or take another sinkId, or say "
+            "onNewCheckpoint=adopt if this query starts where the other one ended"
+        )
+    return query_id
+
+
+def is_decided(query_id: str, batch_id: int, nearest: int | None) -> bool:
+    """Whether the batch is decided, given the oldest decided one of its query that is not older than itself.
+
+    Raises CheckpointMismatchError where that is a newer one: decided batches are forgotten in their order.
+    """
+    if nearest is not None and nearest > batch_id:
+        raise CheckpointMismatchError(
+            f"batch {batch_id} of the query {query_id} is not known any more, and batch {nearest} is decided: an older "
+            "copy of the checkpoint was restored. Writing it again might repeat records; nothing was written. "
+            "Restore the newest checkpoint, or start a new one that begins after the last decided batch"
+        )
+    return nearest is not None
+
+
+def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow]) -> None:
+    """Raise BatchLostError for the first of these LOST batches."""
+    for row in lost:
+        raise BatchLostError(
+            f"batch {row.batch_id} of the query {row.query_id} was decided, and Kafka has dropped a part of it (see "
+            f"`detail` of its LOST rows in dw_attempt); the sink {sink_id!r} stands still, and nothing new has begun. "
+            "Write the lost records again by other means, then call acknowledge_lost (`dualwrite spark "
+            "acknowledge-lost`)"
+        )
+
+
+def condemned(attempt_id: str) -> AttemptCondemnedError:
+    """A task finds that its attempt is not its own any more."""
+    return AttemptCondemnedError(
+        f"attempt {attempt_id} is not OPEN any more: its batch was aborted, decided without it, or planned anew. Its "
+        "transaction is aborted and nothing of it becomes visible; Spark may try again"
+    )
+
+
+def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow]) -> None:
+    """Raise where the decided batch is not the one that is to be decided again; `own` are the winners' rows."""
+    digests = {row.offsets_digest, decision.offsets_digest} - {None}
+    if len(digests) > 1:
+        raise CheckpointMismatchError(
+            f"batch {row.batch_id} of the query {row.query_id} was decided with other source offsets than the "
+            "checkpoint has now: an older copy of it was restored, and this batch has other content. Nothing was "
+            "written for it; restore the newest checkpoint"
+        )
+    if {attempt.attempt_id for attempt in own if attempt.status in _CHOSEN} != set(decision.winners):
+        raise SinkError(
+            f"batch {row.batch_id} of the query {row.query_id} was decided at generation {row.generation}, and tasks "
+            "have written it once more. What they wrote is not committed, and the next plan aborts it"
+        )
+
+
+_CHOSEN: Final = frozenset({AttemptStatus.COMMITTING, AttemptStatus.COMMITTED, AttemptStatus.LOST})
+CONDEMNABLE: Final = frozenset(before(AttemptEvent.CONDEMN))
+
+
+def losers(decision: Decision, live: Sequence[AttemptRow]) -> tuple[str, ...]:
+    """The attempts that cannot win any more once `decision` is taken; `live` are all of the sink.
+
+    Raises where one that should win cannot.
+    """
+    if decision.skipped:
+        raise SinkError(
+            f"a task found batch {decision.batch_id} of the query {decision.query_id} decided and skipped it, and now "
+            "it has no row: somebody has deleted it from dw_batch. Nothing was decided; the query can be started again"
+        )
+    by_id = {attempt.attempt_id: attempt for attempt in live}
+    for attempt_id in decision.winners:
+        _check_winner(decision, attempt_id, by_id)
+    others = tuple(a.attempt_id for a in live if a.status in CONDEMNABLE and a.attempt_id not in decision.winners)
+    if decision.generation is None and others:
+        raise SinkFencedError(
+            f"batch {decision.batch_id} of the query {decision.query_id} has no results, and tasks of another driver "
+            f"are writing to the sink {decision.sink_id!r}; nothing was decided here"
+        )
+    return others
+
+
+def as_decided(decision: Decision, live: Sequence[AttemptRow]) -> list[AttemptRow]:
+    """The sink's live attempts once the decision is taken."""
+    return [replace(attempt, status=_status_as_decided(decision, attempt)) for attempt in live]
+
+
+def _status_as_decided(decision: Decision, attempt: AttemptRow) -> AttemptStatus:
+    if attempt.attempt_id in decision.winners:
+        return after(AttemptEvent.CHOOSE)
+    return after(AttemptEvent.CONDEMN) if attempt.status in CONDEMNABLE else attempt.status
+
+
+def _check_winner(decision: Decision, attempt_id: str, live: Mapping[str, AttemptRow]) -> None:
+    attempt = live.get(attempt_id)
+    expected = (decision.query_id, decision.batch_id, decision.generation)
+    if attempt is not None and (attempt.query_id, attempt.batch_id, attempt.generation) != expected:
+        raise SinkError(
+            f"attempt {attempt_id} belongs to batch {attempt.batch_id} of the query {attempt.query_id}, not to batch "
+            f"{decision.batch_id} of {decision.query_id}; nothing was decided"
+        )
+    if attempt is None or attempt.status is not AttemptStatus.PREPARED:
+        status = "no longer live" if attempt is None else f"{attempt.status}, not PREPARED"
+        raise AttemptCondemnedError(
+            f"batch {decision.batch_id} of the query {decision.query_id} cannot be committed: its attempt {attempt_id} "
+            f"is {status}. The batch was aborted before; nothing was decided, and Spark replays it"
+        )
+
+
+def decision_of(
+    sink_id: str, query_id: str, batch_id: int, results: Sequence[TaskResult], offsets_digest: str | None
+) -> Decision:
+    """What these results of one batch amount to. Raises SinkError where they are not of one batch and generation."""
+    strangers = [result for result in results if (result.query_id, result.batch_id) != (query_id, batch_id)]
+    generations = {result.generation for result in results}
+    if strangers or len(generations) > 1:
+        raise SinkError(
+            f"the results for batch {batch_id} of the query {query_id} are not of one batch and one generation "
+            f"(generations {sorted(generations)}, {len(strangers)} of other batches); nothing was decided"
+        )
+    chosen = sorted((r for r in results if r.outcome is TaskOutcome.PREPARED), key=lambda r: r.partition_id)
+    if len({result.partition_id for result in chosen}) < len(chosen):
+        raise SinkError(
+            f"batch {batch_id} of the query {query_id} has two results for one partition; nothing was decided"
+        )
+    return Decision(
+        sink_id=sink_id,
+        query_id=query_id,
+        batch_id=batch_id,
+        generation=next(iter(generations), None),
+        winners=tuple(result.attempt_id for result in chosen if result.attempt_id is not None),
+        records=sum(result.records for result in chosen),
+        staged_rows=sum(result.staged_rows for result in chosen),
+        skipped=any(result.outcome is TaskOutcome.SKIPPED for result in results),
+        offsets_digest=offsets_digest,
+    )
+
+
+def smallest_free_slot(prefix: str, leased: Collection[str]) -> int:
+    """Of the transactional ids `prefix` and a number."""
+    slot = 0
+    while f"{prefix}{slot}" in leased:
+        slot += 1
+    return slot
+
+
+def expired(rows: Sequence[BatchRow], keep: int) -> list[BatchRow]:
+    """Which of a sink's batches may be forgotten: all but the newest `keep` of each query, and of all batch jobs.
+
+    A batch that is not done, or lost and not acknowledged, is never forgotten.
+    """
+    groups: dict[str, list[BatchRow]] = {}
+    for row in sorted(rows, key=lambda row: (row.batch_id, row.generation), reverse=True):
+        groups.setdefault(JOB_PREFIX if is_job(row.query_id) else row.query_id, []).append(row)
+    return [row for group in groups.values() for row in group[max(keep, 1) :] if row.is_closed]

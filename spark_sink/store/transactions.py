@@ -1,0 +1,234 @@
+"""How the commit store reaches its database: engines, and transactions that databases do to each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
+
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_conflicts import is_conflict
+from dualwrite.recipes.core.state_row import wait_given_up
+from dualwrite.recipes.pool.isolation import locks_whole_database
+from dualwrite.recipes.sql.postgres_durability import RAISE, RAISE_FOR_SESSION
+from dualwrite.recipes.sqlalchemy.commit_wait import deciding
+from dualwrite.recipes.sqlalchemy.prepared_statements import prepare_nothing
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
+from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError
+from spark_sink.options import StoreOptions
+
+ResultT = TypeVar("ResultT")
+
+DIALECTS: Final = ("postgresql", "mysql", "mariadb", "sqlite")
+_CONFLICT_TRIES: Final = 5
+_SQLITE_BUSY_TIMEOUT_S: Final = 30
+
+_engines: dict[tuple[int, str], sa.Engine] = {}
+
+
+def engine_for(options: StoreOptions) -> sa.Engine:
+    """The engine of this process for the store's database; made once, and never shared with a forked child.
+
+    Raises SinkOptionError where there is no URL, or a database that the store does not know, or no driver for it.
+    """
+    url = _url(options)
+    key = (os.getpid(), url.render_as_string(hide_password=False))
+    if key not in _engines:
+        _engines[key] = _new_engine(url)
+    return _engines[key]
+
+
+def _url(options: StoreOptions) -> sa.URL:
+    text = options.url
+    if text is None and options.url_env is not None:
+        text = os.environ.get(options.url_env)
+        if text is None:
+            raise SinkOptionError(
+                f"commitStore.urlEnv={options.url_env}, and this process has no such environment variable; nothing was "
+                f"written: set it for the driver and, with spark.executorEnv.{options.url_env}, for the executors"
+            )
+    if text is None:
+        raise SinkOptionError("commitStore.url or commitStore.urlEnv is needed; nothing was written")
+    try:
+        return sa.make_url(text)
+    except sa.exc.ArgumentError as error:
+        raise SinkOptionError("commitStore.url is not a URL of SQLAlchemy's; nothing was written") from error
+
+
+def _new_engine(url: sa.URL) -> sa.Engine:
+    if url.get_backend_name() not in DIALECTS:
+        raise SinkOptionError(
+            f"the commit store can be in {', '.join(DIALECTS)}, not in {url.get_backend_name()}; nothing was written"
+        )
+    try:
+        if url.get_backend_name() == "sqlite":
+            return sa.create_engine(url, connect_args={"timeout": _SQLITE_BUSY_TIMEOUT_S})
+        engine = sa.create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+        prepare_nothing(engine)
+    except (ImportError, sa.exc.NoSuchModuleError) as error:
+        raise SinkOptionError(
+            f"the driver of {url.drivername}:// cannot be loaded here: {error}; nothing was written. Install it "
+            "wherever the sink runs, on executors too: dualwrite[postgres] has psycopg, dualwrite[mysql] pymysql"
+        ) from error
+    if url.get_backend_name() == "postgresql":
+        sa.event.listen(engine, "connect", _raise_durability)
+    return engine
+
+
+def _raise_durability(dbapi_connection: Any, record: Any) -> None:
+    """A decision that Kafka carries out must not be forgotten, whatever the role or the URL says."""
+    cursor = dbapi_connection.cursor()
+    cursor.execute(f"SELECT {RAISE_FOR_SESSION}")
+    cursor.close()
+    dbapi_connection.commit()
+
+
+def _commit(connection: sa.Connection) -> None:
+    """Raises NotDurableError where the server gave up waiting for a standby: what shows might be lost."""
+    driver: Any = connection.connection.driver_connection
+    with deciding(connection.dialect.driver, driver) as wait:
+        connection.commit()
+    if wait.was_given_up:
+        raise wait_given_up(None)
+
+
+Intact = Callable[[], None]
+"""Raises RecipeError or IllegalStateError where a transaction cannot be the decision any more."""
+
+
+class StoreTransactions:
+    """Transactions on one engine, each of which excludes what it must from the first statement on."""
+
+    def __init__(self, engine: sa.Engine, tables_exist: Callable[[], bool]) -> None:
+        self._engine = _seeing_now(engine)
+        self._tables_exist = tables_exist
+        watch(self._engine)
+
+    def read(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
+        """Carry out `steps`, which only read."""
+
+        def once() -> ResultT:
+            with self._engine.connect() as connection:
+                return steps(connection)
+
+        return self._explained(once)
+
+    def write(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
+        """Carry out `steps` and commit; once more where another transaction was in the way."""
+
+        def once() -> ResultT:
+            with self._engine.connect() as connection:
+                _exclude_other_writers(connection)
+                result = steps(connection)
+                _commit(connection)
+                return result
+
+        return self._explained(lambda: self._repeated(once))
+
+    def decide(
+        self, steps: Callable[[sa.Connection, Intact], ResultT], resolve: Callable[[], ResultT | None]
+    ) -> ResultT:
+        """As `write`, for steps of which a part is the caller's: nothing in them can end the transaction.
+
+        They are given a function that raises where something did so, or failed and was swallowed. Where COMMIT got no
+        answer, `resolve` finds out what became of it: the result, or None where it had no effect.
+        """
+
+        def once() -> ResultT:
+            work = SqlAlchemyTransaction(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
+            work.decides(f"SELECT {RAISE}" if work.connection.dialect.name == "postgresql" else None)
+            try:
+                _exclude_other_writers(work.connection)
+                result = steps(work.connection, work.assert_intact)
+                work.commit()
+                return result
+            except BaseException as error:
+                work.rollback()
+                if not work.commit_was_sent or not isinstance(error, Exception):
+                    raise
+                lost = error
+            finally:
+                work.close()
+            return _resolved(resolve, lost)
+
+        return self._explained(lambda: self._repeated(once))
+
+    def _repeated(self, once: Callable[[], ResultT]) -> ResultT:
+        for _ in range(_CONFLICT_TRIES - 1):
+            try:
+                return once()
+            except DBAPIError as error:
+                if locks_whole_database(self._engine.dialect) or not is_conflict(error):
+                    raise  # SQLite's only conflict is that its lock was not free in time
+        return once()
+
+    def _explained(self, steps: Callable[[], ResultT]) -> ResultT:
+        try:
+            return steps()
+        except (OperationalError, ProgrammingError) as error:
+            if self._surely_exist():
+                raise
+            raise SinkError(
+                "the tables dw_sink, dw_batch and dw_attempt are not in this database; nothing was written: create "
+                "them with `dualwrite spark init-store`, or let the sink do it (commitStore.createTables=true)"
+            ) from error
+
+    def _surely_exist(self) -> bool:
+        try:
+            return self._tables_exist()
+        except DBAPIError:
+            return True  # the database is away: its own error says more
+
+
+@contextmanager
+def unavailable_means(consequence: str) -> Iterator[None]:
+    """Whoever cannot reach the database is told what that means, by StoreUnavailableError."""
+    try:
+        yield
+    except DBAPIError as error:
+        if not _is_away(error):
+            raise
+        raise StoreUnavailableError(
+            f"the commit store's database cannot be reached ({error.orig}). {consequence}"
+        ) from error
+
+
+def _is_away(error: DBAPIError) -> bool:
+    """No connection could be made, for which SQLAlchemy has no statement, or it broke."""
+    return error.connection_invalidated or (isinstance(error, OperationalError) and error.statement is None)
+
+
+def _resolved(resolve: Callable[[], ResultT | None], lost: Exception) -> ResultT:
+    try:
+        result = resolve()
+    except DBAPIError as unreachable:
+        raise DecisionUnknownError(
+            f"the database did not answer the COMMIT of a decision ({lost}), and cannot be asked what became of it "
+            f"({unreachable}). It is committed on both sides, or not at all: the next plan finds out"
+        ) from lost
+    if result is None:
+        raise lost
+    return result
+
+
+def _seeing_now(engine: sa.Engine) -> sa.Engine:
+    """What is read after a lock was granted must be as new as the lock.
+
+    MySQL's default does that in transactions that begin with a locking reading, as all of the store do.
+    """
+    return engine.execution_options(isolation_level="READ COMMITTED") if engine.dialect.name == "postgresql" else engine
+
+
+def _exclude_other_writers(connection: sa.Connection) -> None:
+    """SQLite would take its write lock with the first change, which is too late for what was read before."""
+    if locks_whole_database(connection.dialect):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def locking(select: sa.Select[Any], connection: sa.Connection, *, shared: bool = False) -> sa.Select[Any]:
+    """The same reading, of rows that stay as they are until the transaction ends."""
+    return select if locks_whole_database(connection.dialect) else select.with_for_update(read=shared)
