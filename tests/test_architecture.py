@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MAP = (ROOT / "ARCHITECTURE.md").read_text()
 PACKAGES = ("dualwrite", "spark_sink")
+PATH = re.compile(r"`((?:dualwrite|spark_sink|tests|docs|benchmarks|examples)/[a-z0-9_/.]*)`")
 
 
 def arrows() -> dict[str, set[str]]:
@@ -62,8 +63,6 @@ def test_no_arrow_is_left_that_nothing_needs() -> None:
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_what_the_page_points_to_exists(page: str) -> None:
-    named = re.findall(
-        r"`((?:dualwrite|spark_sink|tests|docs|benchmarks|examples)/[\w/.]*)`", (ROOT / page).read_text()
-    )
+    named = PATH.findall((ROOT / page).read_text())
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []

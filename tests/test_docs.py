@@ -32,7 +32,7 @@ from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def test_the_diagrams_are_those_of_the_tables() -> None:
@@ -40,7 +40,7 @@ def test_the_diagrams_are_those_of_the_tables() -> None:
     assert drawn["PAGE"].read_text() == drawn["page"](), "run: python docs/draw_state_machines.py"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
@@ -50,7 +50,7 @@ def examples(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_examples_compile(page: Path) -> None:
     for number, code in enumerate(examples(page)):
         compile(code, f"{page.name}[{number}]", "exec")
