@@ -28,7 +28,7 @@ from psycopg.waiting import READY_R, WAIT_R, wait_async
 _READER: Final = "_dualwrite_reader"  # the attribute of a connection that has one
 
 WAIT_INTERVAL_S: Final = 0.1
-"""How often psycopg's own wait looks for KeyboardInterrupt and for what it missed. Its default of 0 s is a busy loop."""
+"""How often psycopg's own wait looks for KeyboardInterrupt, and again by itself. Its default of 0 is a busy loop."""
 
 _MOST_UNWANTED: Final = 1
 """asyncio's loop looks once more before the task that it has woken up takes what is there."""
