@@ -27,6 +27,7 @@ ResultT = TypeVar("ResultT")
 
 _WAIT: Final = "wait"
 
+
 class StandbyWait:
     """Hears, for as long as a `with` lasts, whether the server gave up waiting for its synchronous standby."""
 
