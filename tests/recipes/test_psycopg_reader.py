@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -125,3 +127,23 @@ def test_no_socket_is_left_of_what_was_closed_lost_or_dropped(conninfo: str, run
     before = open_files()
     run(use())
     assert open_files() == before
+
+
+def test_a_server_that_goes_with_a_statement_unread_is_noticed(conninfo: str, run: Run) -> None:
+    """The socket has an error then (ECONNRESET), which libuv does not report as readable."""
+
+    async def use() -> None:
+        lost = await connected(conninfo)
+        process_id = lost.info.backend_pid
+        os.kill(process_id, signal.SIGSTOP)
+        asked = asyncio.create_task(answer(lost, "SELECT 1"))
+        for _ in range(10):  # sent without waiting, and nothing is read
+            await asyncio.sleep(0)
+        os.kill(process_id, signal.SIGTERM)
+        os.kill(process_id, signal.SIGCONT)
+        with pytest.raises(psycopg.OperationalError):
+            async with asyncio.timeout(30):
+                await asked
+        await close(lost)
+
+    run(use())

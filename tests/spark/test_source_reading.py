@@ -238,8 +238,8 @@ def test_offsets_deleted_after_planning(topics: Topics, read: Reads) -> None:
 def test_nothing_comes_for_too_long(topics: Topics, read: Reads) -> None:
     topic = topics.create()
     topics.write(topic, "a")
-    with pytest.raises(SourceReadError, match=r"nothing of .*-0 from offset 1 on for 300 ms, though it goes on to 5"):
-        read.rows(topic, 0, 5, **{"kafkaConsumer.pollTimeoutMs": "300"})
+    with pytest.raises(SourceReadError, match=r"nothing of .*-0 from offset 1 on for 2000 ms, though it goes on to 5"):
+        read.rows(topic, 0, 5, **{"kafkaConsumer.pollTimeoutMs": "2000"})
 
 
 def test_a_broker_that_is_not_there(library: str) -> None:
