@@ -32,7 +32,7 @@ from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import check_settings, with_access_control
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Listener
 from dualwrite.broker_emulator.storage.storage import MemoryOnly, Storage
-from dualwrite.broker_emulator.transactions.results import TransactionDescription
+from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.control.server import ControlServer

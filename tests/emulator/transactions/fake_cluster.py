@@ -1,4 +1,4 @@
-"""What surrounds a coordinator in tests: a state log and partition leaders that do as they are told."""
+"""Fakes around a coordinator: a state log and partition leaders with scripted responses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class FakeCluster:
         self.blocks = ProducerIdBlocks()
 
     def coordinator(self, node_id: int = 0, leader_epoch: int | None = 0) -> TransactionCoordinator:
-        """A coordinator of this cluster, leading its one state partition unless `leader_epoch` is None."""
+        """Return a coordinator of this cluster, leading its one state partition unless `leader_epoch` is None."""
         coordinator = TransactionCoordinator(
             node_id=node_id,
             config=self.config,
@@ -90,7 +90,7 @@ class FakeCluster:
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run until `condition` holds."""
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - whatever makes it true is not an event to wait for
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
 
 

@@ -153,7 +153,7 @@ def test_v5_with_another_pair(state: TransactionState, commit: bool, pair: tuple
 def test_v5_a_pending_transition_comes_first(
     state: TransactionState, commit: bool, pair: tuple[int, int], pending: TransactionState
 ) -> None:
-    """KAFKA-18660: who was already told the rotated pair must not be refused by pid while Prepare is pending."""
+    """KAFKA-18660: a client that already got the rotated pair must not be refused by pid while Prepare is pending."""
     assert SimulatedId(with_pending(metadata(state), pending)).end(*pair, commit=commit).error == 51
 
 
@@ -169,7 +169,7 @@ def test_a_commit_that_comes_after_the_server_aborted() -> None:
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("state", sorted(COMPLETE_STATES))
 def test_an_end_without_bump_has_no_retry_by_the_epoch_before(state: TransactionState, commit: bool) -> None:
-    """Nobody ended a transaction with epoch 4 here: the holder of 4 was fenced by an InitProducerId."""
+    """No transaction was ended with epoch 4 here: the holder of 4 was fenced by an InitProducerId."""
     simulated = SimulatedId(metadata(state, client_transaction_version=0))
     assert simulated.end(42, 4, commit=commit).error == 90
 

@@ -54,7 +54,7 @@ def marker(pid: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, ve
     }
 
 
-# --- who answers -----------------------------------------------------------------------------------------------------
+# --- ownership -------------------------------------------------------------------------------------------------------
 
 
 @in_loop
@@ -279,7 +279,7 @@ async def test_a_fenced_marker_stops_all_until_the_next_load(answer: int) -> Non
     cluster.leaders.answers[T0] = [ErrorCode(answer)]
     cluster.leaders.answers[T1] = [ErrorCode(6)] * 1000
     await coordinator.end_txn(TXN, pid, epoch, commit=True, transaction_version=2)
-    await until(lambda: not coordinator._tasks)
+    await until(lambda: not coordinator.background_tasks)
     assert coordinator.describe(TXN)[2:] == ("PrepareCommit", 60_000, 1_000_000, pid, epoch + 1, (T0, T1))
     assert (await coordinator.init_producer_id(TXN, 1000)).error == 51
     cluster.leaders.answers.clear()
@@ -344,7 +344,7 @@ async def test_failover_after_some_markers() -> None:
     await until_state(new, TXN, "CompleteAbort")
     again = [sent[0] for sent in cluster.leaders.sent if sent[1]["coordinator_epoch"] == 4]
     assert sorted(again) == [T0, T1]
-    await until(lambda: not old._tasks)
+    await until(lambda: not old.background_tasks)
     assert len(cluster.log.records[0]) == 4  # the old coordinator did not complete it as well
 
 
@@ -361,7 +361,7 @@ async def test_a_marker_of_the_old_coordinator_that_was_on_its_way() -> None:
     await until_state(new, TXN, "CompleteCommit")
     cluster.leaders.answers[T0] = [ErrorCode.transaction_coordinator_fenced]
     hold.release()
-    await until(lambda: not old._tasks)
+    await until(lambda: not old.background_tasks)
     assert [sent[1]["coordinator_epoch"] for sent in cluster.leaders.sent] == [4, 3]
     assert new.describe(TXN).state == "CompleteCommit"
 
@@ -391,7 +391,7 @@ async def test_a_transaction_times_out_strictly_after_its_timeout(version: int, 
     pid, epoch = await begin(coordinator, T0, timeout_ms=500, version=version)
     cluster.clock.advance(500)
     coordinator.abort_timed_out()
-    assert not coordinator._tasks
+    assert not coordinator.background_tasks
     cluster.clock.advance(1)
     coordinator.abort_timed_out()
     await until_state(coordinator, TXN, "CompleteAbort")
@@ -408,13 +408,13 @@ async def test_two_phase_commit_never_times_out() -> None:
     await begin(coordinator, T0, timeout_ms=1, two_pc=True)
     cluster.clock.advance(10**12)
     coordinator.abort_timed_out()
-    assert not coordinator._tasks
+    assert not coordinator.background_tasks
     assert coordinator.describe(TXN)[2:4] == ("Ongoing", 2147483647)
 
 
 @in_loop
 async def test_commit_and_timeout_at_once() -> None:
-    """Race 1: whoever is pending first wins, and the other sees it."""
+    """Race 1: the first one to be pending wins, and the other is refused."""
     cluster = FakeCluster()
     coordinator = cluster.coordinator()
     pid, epoch = await begin(coordinator, T0, timeout_ms=500)
@@ -436,7 +436,7 @@ async def test_an_abort_whose_append_failed_is_made_by_the_next_scan() -> None:
     cluster.clock.advance(501)
     cluster.log.answers.append(ErrorCode.not_enough_replicas)
     coordinator.abort_timed_out()
-    await until(lambda: not coordinator._tasks)
+    await until(lambda: not coordinator.background_tasks)
     assert coordinator.describe(TXN).state == "Ongoing"
     coordinator.abort_timed_out()
     await until_state(coordinator, TXN, "CompleteAbort")
@@ -449,7 +449,7 @@ async def test_an_unused_id_expires_and_starts_over() -> None:
     pid, epoch = await begin(coordinator)
     cluster.clock.advance(999)
     coordinator.expire_transactional_ids()
-    assert not coordinator._tasks
+    assert not coordinator.background_tasks
     cluster.clock.advance(1)
     cluster.log.gate.clear()
     coordinator.expire_transactional_ids()
@@ -458,7 +458,7 @@ async def test_an_unused_id_expires_and_starts_over() -> None:
     assert coordinator.list().transactions == ()
     assert (await coordinator.init_producer_id(TXN, 1000)).error == 51  # race 9
     cluster.log.gate.set()
-    await until(lambda: not coordinator._tasks)
+    await until(lambda: not coordinator.background_tasks)
     assert cluster.log.records[0][-1][1] is None
     assert (await coordinator.end_txn(TXN, pid, epoch, commit=True, transaction_version=2)).error == 49
     assert await coordinator.add_partitions(TXN, pid, epoch, [T0], transaction_version=2) == 49
@@ -476,7 +476,7 @@ async def test_an_id_whose_tombstone_could_not_be_written_stays() -> None:
     cluster.clock.advance(1000)
     cluster.log.answers.append(ErrorCode.not_enough_replicas)
     coordinator.expire_transactional_ids()
-    await until(lambda: not coordinator._tasks and not cluster.log.answers)
+    await until(lambda: not coordinator.background_tasks and not cluster.log.answers)
     assert coordinator.describe(TXN).state == "Empty"
     assert (await coordinator.init_producer_id(TXN, 1000)).error == 0
 
@@ -488,7 +488,7 @@ async def test_an_open_transaction_does_not_expire() -> None:
     await begin(coordinator, T0, two_pc=True)
     cluster.clock.advance(10**9)
     coordinator.expire_transactional_ids()
-    assert not coordinator._tasks
+    assert not coordinator.background_tasks
 
 
 @in_loop
@@ -525,13 +525,13 @@ async def test_scans_look_only_at_what_may_be_due(monkeypatch: pytest.MonkeyPatc
     cluster.clock.advance(10_000)
     coordinator.expire_transactional_ids()
     assert sorted(looked_at) == sorted([*pairs, TXN])  # and the busy ones get a later deadline
-    await until(lambda: not coordinator._tasks)
+    await until(lambda: not coordinator.background_tasks)
     assert coordinator.describe(TXN).error == 105
     coordinator.expire_transactional_ids()
     assert looked_at.count(TXN) == 2  # by the scan, and once more before the tombstone was written
     cluster.clock.advance(89_999)
     coordinator.expire_transactional_ids()
-    assert not coordinator._tasks
+    assert not coordinator.background_tasks
     cluster.clock.advance(1)
     coordinator.expire_transactional_ids()
     await until(lambda: coordinator.list().transactions == ())
@@ -611,7 +611,7 @@ async def test_a_transaction_meets_the_pause_points_in_order() -> None:
     pair = await begin(coordinator, T0)
     await coordinator.end_txn(TXN, *pair, commit=True, transaction_version=2)
     await until_state(coordinator, TXN, "CompleteCommit")
-    await until(lambda: not coordinator._tasks)
+    await until(lambda: not coordinator.background_tasks)
     assert met == [
         "before-state-append Empty",
         "after-state-append Empty",
