@@ -238,7 +238,7 @@ class Emulator:
 
     def _begin_maintenance(self, cluster: Cluster, storage: Storage) -> None:
         """The periodic work on what belongs to no node."""
-        logs = LogMaintenance(cluster)
+        logs = LogMaintenance(cluster.clock, lambda: (partition.log for partition in cluster.partitions()))
         timers = self._timers = ConfiguredTimers(cluster)
         timers.every("producer_id_expiration_check_interval_ms", cluster.expire_producers)
         timers.every("log_retention_check_interval_ms", logs.delete_old_segments)

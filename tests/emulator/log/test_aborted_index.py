@@ -1,10 +1,10 @@
-"""The search of the aborted index (3.5)."""
+"""The search of the aborted index."""
 
 from __future__ import annotations
 
 import pytest
 
-from dualwrite.broker_emulator.log.aborted_index import AbortedIndex, AbortedIndexEntry
+from dualwrite.broker_emulator.log.last_stable_offset import AbortedIndex, AbortedIndexEntry
 
 
 def overlapping(index: AbortedIndex, fetch_offset: int, upper_bound: int) -> list[tuple[int, int]]:

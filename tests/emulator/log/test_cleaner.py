@@ -68,7 +68,7 @@ def compact(log: PartitionLog, now_ms: int = NOW_MS) -> None:
 
 
 def data(log: PartitionLog) -> list[tuple[int, str, str | None]]:
-    """The data records; what a consumer of everything sees."""
+    """Return the data records, as a consumer of the whole log sees them."""
     return [
         (record.offset, (record.key or b"").decode(), None if record.value is None else record.value.decode())
         for stored in log.batches()
@@ -184,7 +184,7 @@ def test_a_marker_stays_until_its_records_are_gone_and_delete_retention_ms_longe
     assert markers(log) == []
 
 
-def test_a_consumer_in_the_middle_of_an_aborted_transaction_is_told_so(make_log: MakeLog) -> None:
+def test_a_consumer_in_the_middle_of_an_aborted_transaction_gets_the_aborted_list(make_log: MakeLog) -> None:
     log = make_log()
     put(log, ("a", "x"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     put(log, ("b", "1"))
@@ -193,7 +193,7 @@ def test_a_consumer_in_the_middle_of_an_aborted_transaction_is_told_so(make_log:
     compact(log)
     answer = log.read(0, max_bytes=1 << 20, read_committed=True, at_least_one=True)
     assert answer.aborted is not None
-    assert log._aborted(0, log.log_end_offset) == [(7, 0)]
+    assert log.aborted_transactions(0, log.log_end_offset) == [(7, 0)]
 
 
 def test_open_transactions_are_not_compacted(make_log: MakeLog) -> None:
@@ -403,7 +403,7 @@ def test_compaction_never_changes_what_a_reader_ends_up_with(
 
 
 def table(log: PartitionLog) -> dict[bytes, bytes]:
-    """What a read_committed reader of the whole log has at the end: the newest value of each key."""
+    """Return the newest value of each key, as a read_committed reader of the whole log sees it."""
     found: dict[bytes, bytes] = {}
     position = 0
     while True:

@@ -1,4 +1,4 @@
-"""One partition: appends, markers, what is visible, what is remembered."""
+"""One partition: appends, markers, visibility, producer state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.log.aborted_index import AbortedTransaction
+from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin, AppendResult, PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header, split_batches
@@ -29,7 +29,7 @@ def append(log: PartitionLog, records: bytes, guard: VerificationGuard | None = 
 
 
 def send(log: PartitionLog, *values: bytes, pid: int = PID, epoch: int = 0, sequence: int = 0) -> AppendResult:
-    """A transactional batch, verified when it has to be, as Produce v12 does."""
+    """Append a transactional batch, verified if necessary, as Produce v12 does."""
     records = batch(*values, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True)
     guard = None
     if not log.has_open_transaction(pid, epoch):
@@ -67,7 +67,7 @@ def offsets(log: PartitionLog) -> tuple[int, int, int]:
 
 
 def with_header(records: bytes, position: int, code: str, value: int) -> bytes:
-    """`records` with one header field changed and the CRC right again."""
+    """Return `records` with one header field changed and the CRC recomputed."""
     changed = bytearray(records)
     struct.pack_into(f">{code}", changed, position, value)
     struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))

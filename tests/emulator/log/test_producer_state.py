@@ -1,4 +1,4 @@
-"""The rules of 3.1 and 2.7, one at a time and against a naive model."""
+"""The rules for a producer's batches and markers, one at a time and against a naive model."""
 
 from __future__ import annotations
 

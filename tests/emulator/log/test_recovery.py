@@ -1,4 +1,4 @@
-"""A log on disk after a crash: torn writes are cut off wherever they tore, damage is an error that says so."""
+"""A log on disk after a crash: torn writes are truncated wherever they tore, damage is reported as an error."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_log import DiskLog
-from dualwrite.broker_emulator.log.durable_file import sync_data
-from dualwrite.broker_emulator.log.open_files import OpenFiles
+from dualwrite.broker_emulator.log.files import OpenFiles, sync_data
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
@@ -184,7 +183,7 @@ def test_what_can_be_made_again_is_made_again(folder: Path, suffix: str, how: st
     found = open_log(folder, segment_bytes=400)
     assert list(found.batches()) == list(log.batches())
     assert found.producers() == log.producers()
-    assert found._aborted(0, 10) == log._aborted(0, 10) == [(7, 0)]
+    assert found.aborted_transactions(0, 10) == log.aborted_transactions(0, 10) == [(7, 0)]
 
 
 def test_a_duplicate_is_recognised_after_a_crash(folder: Path) -> None:
@@ -264,7 +263,7 @@ def test_connections_that_have_taken_all_other_descriptors(folder: Path, monkeyp
 
 
 async def flush_with(fail: Callable[[int], None]) -> Flusher:
-    """A round whose one job fails as `fail` does, the first time, the second time, ..."""
+    """Run a round whose one job fails as `fail` does, the first time, the second time, ..."""
 
     class Log:
         tries = 0

@@ -1,4 +1,4 @@
-"""Settings of a topic that its log goes by: age of segments and of what is compacted, timestamps."""
+"""A topic's settings for its log: age of segments and of compacted records, timestamps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def put(log: PartitionLog, key: str, value: str = "v", *, now_ms: int = NOW_MS) 
 
 
 def compact(log: PartitionLog, now_ms: int) -> list[tuple[str, str]]:
-    """What is left afterwards."""
+    """Return what is left afterwards."""
     for _ in log.compact(now_ms):
         pass
     records = (record for batch in log.batches() for record in iter_records(batch))

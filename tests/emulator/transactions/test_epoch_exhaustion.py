@@ -105,7 +105,7 @@ def test_an_empty_abort_rotates_as_well() -> None:
 
 
 def test_a_rotation_survives_a_failover() -> None:
-    """KAFKA-20310: without the next producer id in the log, the id would complete at 32767, unlike its response said."""
+    """KAFKA-20310: without the next producer id in the log, the id would complete at 32767, against its response."""
     simulated = open_at(MAX - 1)
     assert simulated.commit(42, MAX - 1) == (0, 1000, 0)
     simulated.reload()
