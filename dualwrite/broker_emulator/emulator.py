@@ -36,7 +36,7 @@ from dualwrite.broker_emulator.transactions.inspection import TransactionDescrip
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.control.server import ControlServer
-    from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
+    from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
     from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
 
 _START_TIMEOUT_S = 600.0  # of a large data directory that was not left in order

@@ -80,7 +80,9 @@ def test_without_the_codec_it_is_said_what_is_missing(emulator: Emulator, monkey
     producer.produce("t", "1" * 1000)
     assert producer.flush(30) == 0
     monkeypatch.setitem(sys.modules, "cramjam", None)
-    with pytest.raises(UnsupportedCompressionError, match=r"offset 0 are compressed with zstd.*cramjam.*install cramjam"):
+    with pytest.raises(
+        UnsupportedCompressionError, match=r"offset 0 are compressed with zstd.*cramjam.*install cramjam"
+    ):
         emulator.records("t")
 
 

@@ -23,7 +23,7 @@ from dualwrite.broker_emulator.suggestions import did_you_mean
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
+    from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
     from dualwrite.broker_emulator.net.server import Connection
 
 

@@ -9,12 +9,18 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.groups import membership
-from dualwrite.broker_emulator.groups.answers import Decision, JoinAnswer, JoinRequest, SyncAnswer
 from dualwrite.broker_emulator.groups.group import Group, Protocol
-from dualwrite.broker_emulator.groups.group_records import decode_group_value, encode_group_value
-from dualwrite.broker_emulator.groups.membership import LeavingMember, SyncRequest
-from dualwrite.broker_emulator.groups.offset_rules import Committer, commit_error
+from dualwrite.broker_emulator.groups.member_requests import (
+    GroupDecision,
+    JoinRequest,
+    JoinResponse,
+    LeavingMember,
+    SyncRequest,
+    SyncResponse,
+)
+from dualwrite.broker_emulator.groups.offset_rules import Committer, classic_commit_error
 from dualwrite.broker_emulator.groups.rebalance import GroupSettings
+from dualwrite.broker_emulator.groups.records import decode_group_value, encode_group_value
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -28,16 +34,16 @@ class SimulatedGroup:
         self.group = Group(group_id="g", state_timestamp_ms=0)
         self.now_ms = 0
         self.settings = GroupSettings(initial_delay_ms, max_size)
-        self.joined: dict[str, JoinAnswer] = {}
+        self.joined: dict[str, JoinResponse] = {}
         """The newest answer of each member."""
-        self.synced: dict[str, SyncAnswer] = {}
+        self.synced: dict[str, SyncResponse] = {}
         self.stored: bytes | None = None
         """The newest record of the group."""
         self.refuse_with: ErrorCode = ErrorCode.none
         """What the log answers to records."""
         self._ids = 0
 
-    def join(self, member_id: str = "", **values: Any) -> JoinAnswer | None:
+    def join(self, member_id: str = "", **values: Any) -> JoinResponse | None:
         """Join; None if the answer is not there yet."""
         self._ids += 1
         request = JoinRequest(
@@ -51,15 +57,15 @@ class SimulatedGroup:
                 "protocol_type": "consumer",
                 "protocols": RANGE,
                 "new_member_id": f"member-{self._ids}",
-                "must_know_its_id": False,
+                "requires_known_member_id": False,
                 "can_skip_assignment": True,
                 **values,
             }
         )
         decided = membership.join(self.group, request, self.now_ms, self.settings)
-        if decided.answer is not None:
+        if decided.response is not None:
             self._carry_out(decided.decision)
-            return decided.answer
+            return decided.response
         self.joined.pop(decided.waits_as, None)
         self._carry_out(decided.decision)
         return self.joined.get(decided.waits_as)
@@ -67,11 +73,13 @@ class SimulatedGroup:
     def add(self, **values: Any) -> str:
         """Join as a newcomer; the member's id, whether it is answered yet or not."""
         before = set(self.group.members)
-        answer = self.join(**values)
-        (new,) = {answer.member_id} if answer is not None else set(self.group.members) - before
+        response = self.join(**values)
+        (new,) = {response.member_id} if response is not None else set(self.group.members) - before
         return new
 
-    def sync(self, member_id: str, assignments: Mapping[str, bytes] | None = None, **values: Any) -> SyncAnswer | None:
+    def sync(
+        self, member_id: str, assignments: Mapping[str, bytes] | None = None, **values: Any
+    ) -> SyncResponse | None:
         """Ask for the assignment; None if the answer is not there yet."""
         request = SyncRequest(
             **{
@@ -85,9 +93,9 @@ class SimulatedGroup:
             }
         )
         decided = membership.sync(self.group, request, self.now_ms, self.settings)
-        if decided.answer is not None:
+        if decided.response is not None:
             self._carry_out(decided.decision)
-            return decided.answer
+            return decided.response
         self.synced.pop(member_id, None)
         self._carry_out(decided.decision)
         return self.synced.get(member_id)
@@ -120,7 +128,7 @@ class SimulatedGroup:
 
     def commit(self, member_id: str, generation: int, instance: str | None = None, **values: Any) -> ErrorCode:
         committer = Committer(member_id, instance, generation)
-        return commit_error(self.group, committer, **{"transactional": False, **values})
+        return classic_commit_error(self.group, committer, **{"transactional": False, **values})
 
     def advance(self, duration_ms: int) -> None:
         """Let time pass; whatever falls due happens at its own instant."""
@@ -139,7 +147,7 @@ class SimulatedGroup:
     def _tick(self) -> None:
         self._carry_out(membership.tick(self.group, self.now_ms, self.settings))
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _carry_out(self, decision: GroupDecision) -> None:
         if decision.stores_group and self.refuse_with is not ErrorCode.none:
             decision = decision if decision.if_refused is None else decision.if_refused(self.refuse_with)
         elif decision.stores_group:
@@ -153,7 +161,7 @@ class SimulatedGroup:
 
 
 def as_recorded(group: Group) -> Group:
-    """A stable group without what is not in its record."""
+    """Return a stable group without the parts that its record does not hold."""
     members = {
         member_id: replace(member, session_deadline_ms=None, protocols=member.protocols[:1])
         for member_id, member in group.members.items()

@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.groups.group import Protocol
-from dualwrite.broker_emulator.groups.group_records import decode_group_value, encode_group_value
+from dualwrite.broker_emulator.groups.records import decode_group_value, encode_group_value
 from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
 from tests.emulator.groups.members import REBALANCE_MS, SESSION_MS, SimulatedGroup, as_recorded
 
@@ -54,7 +54,7 @@ class GroupModel(RuleBasedStateMachine):
         return multiple(*members)
 
     def generation_of(self, member_id: str, missed: int) -> int:
-        """What a member takes the generation to be that did not get the last `missed` answers."""
+        """Return the generation that a member knows if it missed the last `missed` responses."""
         return max(self.believed.get(member_id, -1) - missed, -1)
 
     # what members do
@@ -63,13 +63,15 @@ class GroupModel(RuleBasedStateMachine):
         target=member_ids,
         instance=st.sampled_from(INSTANCES),
         protocols=st.sampled_from(OFFERED),
-        must_know_its_id=st.booleans(),
+        requires_known_member_id=st.booleans(),
     )
-    def come(self, instance: str | None, protocols: tuple[Protocol, ...], must_know_its_id: bool) -> object:
+    def come(self, instance: str | None, protocols: tuple[Protocol, ...], requires_known_member_id: bool) -> object:
         before = {*self.simulated.group.members, *self.simulated.group.pending_members}
-        answer = self.simulated.join(group_instance_id=instance, protocols=protocols, must_know_its_id=must_know_its_id)
+        response = self.simulated.join(
+            group_instance_id=instance, protocols=protocols, requires_known_member_id=requires_known_member_id
+        )
         known = {*self.simulated.group.members, *self.simulated.group.pending_members} - before
-        new = known if answer is None else {answer.member_id}
+        new = known if response is None else {response.member_id}
         for member_id in new:
             self.instances[member_id] = instance
         return multiple(*sorted(new - {""}))
@@ -83,9 +85,9 @@ class GroupModel(RuleBasedStateMachine):
         self.ask_for_assignment(member_id, self.generation_of(member_id, missed))
 
     def ask_for_assignment(self, member_id: str, generation: int) -> None:
-        """A leader shares the partitions out among the members it knows of."""
-        answer = self.simulated.joined.get(member_id)
-        members = [] if answer is None else [member.member_id for member in answer.members]
+        """Let a leader assign the partitions to the members that it knows."""
+        response = self.simulated.joined.get(member_id)
+        members = [] if response is None else [member.member_id for member in response.members]
         shares = {name: encode(list(PARTITIONS)[index :: len(members)]) for index, name in enumerate(members)}
         instance = self.instances[member_id]
         given = self.simulated.sync(member_id, shares, generation=generation, group_instance_id=instance)
@@ -137,7 +139,7 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule()
     def coordinator_moves(self) -> None:
-        """A new coordinator goes on with what was stored."""
+        """Let a new coordinator load the stored group."""
         if self.simulated.stored is None or self.simulated.group.state is not GroupState.STABLE:
             return  # else generations would come again, for which members are trusted to begin anew
         self.simulated.fail_over()
@@ -147,11 +149,11 @@ class GroupModel(RuleBasedStateMachine):
 
     @invariant()
     def answers_are_believed(self) -> None:
-        for member_id, answer in self.simulated.joined.items():
-            if answer.error is ErrorCode.none:
-                assert answer.generation >= self.believed.get(member_id, 0)
-                self.believed[member_id] = answer.generation
-                assert self.protocols.setdefault(answer.generation, answer.protocol_name) == answer.protocol_name
+        for member_id, response in self.simulated.joined.items():
+            if response.error is ErrorCode.none:
+                assert response.generation >= self.believed.get(member_id, 0)
+                self.believed[member_id] = response.generation
+                assert self.protocols.setdefault(response.generation, response.protocol_name) == response.protocol_name
 
     @invariant()
     def generations_only_grow(self) -> None:

@@ -34,14 +34,14 @@ def test_transitions_that_are_not_in_the_table_are_refused(before: GroupState, a
 
 def test_the_first_member_leads_the_first_generation() -> None:
     simulated = SimulatedGroup()
-    answer = simulated.join()
-    assert answer is not None
-    assert (answer.error, answer.generation, answer.leader) == (0, 1, answer.member_id)
-    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
-    assert answer.members == ((answer.member_id, None, b"m"),)
+    response = simulated.join()
+    assert response is not None
+    assert (response.error, response.generation, response.leader) == (0, 1, response.member_id)
+    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
+    assert response.members == ((response.member_id, None, b"m"),)
     assert simulated.group.state is COMPLETING
-    assert simulated.sync(answer.member_id, {answer.member_id: b"all"}) is not None
-    assert simulated.synced[answer.member_id].assignment == b"all"
+    assert simulated.sync(response.member_id, {response.member_id: b"all"}) is not None
+    assert simulated.synced[response.member_id].assignment == b"all"
     assert simulated.group.state is STABLE
 
 
@@ -56,31 +56,31 @@ def test_only_the_leader_is_told_who_the_members_are() -> None:
 
 def test_a_newcomer_is_sent_away_with_an_id_first() -> None:
     simulated = SimulatedGroup()
-    sent_away = simulated.join(must_know_its_id=True)
+    sent_away = simulated.join(requires_known_member_id=True)
     assert sent_away is not None
     assert sent_away.error == ErrorCode.member_id_required
     assert simulated.group.members == {}
-    answer = simulated.join(sent_away.member_id, must_know_its_id=True)
-    assert answer is not None
-    assert (answer.error, answer.member_id) == (0, sent_away.member_id)
+    response = simulated.join(sent_away.member_id, requires_known_member_id=True)
+    assert response is not None
+    assert (response.error, response.member_id) == (0, sent_away.member_id)
     assert simulated.group.pending_members == {}
 
 
 def test_an_id_that_was_given_out_is_no_static_members() -> None:
     simulated = SimulatedGroup()
-    sent_away = simulated.join(must_know_its_id=True)
+    sent_away = simulated.join(requires_known_member_id=True)
     assert sent_away is not None
-    answer = simulated.join(sent_away.member_id, group_instance_id="i")
-    assert answer is not None
-    assert (answer.error, simulated.group.members) == (ErrorCode.unknown_server_error, {})
+    response = simulated.join(sent_away.member_id, group_instance_id="i")
+    assert response is not None
+    assert (response.error, simulated.group.members) == (ErrorCode.unknown_server_error, {})
 
 
 def test_an_id_that_is_not_used_is_taken_back() -> None:
     simulated = SimulatedGroup()
-    sent_away = simulated.join(must_know_its_id=True)
+    sent_away = simulated.join(requires_known_member_id=True)
     assert sent_away is not None
     simulated.advance(SESSION_MS)
-    late = simulated.join(sent_away.member_id, must_know_its_id=True)
+    late = simulated.join(sent_away.member_id, requires_known_member_id=True)
     assert late is not None
     assert late.error == ErrorCode.unknown_member_id
 
@@ -88,7 +88,7 @@ def test_an_id_that_is_not_used_is_taken_back() -> None:
 def test_a_rebalance_waits_for_those_who_have_an_id() -> None:
     simulated = SimulatedGroup()
     (member,) = simulated.stable(1)
-    pending = simulated.join(must_know_its_id=True)
+    pending = simulated.join(requires_known_member_id=True)
     assert pending is not None
     assert simulated.join(member) is None
     simulated.advance(SESSION_MS)
@@ -102,16 +102,16 @@ def test_who_has_an_id_may_join_after_all_others_have_been_given_up() -> None:
     simulated.advance(SESSION_MS // 4)
     assert simulated.heartbeat(last) == ErrorCode.none
     simulated.advance(SESSION_MS // 2)
-    pending = simulated.join(must_know_its_id=True)
+    pending = simulated.join(requires_known_member_id=True)
     assert pending is not None
     simulated.advance(SESSION_MS // 2)
     assert (simulated.group.state, simulated.group.members) == (PREPARING, {})
     refused = simulated.join(pending.member_id, protocols=())
     assert refused is not None
     assert refused.error == ErrorCode.inconsistent_group_protocol
-    answer = simulated.join(pending.member_id, protocols=(Protocol("sticky", b""),))
-    assert answer is not None
-    assert (answer.error, answer.leader) == (0, pending.member_id)
+    response = simulated.join(pending.member_id, protocols=(Protocol("sticky", b""),))
+    assert response is not None
+    assert (response.error, response.leader) == (0, pending.member_id)
 
 
 @pytest.mark.parametrize(
@@ -127,16 +127,16 @@ def test_refusals(values: dict[str, str], error: ErrorCode) -> None:
     simulated = SimulatedGroup()
     simulated.stable(1)
     before = simulated.group
-    answer = simulated.join(**values)
-    assert answer is not None
-    assert (answer.error, answer.generation, simulated.group) == (error, -1, before)
+    response = simulated.join(**values)
+    assert response is not None
+    assert (response.error, response.generation, simulated.group) == (error, -1, before)
 
 
 @pytest.mark.parametrize("values", [{"protocol_type": ""}, {"protocols": ()}])
 def test_an_empty_group_takes_anything_that_is_something(values: dict[str, str]) -> None:
-    answer = SimulatedGroup().join(**values)
-    assert answer is not None
-    assert answer.error == ErrorCode.inconsistent_group_protocol
+    response = SimulatedGroup().join(**values)
+    assert response is not None
+    assert response.error == ErrorCode.inconsistent_group_protocol
 
 
 def test_most_votes_among_the_common_protocols() -> None:
@@ -166,8 +166,8 @@ def test_the_last_to_join_again_are_kept_out_of_a_group_that_is_too_large() -> N
     simulated.settings = simulated.settings._replace(max_size=2)
     simulated.fail_over()
     assert simulated.group.state is PREPARING
-    answers = [simulated.join(member_id) for member_id in members]
-    assert [answer and answer.error for answer in answers] == [None, None, ErrorCode.group_max_size_reached]
+    responses = [simulated.join(member_id) for member_id in members]
+    assert [response and response.error for response in responses] == [None, None, ErrorCode.group_max_size_reached]
     simulated.advance(REBALANCE_MS)
     assert set(simulated.group.members) == set(members[:2])
 
@@ -222,9 +222,9 @@ def test_a_follower_with_other_metadata_starts_a_rebalance() -> None:
 
 def test_who_lost_its_answer_is_answered_again() -> None:
     simulated = SimulatedGroup()
-    answer = simulated.join()
-    assert answer is not None
-    assert simulated.join(answer.member_id) == answer
+    response = simulated.join()
+    assert response is not None
+    assert simulated.join(response.member_id) == response
     assert simulated.group.state is COMPLETING
 
 
@@ -245,9 +245,9 @@ def test_sync_refusals() -> None:
     leader, _ = simulated.stable(2)
 
     def refused(**values: object) -> int:
-        answer = simulated.sync(leader, **values)  # type: ignore[arg-type]
-        assert answer is not None
-        return answer.error
+        response = simulated.sync(leader, **values)  # type: ignore[arg-type]
+        assert response is not None
+        return response.error
 
     assert refused(generation=99) == ErrorCode.illegal_generation
     assert refused(protocol_name="other") == ErrorCode.inconsistent_group_protocol
@@ -278,9 +278,9 @@ def test_a_leader_that_dies_before_it_assigned() -> None:
     assert simulated.sync(follower) is None
     simulated.advance(SESSION_MS)
     assert simulated.synced[follower].error == ErrorCode.rebalance_in_progress
-    answer = simulated.join(follower)
-    assert answer is not None
-    assert (answer.leader, set(simulated.group.members)) == (follower, {follower})
+    response = simulated.join(follower)
+    assert response is not None
+    assert (response.leader, set(simulated.group.members)) == (follower, {follower})
     assert simulated.heartbeat(leader) == ErrorCode.unknown_member_id
 
 
@@ -290,9 +290,9 @@ def test_an_assignment_that_cannot_be_stored() -> None:
     simulated.advance(100)
     simulated.sync(follower)
     simulated.refuse_with = ErrorCode.not_coordinator
-    answer = simulated.sync(leader, {leader: b"all"})
-    assert answer is not None
-    assert {answer.error, simulated.synced[follower].error} == {ErrorCode.not_coordinator}
+    response = simulated.sync(leader, {leader: b"all"})
+    assert response is not None
+    assert {response.error, simulated.synced[follower].error} == {ErrorCode.not_coordinator}
     assert simulated.group.state is PREPARING
     assert simulated.group.members[leader].assignment == b""
 
@@ -401,7 +401,7 @@ def test_leaving_while_waiting() -> None:
     assert simulated.joined[second].error == ErrorCode.unknown_member_id
     simulated.join(first)
     assert simulated.joined[first].generation == 2
-    sent_away = simulated.join(must_know_its_id=True)
+    sent_away = simulated.join(requires_known_member_id=True)
     assert sent_away is not None
     assert simulated.leave((sent_away.member_id, None)) == [ErrorCode.none]
     assert simulated.group.pending_members == {}
@@ -417,17 +417,17 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
     simulated.sync_all()
     generation = simulated.group.generation
     for instance, old in (("j", follower), ("i", leader)):
-        answer = simulated.join(group_instance_id=instance)
-        assert answer is not None
-        assert (answer.error, answer.generation, simulated.group.state) == (0, generation, STABLE)
-        assert answer.skip_assignment == (instance == "i")
-        again = simulated.sync(answer.member_id, group_instance_id=instance)
+        response = simulated.join(group_instance_id=instance)
+        assert response is not None
+        assert (response.error, response.generation, simulated.group.state) == (0, generation, STABLE)
+        assert response.skip_assignment == (instance == "i")
+        again = simulated.sync(response.member_id, group_instance_id=instance)
         assert again is not None
         assert again.assignment == old.encode()
         assert simulated.heartbeat(old, instance=instance) == ErrorCode.fenced_instance_id
         assert simulated.heartbeat(old) == ErrorCode.unknown_member_id
         assert simulated.commit(old, generation, instance) == ErrorCode.fenced_instance_id
-        assert simulated.commit(answer.member_id, generation, instance) == ErrorCode.none
+        assert simulated.commit(response.member_id, generation, instance) == ErrorCode.none
     simulated.fail_over()
     for instance in ("i", "j"):
         current = simulated.group.static_member_id(instance)
@@ -438,10 +438,10 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
 def test_an_older_client_that_comes_back_as_leader_is_told_its_former_self_leads() -> None:
     simulated = SimulatedGroup()
     (leader,) = simulated.stable(1, group_instance_id="i")
-    answer = simulated.join(group_instance_id="i", can_skip_assignment=False)
-    assert answer is not None
-    assert (answer.leader, answer.members, answer.skip_assignment) == (leader, (), False)
-    assert simulated.group.leader == answer.member_id
+    response = simulated.join(group_instance_id="i", can_skip_assignment=False)
+    assert response is not None
+    assert (response.leader, response.members, response.skip_assignment) == (leader, (), False)
+    assert simulated.group.leader == response.member_id
 
 
 def test_a_static_member_whose_return_cannot_be_stored() -> None:
@@ -449,18 +449,18 @@ def test_a_static_member_whose_return_cannot_be_stored() -> None:
     (member,) = simulated.stable(1, group_instance_id="i")
     before = simulated.group
     simulated.refuse_with = ErrorCode.coordinator_not_available
-    answer = simulated.join(group_instance_id="i")
-    assert answer is not None
-    assert (answer.error, simulated.group) == (ErrorCode.coordinator_not_available, before)
+    response = simulated.join(group_instance_id="i")
+    assert response is not None
+    assert (response.error, simulated.group) == (ErrorCode.coordinator_not_available, before)
     assert simulated.heartbeat(member, instance="i") == ErrorCode.none
 
 
 def test_a_static_member_that_comes_back_with_other_protocols() -> None:
     simulated = SimulatedGroup()
     (member,) = simulated.stable(1, group_instance_id="i", protocols=RANGE_FIRST)
-    answer = simulated.join(group_instance_id="i", protocols=(Protocol("roundrobin", b"r"),))
-    assert answer is not None
-    assert (answer.generation, answer.protocol_name, answer.leader) == (2, "roundrobin", answer.member_id)
+    response = simulated.join(group_instance_id="i", protocols=(Protocol("roundrobin", b"r"),))
+    assert response is not None
+    assert (response.generation, response.protocol_name, response.leader) == (2, "roundrobin", response.member_id)
     assert simulated.heartbeat(member, instance="i") == ErrorCode.fenced_instance_id
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
-from dualwrite.broker_emulator.groups.offset_records import CommittedOffset, OffsetKey
 from dualwrite.broker_emulator.groups.offsets import OffsetTable
+from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey
 
 KEY = OffsetKey("g", "t", 0)
 PARTITION = TopicPartition("t", 0)

@@ -1,7 +1,7 @@
-"""How a member gets from what it has to what it is to have: it gives up first, and gets what others have given up.
+"""Reconciliation: move a member from its current to its target assignment; it revokes first. Pure.
 
-Pure. A member goes on to the target's epoch when it has given up all that the target does not give it; until then
-nobody else gets those partitions, which is what keeps a partition from having two owners (KIP-848).
+A member reaches the target's epoch when it has revoked all partitions that are not in its target. Until then no other
+member gets those partitions, so that a partition never has two owners (KIP-848).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def reconcile(
     *,
     subscribes_anew: bool = False,
 ) -> ConsumerMember:
-    """The member's next state; the same member where there is nothing to do.
+    """Return the member's next state; the same object if nothing changes.
 
-    `owned` is what the member says it has (None: it does not say). With `subscribes_anew` it gives up topics that it
-    no longer subscribes to before there is another target. Raises RefusedError (110) for a member in a state that is
-    not known, unless it owns nothing.
+    `owned` are the partitions that the member reports (None: it does not). With `subscribes_anew` it revokes topics
+    that it no longer subscribes to before there is a new target. Raises RefusedError (110) for a member in an unknown
+    state, unless it owns nothing.
     """
     if not subscribes_anew and member.is_at(group.assignment_epoch):
         return member
@@ -67,7 +67,7 @@ def _subscribed_ids(group: ConsumerGroup, member: ConsumerMember, topics: Topics
 
 
 def _still_has(owned: Assignment | None, revoked: _Epochs) -> bool:
-    """Whether a member still owns something of what it has to give up; one that does not say might."""
+    """Return whether a member may still own a partition that it has to revoke; True if it does not report."""
     return owned is None or any(name in revoked for name in owned)
 
 
@@ -94,7 +94,7 @@ def _towards_target(
         return _at(member, member.member_epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoked)
     wanted = target - kept.keys()
     owners = group.owners() if wanted else {}
-    # what the member itself was giving up is free for it: nobody else can have it meanwhile
+    # partitions that the member itself was revoking are free for it: no other member can have them
     free = {name for name in wanted if name not in owners or name in member.revoking}
     epoch = group.assignment_epoch
     assigned = {**kept, **dict.fromkeys(sorted(free), epoch)}

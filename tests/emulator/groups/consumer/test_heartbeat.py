@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.broker_emulator.groups.consumer import leaving
+from dualwrite.broker_emulator.groups.consumer import membership
 from dualwrite.broker_emulator.groups.consumer.group import NOTHING, RefusedError
-from dualwrite.broker_emulator.groups.consumer.heartbeat import HeartbeatAnswer
+from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.regular_expressions import compiled
 from dualwrite.broker_emulator.groups.consumer.states import (
     NEXT_GROUP_STATES,
@@ -21,9 +21,9 @@ from dualwrite.broker_emulator.groups.consumer.states import (
 from .members import REBALANCE_MS, SETTINGS, Coordinator, partitions
 
 
-def granted(answer: HeartbeatAnswer | int) -> HeartbeatAnswer:
-    assert isinstance(answer, HeartbeatAnswer)
-    return answer
+def granted(response: HeartbeatResponse | int) -> HeartbeatResponse:
+    assert isinstance(response, HeartbeatResponse)
+    return response
 
 
 def test_a_member_gives_up_before_the_next_one_gets() -> None:
@@ -89,7 +89,7 @@ def test_a_new_coordinator_gives_everybody_another_session() -> None:
     group.heartbeat("m2", 0)
     group.heartbeat("m1", 2)
     group.now_ms += 10 * SETTINGS.session_timeout_ms
-    group.group = leaving.after_load(group.consumers, group.world)
+    group.group = membership.after_load(group.consumers, group.context)
     group.pass_time(REBALANCE_MS - 1)
     assert set(group.consumers.members) == {"m1", "m2"}
     group.pass_time(1)

@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.broker_emulator.groups.consumer import records
 from dualwrite.broker_emulator.groups.consumer.group import ClassicMetadata, ConsumerGroup, RegularExpression
-from dualwrite.broker_emulator.groups.consumer.records import RecordKey, apply, decode_key
+from dualwrite.broker_emulator.groups.consumer.records import RecordKey, apply, decode_consumer_group_key
 from dualwrite.broker_emulator.groups.consumer.states import MemberState
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.group import Protocol
@@ -28,7 +28,7 @@ REVOKING = (
 
 def read(kind: int, value: str, name: str = "m") -> ConsumerGroup:
     key = RecordKey(kind, "g", name if kind in (5, 7, 8, 16) else "")
-    assert decode_key(key.encode()) == key
+    assert decode_consumer_group_key(key.encode()) == key
     group = apply(None, key, bytes.fromhex(value))
     assert group is not None
     return group
