@@ -75,7 +75,7 @@ def consumer_commit_error(
     """Check a commit to a consumer group, for all of its partitions together.
 
     An unknown member gets 25, an epoch that the member has not reached 113 (22 for members of the classic protocol).
-    An older epoch is accepted for partitions that the member has had since then and has not given up (KIP-1251): it
+    An older epoch is accepted for partitions that the member has had since then and has not revoked (KIP-1251): it
     may not know its new epoch yet. A commit without an epoch is accepted if the group has no members; in a
     transaction, a commit that claims no membership is accepted even if it has.
     """

@@ -38,7 +38,7 @@ class CoordinatorRules:
     exhausted_init_retry_fails: bool = False
     """Whether InitProducerId with the last epoch, at the epoch limit, surfaces Kafka's IllegalStateException as -1.
 
-    KIP-360 asks for the idempotent answer instead.
+    KIP-360 asks for the idempotent response instead.
     """
 
     @classmethod

@@ -28,23 +28,23 @@ RANGE = (Protocol("range", b"m"),)
 
 
 class SimulatedGroup:
-    """One group, its time, and the answers that its members got."""
+    """One group, its clock, and the responses that its members got."""
 
     def __init__(self, *, initial_delay_ms: int = 0, max_size: int = 100) -> None:
         self.group = Group(group_id="g", state_timestamp_ms=0)
         self.now_ms = 0
         self.settings = GroupSettings(initial_delay_ms, max_size)
         self.joined: dict[str, JoinResponse] = {}
-        """The newest answer of each member."""
+        """The newest response to each member."""
         self.synced: dict[str, SyncResponse] = {}
         self.stored: bytes | None = None
         """The newest record of the group."""
         self.refuse_with: ErrorCode = ErrorCode.none
-        """What the log answers to records."""
+        """The log's error for records."""
         self._ids = 0
 
     def join(self, member_id: str = "", **values: Any) -> JoinResponse | None:
-        """Join; None if the answer is not there yet."""
+        """Join; return the response, or None if the request waits."""
         self._ids += 1
         request = JoinRequest(
             **{
@@ -71,7 +71,7 @@ class SimulatedGroup:
         return self.joined.get(decided.waits_as)
 
     def add(self, **values: Any) -> str:
-        """Join as a newcomer; the member's id, whether it is answered yet or not."""
+        """Join as a new member; return its id, even if the request waits."""
         before = set(self.group.members)
         response = self.join(**values)
         (new,) = {response.member_id} if response is not None else set(self.group.members) - before
@@ -80,7 +80,7 @@ class SimulatedGroup:
     def sync(
         self, member_id: str, assignments: Mapping[str, bytes] | None = None, **values: Any
     ) -> SyncResponse | None:
-        """Ask for the assignment; None if the answer is not there yet."""
+        """Sync; return the response, or None if the request waits."""
         request = SyncRequest(
             **{
                 "member_id": member_id,
@@ -101,7 +101,7 @@ class SimulatedGroup:
         return self.synced.get(member_id)
 
     def sync_all(self) -> None:
-        """Everybody asks, the leader last, with an assignment of everybody's own name."""
+        """Sync all members, the leader last, which assigns each member its own name."""
         assignments = {member_id: member_id.encode() for member_id in self.group.members}
         for member_id in sorted(self.group.members, key=lambda member_id: member_id == self.group.leader):
             self.sync(member_id, assignments if member_id == self.group.leader else None)
@@ -131,7 +131,7 @@ class SimulatedGroup:
         return classic_commit_error(self.group, committer, **{"transactional": False, **values})
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass; whatever falls due happens at its own instant."""
+        """Let time pass; each deadline is handled at its own time."""
         end_ms = self.now_ms + duration_ms
         while (due_ms := self.group.next_deadline_ms) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)

@@ -1,4 +1,4 @@
-"""Any order of joins, syncs, heartbeats, commits, departures, failovers and time keeps a group's promises."""
+"""Any order of joins, syncs, heartbeats, commits, departures, failovers and time keeps a group's invariants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def encode(partitions: list[int]) -> bytes:
 
 
 class GroupModel(RuleBasedStateMachine):
-    """Members believe what they are answered; the group must never let two of them believe what excludes each other."""
+    """Members believe their responses; the group must never make two members believe contradictory things."""
 
     member_ids = Bundle("member_ids")
 
@@ -31,7 +31,7 @@ class GroupModel(RuleBasedStateMachine):
         super().__init__()
         self.simulated = SimulatedGroup()
         self.believed: dict[str, int] = {}
-        """The generation that each member last was told it is part of."""
+        """The generation in the last response to each member."""
         self.protocols: dict[int, str | None] = {}
         self.instances: dict[str, str | None] = {}
         self.newest_generation = 0
@@ -44,12 +44,12 @@ class GroupModel(RuleBasedStateMachine):
         instances=st.lists(st.sampled_from([None, "i", "j"]), max_size=3, unique_by=lambda name: name or object()),
     )
     def begin(self, initial_delay_ms: int, max_size: int, instances: list[str | None]) -> object:
-        """With a group that is stable already, mostly."""
+        """Start with a group that is mostly stable already."""
         self.simulated = SimulatedGroup(initial_delay_ms=initial_delay_ms, max_size=max_size)
         self.before = self.simulated.group
         members = [self.simulated.add(group_instance_id=instance, protocols=OFFERED[1]) for instance in instances]
         self.instances = dict(zip(members, instances, strict=True))
-        self.all_do_what_is_asked_of_them("join and sync")
+        self.all_members_do("join and sync")
         self.before = self.simulated.group
         return multiple(*members)
 
@@ -96,15 +96,15 @@ class GroupModel(RuleBasedStateMachine):
             assert given.assignment == self.simulated.group.members[member_id].assignment
 
     @rule(does=st.sampled_from(["join", "sync", "join and sync"]))
-    def everybody_goes_on(self, does: str) -> None:
-        self.all_do_what_is_asked_of_them(does)
+    def all_members_continue(self, does: str) -> None:
+        self.all_members_do(does)
 
-    def all_do_what_is_asked_of_them(self, does: str) -> None:
+    def all_members_do(self, does: str) -> None:
         self.simulated.advance(6_000)  # a first rebalance's delay
         for member_id, member in tuple(self.simulated.group.members.items()):
             if "join" in does and not member.awaits_join and self.simulated.group.state is not GroupState.STABLE:
                 self.simulated.join(member_id, group_instance_id=member.group_instance_id, protocols=member.protocols)
-        self.answers_are_believed()
+        self.responses_are_believed()
         if "sync" in does:
             for member_id in sorted(self.simulated.group.members):
                 self.ask_for_assignment(member_id, self.believed.get(member_id, -1))
@@ -141,14 +141,14 @@ class GroupModel(RuleBasedStateMachine):
     def coordinator_moves(self) -> None:
         """Let a new coordinator load the stored group."""
         if self.simulated.stored is None or self.simulated.group.state is not GroupState.STABLE:
-            return  # else generations would come again, for which members are trusted to begin anew
+            return  # otherwise generations would repeat
         self.simulated.fail_over()
         self.before = self.simulated.group
 
     # what must hold
 
     @invariant()
-    def answers_are_believed(self) -> None:
+    def responses_are_believed(self) -> None:
         for member_id, response in self.simulated.joined.items():
             if response.error is ErrorCode.none:
                 assert response.generation >= self.believed.get(member_id, 0)
@@ -161,7 +161,7 @@ class GroupModel(RuleBasedStateMachine):
         self.newest_generation = self.simulated.group.generation
 
     @invariant()
-    def nobody_is_ahead_of_the_group(self) -> None:
+    def no_member_is_ahead_of_the_group(self) -> None:
         assert all(generation <= self.simulated.group.generation for generation in self.believed.values())
 
     @invariant()
@@ -182,7 +182,7 @@ class GroupModel(RuleBasedStateMachine):
         assert group.pending_sync <= set(group.members)
 
     @invariant()
-    def somebody_is_waited_for_until_a_deadline(self) -> None:
+    def every_wait_has_a_deadline(self) -> None:
         """No state lasts for ever because of members that went away."""
         group = self.simulated.group
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -193,7 +193,7 @@ class GroupModel(RuleBasedStateMachine):
             assert member.session_deadline_ms is not None or member.awaits_join or member.awaits_sync
 
     @invariant()
-    def requests_wait_only_where_they_can_be_answered(self) -> None:
+    def requests_wait_only_in_states_that_end_the_wait(self) -> None:
         group = self.simulated.group
         for member in group.members.values():
             assert not member.awaits_join or group.state is GroupState.PREPARING_REBALANCE

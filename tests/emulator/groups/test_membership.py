@@ -45,7 +45,7 @@ def test_the_first_member_leads_the_first_generation() -> None:
     assert simulated.group.state is STABLE
 
 
-def test_only_the_leader_is_told_who_the_members_are() -> None:
+def test_only_the_leaders_response_lists_the_members() -> None:
     simulated = SimulatedGroup(initial_delay_ms=100)
     leader, follower = simulated.add(), simulated.add()
     simulated.advance(200)
@@ -54,7 +54,7 @@ def test_only_the_leader_is_told_who_the_members_are() -> None:
     assert simulated.joined[follower].leader == leader
 
 
-def test_a_newcomer_is_sent_away_with_an_id_first() -> None:
+def test_a_new_member_must_join_again_with_its_id() -> None:
     simulated = SimulatedGroup()
     sent_away = simulated.join(requires_known_member_id=True)
     assert sent_away is not None
@@ -66,7 +66,7 @@ def test_a_newcomer_is_sent_away_with_an_id_first() -> None:
     assert simulated.group.pending_members == {}
 
 
-def test_an_id_that_was_given_out_is_no_static_members() -> None:
+def test_a_pending_id_cannot_become_a_static_member() -> None:
     simulated = SimulatedGroup()
     sent_away = simulated.join(requires_known_member_id=True)
     assert sent_away is not None
@@ -75,7 +75,7 @@ def test_an_id_that_was_given_out_is_no_static_members() -> None:
     assert (response.error, simulated.group.members) == (ErrorCode.unknown_server_error, {})
 
 
-def test_an_id_that_is_not_used_is_taken_back() -> None:
+def test_an_id_that_is_not_used_expires() -> None:
     simulated = SimulatedGroup()
     sent_away = simulated.join(requires_known_member_id=True)
     assert sent_away is not None
@@ -85,7 +85,7 @@ def test_an_id_that_is_not_used_is_taken_back() -> None:
     assert late.error == ErrorCode.unknown_member_id
 
 
-def test_a_rebalance_waits_for_those_who_have_an_id() -> None:
+def test_a_rebalance_waits_for_pending_ids() -> None:
     simulated = SimulatedGroup()
     (member,) = simulated.stable(1)
     pending = simulated.join(requires_known_member_id=True)
@@ -95,8 +95,8 @@ def test_a_rebalance_waits_for_those_who_have_an_id() -> None:
     assert simulated.joined[member].generation == 2
 
 
-def test_who_has_an_id_may_join_after_all_others_have_been_given_up() -> None:
-    """Such as by who was killed after it had asked for an id: the rebalance waits for that id."""
+def test_a_pending_member_may_join_after_all_others_were_removed() -> None:
+    """A client may be killed after it got its id: the rebalance waits for that id."""
     simulated = SimulatedGroup()
     _, last = simulated.stable(2)
     simulated.advance(SESSION_MS // 4)
@@ -133,7 +133,7 @@ def test_refusals(values: dict[str, str], error: ErrorCode) -> None:
 
 
 @pytest.mark.parametrize("values", [{"protocol_type": ""}, {"protocols": ()}])
-def test_an_empty_group_takes_anything_that_is_something(values: dict[str, str]) -> None:
+def test_an_empty_group_accepts_any_protocol(values: dict[str, str]) -> None:
     response = SimulatedGroup().join(**values)
     assert response is not None
     assert response.error == ErrorCode.inconsistent_group_protocol
@@ -160,7 +160,7 @@ def test_group_max_size() -> None:
     assert simulated.group.state is STABLE
 
 
-def test_the_last_to_join_again_are_kept_out_of_a_group_that_is_too_large() -> None:
+def test_the_last_to_join_again_are_refused_if_the_group_is_too_large() -> None:
     simulated = SimulatedGroup()
     members = simulated.stable(3)
     simulated.settings = simulated.settings._replace(max_size=2)
@@ -175,7 +175,7 @@ def test_the_last_to_join_again_are_kept_out_of_a_group_that_is_too_large() -> N
 # rebalances
 
 
-def test_a_newcomer_makes_everybody_join_again() -> None:
+def test_a_new_member_makes_all_others_join_again() -> None:
     simulated = SimulatedGroup()
     (first,) = simulated.stable(1)
     second = simulated.add()
@@ -189,13 +189,13 @@ def test_a_newcomer_makes_everybody_join_again() -> None:
     assert simulated.synced[second].assignment == second.encode()
 
 
-def test_who_does_not_join_again_in_time_is_removed() -> None:
+def test_a_member_that_does_not_join_again_in_time_is_removed() -> None:
     simulated = SimulatedGroup()
     first, second = simulated.stable(2)
     third = simulated.add()
     simulated.join(second)
     for _ in range(REBALANCE_MS // SESSION_MS * 2):
-        simulated.heartbeat(first)  # alive, but not coming
+        simulated.heartbeat(first)  # alive, but not joining
         simulated.advance(SESSION_MS // 2)
     assert set(simulated.group.members) == {second, third}
     assert simulated.group.leader == second
@@ -220,7 +220,7 @@ def test_a_follower_with_other_metadata_starts_a_rebalance() -> None:
     assert simulated.group.state is PREPARING
 
 
-def test_who_lost_its_answer_is_answered_again() -> None:
+def test_a_member_that_lost_its_response_gets_it_again() -> None:
     simulated = SimulatedGroup()
     response = simulated.join()
     assert response is not None
@@ -228,7 +228,7 @@ def test_who_lost_its_answer_is_answered_again() -> None:
     assert simulated.group.state is COMPLETING
 
 
-def test_members_that_wait_for_an_assignment_are_told_of_the_next_rebalance() -> None:
+def test_members_that_wait_for_an_assignment_learn_of_the_next_rebalance() -> None:
     simulated = SimulatedGroup()
     _, follower = simulated.stable(2)
     simulated.add()
@@ -258,7 +258,7 @@ def test_sync_refusals() -> None:
     assert refused() == ErrorCode.rebalance_in_progress
 
 
-def test_who_does_not_ask_for_its_assignment_is_removed() -> None:
+def test_a_member_that_does_not_sync_is_removed() -> None:
     simulated = SimulatedGroup(initial_delay_ms=10)
     leader, follower = simulated.add(), simulated.add()
     simulated.advance(100)
@@ -300,7 +300,7 @@ def test_an_assignment_that_cannot_be_stored() -> None:
 # the first rebalance of a group that was empty
 
 
-def test_the_initial_delay_grows_while_members_come_and_ends_with_their_patience() -> None:
+def test_the_initial_delay_grows_while_members_join_up_to_their_rebalance_timeout() -> None:
     simulated = SimulatedGroup(initial_delay_ms=3_000)
     first = simulated.add(rebalance_timeout_ms=10_000)
     for _ in range(6):
@@ -312,7 +312,7 @@ def test_the_initial_delay_grows_while_members_come_and_ends_with_their_patience
     assert len(simulated.group.members) == 7
 
 
-def test_the_initial_delay_ends_when_nobody_else_comes() -> None:
+def test_the_initial_delay_ends_when_no_other_member_joins() -> None:
     simulated = SimulatedGroup(initial_delay_ms=3_000)
     member = simulated.add()
     simulated.advance(2_999)
@@ -335,7 +335,7 @@ def test_a_member_that_is_silent_is_removed() -> None:
     assert simulated.heartbeat(first) == ErrorCode.unknown_member_id
 
 
-def test_a_member_that_waits_for_the_others_is_not_missed() -> None:
+def test_a_member_that_waits_for_the_others_stays() -> None:
     simulated = SimulatedGroup()
     first, second = simulated.stable(2)
     simulated.add()
@@ -346,7 +346,7 @@ def test_a_member_that_waits_for_the_others_is_not_missed() -> None:
     assert first in simulated.group.members
 
 
-def test_a_newcomer_whose_client_is_gone_does_not_stay_for_ever() -> None:
+def test_a_new_member_whose_client_is_gone_is_removed() -> None:
     simulated = SimulatedGroup()
     (member,) = simulated.stable(1, rebalance_timeout_ms=10_000_000)
     newcomer = simulated.add()
@@ -385,7 +385,7 @@ def test_leaving() -> None:
     assert (set(simulated.group.members), simulated.group.state) == ({third}, PREPARING)
 
 
-def test_nobody_leaves_and_nothing_happens() -> None:
+def test_unknown_members_that_leave_change_nothing() -> None:
     simulated = SimulatedGroup()
     simulated.stable(1)
     before = simulated.group
@@ -435,7 +435,7 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
         assert simulated.heartbeat(current, instance=instance) == ErrorCode.none
 
 
-def test_an_older_client_that_comes_back_as_leader_is_told_its_former_self_leads() -> None:
+def test_an_older_client_that_returns_as_leader_gets_its_former_id_as_leader() -> None:
     simulated = SimulatedGroup()
     (leader,) = simulated.stable(1, group_instance_id="i")
     response = simulated.join(group_instance_id="i", can_skip_assignment=False)
@@ -464,7 +464,7 @@ def test_a_static_member_that_comes_back_with_other_protocols() -> None:
     assert simulated.heartbeat(member, instance="i") == ErrorCode.fenced_instance_id
 
 
-def test_who_waits_as_a_static_member_is_fenced_by_its_successor() -> None:
+def test_requests_that_wait_for_a_static_member_are_fenced_by_its_successor() -> None:
     simulated = SimulatedGroup()
     (other,) = simulated.stable(1)
     joining = simulated.add(group_instance_id="i")
@@ -535,14 +535,14 @@ def test_a_new_coordinator_goes_on_with_the_generation() -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_who_may_commit(transactional: bool) -> None:
+def test_which_commits_are_accepted(transactional: bool) -> None:
     simulated = SimulatedGroup()
 
     def commit(member_id: str, generation: int, instance: str | None = None) -> ErrorCode:
         return simulated.commit(member_id, generation, instance, transactional=transactional)
 
     assert commit("", -1) == ErrorCode.none
-    assert commit("anybody", -1) == ErrorCode.none  # an empty group asks nobody who says no generation
+    assert commit("anybody", -1) == ErrorCode.none  # an empty group accepts a commit without generation
     assert commit("anybody", 0) == ErrorCode.unknown_member_id
     (member,) = simulated.stable(1)
     assert commit(member, 1) == ErrorCode.none

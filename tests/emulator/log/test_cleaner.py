@@ -101,13 +101,13 @@ def test_reading_goes_on_behind_what_is_gone(make_log: MakeLog) -> None:
         put(log, ("a", str(number)))
     compact(log)
     for offset in range(5):
-        answer = log.read(offset, max_bytes=1 << 20, read_committed=True, at_least_one=True)
-        found = [record.offset for record in read_records(answer.records)]
+        response = log.read(offset, max_bytes=1 << 20, read_committed=True, at_least_one=True)
+        found = [record.offset for record in read_records(response.records)]
         while not found:  # the last batch of a segment stays, empty, and says where the next one begins
-            header = parse_header(answer.records)
+            header = parse_header(response.records)
             assert header.record_count == 0
-            answer = log.read(header.last_offset + 1, max_bytes=1 << 20, read_committed=True, at_least_one=True)
-            found = [record.offset for record in read_records(answer.records)]
+            response = log.read(header.last_offset + 1, max_bytes=1 << 20, read_committed=True, at_least_one=True)
+            found = [record.offset for record in read_records(response.records)]
         assert found[-1] >= offset
 
 
@@ -191,8 +191,8 @@ def test_a_consumer_in_the_middle_of_an_aborted_transaction_gets_the_aborted_lis
     end(log, commit=False)
     put(log, ("c", "1"))
     compact(log)
-    answer = log.read(0, max_bytes=1 << 20, read_committed=True, at_least_one=True)
-    assert answer.aborted is not None
+    response = log.read(0, max_bytes=1 << 20, read_committed=True, at_least_one=True)
+    assert response.aborted is not None
     assert log.aborted_transactions(0, log.log_end_offset) == [(7, 0)]
 
 
@@ -407,12 +407,12 @@ def table(log: PartitionLog) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     position = 0
     while True:
-        answer = log.read(position, max_bytes=300, read_committed=True, at_least_one=True)
-        if not answer.records:
+        response = log.read(position, max_bytes=300, read_committed=True, at_least_one=True)
+        if not response.records:
             return found
-        assert answer.aborted is not None
-        waiting, aborted = sorted(answer.aborted, key=lambda row: row[1]), set()
-        view = memoryview(answer.records)
+        assert response.aborted is not None
+        waiting, aborted = sorted(response.aborted, key=lambda row: row[1]), set()
+        view = memoryview(response.records)
         while view:
             header = parse_header(view)
             stored, view = view[: header.size_bytes], view[header.size_bytes :]

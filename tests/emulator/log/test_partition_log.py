@@ -171,7 +171,7 @@ def test_coordinators_append_without_sequences(log: PartitionLog) -> None:
 
 def test_a_retry_is_answered_with_its_first_offset(log: PartitionLog) -> None:
     sent = [batch(producer_id=PID, producer_epoch=0, base_sequence=sequence) for sequence in range(6)]
-    append(log, batch(b"somebody else's"))
+    append(log, batch(b"another producer's"))
     assert [append(log, records).base_offset for records in sent] == [1, 2, 3, 4, 5, 6]
     assert [append(log, records).base_offset for records in sent[1:]] == [2, 3, 4, 5, 6]
     assert append(log, sent[0]).error is ErrorCode.out_of_order_sequence_number
@@ -375,16 +375,16 @@ def test_waiters_are_told_when_something_becomes_visible(log: PartitionLog) -> N
 
 
 def test_a_waiter_may_leave_while_being_told(log: PartitionLog) -> None:
-    told: list[str] = []
+    notified: list[str] = []
 
     def once() -> None:
-        told.append("once")
+        notified.append("once")
         log.on_advance.remove(once)
 
-    log.on_advance += [once, lambda: told.append("always")]
+    log.on_advance += [once, lambda: notified.append("always")]
     append(log, batch())
     append(log, batch())
-    assert told == ["once", "always", "always"]
+    assert notified == ["once", "always", "always"]
 
 
 # --- reads ---

@@ -75,7 +75,7 @@ OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number
         # only a marker was written with this epoch
         (None, 5, 0, OK),
         (None, 5, 1, OUT_OF_ORDER),
-        # a new epoch starts anew
+        # a new epoch restarts the sequences
         (4, 6, 0, OK),
         (4, 6, 5, OUT_OF_ORDER),
         (None, 6, 5, OUT_OF_ORDER),

@@ -160,8 +160,8 @@ def test_damage_met_by_a_reader_is_an_error(folder: Path) -> None:
     data = bytearray(file.read_bytes())
     data[8:12] = b"\x7f\0\0\0"
     file.write_bytes(data)
-    answer = log.read(1, max_bytes=100, read_committed=False, at_least_one=True)
-    assert answer.error is ErrorCode.kafka_storage_error
+    response = log.read(1, max_bytes=100, read_committed=False, at_least_one=True)
+    assert response.error is ErrorCode.kafka_storage_error
     with pytest.raises(StorageError, match="damaged"):
         list(log.batches())
 
@@ -315,6 +315,6 @@ def test_reading_is_as_cheap_in_a_large_segment(folder: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "pread", counted)
     for offset in range(0, 3000, 100):
-        answer = log.read(offset, max_bytes=1, read_committed=True, at_least_one=True)
-        assert answer.records
+        response = log.read(offset, max_bytes=1, read_committed=True, at_least_one=True)
+        assert response.records
     assert read_bytes / 30 < 10_000

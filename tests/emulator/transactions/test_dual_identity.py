@@ -184,18 +184,18 @@ def test_v4_cannot_end_a_recovered_transaction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "answer"),
+    ("pair", "response"),
     [((42, 100), 0), ((42, 101), 48), ((42, 99), 90), ((42, 102), 90), ((41, 100), 90), ((73, 0), 90)],
 )
 def test_late_writes_of_the_crashed_incarnation_still_belong_to_its_transaction(
-    pair: tuple[int, int], answer: int
+    pair: tuple[int, int], response: int
 ) -> None:
     simulated = prepared_at(42, 100)
     simulated.keep()
     known = verify_partitions(simulated.known, ProducerPair(*pair), [T0])
-    assert known == {T0: answer}
-    assert simulated.add(*pair, T1) == answer
-    assert simulated.known.topic_partitions == ({T0, T1} if answer == 0 else {T0})
+    assert known == {T0: response}
+    assert simulated.add(*pair, T1) == response
+    assert simulated.known.topic_partitions == ({T0, T1} if response == 0 else {T0})
     assert simulated.known.next_pair == (42, 101)
 
 

@@ -164,7 +164,7 @@ class Interleavings(RuleBasedStateMachine):
     def the_live_client_does_a_transaction(
         self, partition: TopicPartition, commit: bool, is_ended: bool
     ) -> MultipleResults[EndRequest]:
-        """Undisturbed; whatever it sent may be delivered again later."""
+        """Run undisturbed; its requests may be delivered again later."""
         pair = self.id.known.client_pair
         self.add(pair, partition, True)
         request = EndRequest(pair, commit)

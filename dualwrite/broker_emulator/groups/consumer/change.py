@@ -98,10 +98,10 @@ class GroupChange:
 
     # members
 
-    def reconcile(self, member_id: str, owned: Assignment | None, *, subscribes_anew: bool) -> ConsumerMember:
+    def reconcile(self, member_id: str, owned: Assignment | None, *, resubscribes: bool) -> ConsumerMember:
         """Move a member towards the target; start or end its rebalance timeout for revoking partitions."""
         before = self.group.members[member_id]
-        after = reconcile(self.group, before, owned, self.context.topics, subscribes_anew=subscribes_anew)
+        after = reconcile(self.group, before, owned, self.context.topics, resubscribes=resubscribes)
         if after is not before:
             if not after.is_classic:
                 after = self._with_rebalance_deadline(after)

@@ -69,20 +69,20 @@ def join(group: ConsumerGroup, request: JoinRequest, context: DecisionContext) -
     change = GroupChange(group, context)
     before = _member(change, request, member_id, former)
     after = _updated(before, request, subscription)
-    subscribes_anew = (after.subscribed_topics, after.subscribed_regex) != (
+    resubscribes = (after.subscribed_topics, after.subscribed_regex) != (
         before.subscribed_topics,
         before.subscribed_regex,
     )
-    change.update_member(after, bumps=subscribes_anew)
+    change.update_member(after, bumps=resubscribes)
     if not downgrades:
         change.assign()
-    if not (downgrades and subscribes_anew):
+    if not (downgrades and resubscribes):
         owned = by_topic_id(subscription.owned, context.topics)
-        after = change.reconcile(member_id, owned, subscribes_anew=subscribes_anew)
+        after = change.reconcile(member_id, owned, resubscribes=resubscribes)
     response = _join_response(after, request)
     if downgrades:
         classic = to_classic(change.group, context)
-        return ClassicJoinDecision(Downgrade(classic, rebalances=subscribes_anew), response)
+        return ClassicJoinDecision(Downgrade(classic, rebalances=resubscribes), response)
     change.step_to(change.group.with_member(_expected_to_sync(after, request, context.now_ms)))
     return ClassicJoinDecision(change.group, response)
 

@@ -83,7 +83,7 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, context: Decision
     other_assignor = change.group.with_member(after).assignor(default) != change.group.assignor(default)
     change.update_member(after, bumps=names_changed or is_resolved or other_assignor)
     change.assign()
-    after = change.reconcile(after.member_id, request.owned, subscribes_anew=names_changed or regex.is_any)
+    after = change.reconcile(after.member_id, request.owned, resubscribes=names_changed or regex.is_any)
     resolves = due_for_resolution(change.group, context)
     change.group = replace(
         change.group.with_member(alive_at(after, context.now_ms, context.settings.session_timeout_ms)),

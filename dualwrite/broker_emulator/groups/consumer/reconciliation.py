@@ -30,23 +30,23 @@ def reconcile(
     owned: Assignment | None,
     topics: Topics,
     *,
-    subscribes_anew: bool = False,
+    resubscribes: bool = False,
 ) -> ConsumerMember:
     """Return the member's next state; the same object if nothing changes.
 
-    `owned` are the partitions that the member reports (None: it does not). With `subscribes_anew` it revokes topics
+    `owned` are the partitions that the member reports (None: it does not). With `resubscribes` it revokes topics
     that it no longer subscribes to before there is a new target. Raises RefusedError (110) for a member in an unknown
     state, unless it owns nothing.
     """
-    if not subscribes_anew and member.is_at(group.assignment_epoch):
+    if not resubscribes and member.is_at(group.assignment_epoch):
         return member
-    after = _next(group, member, owned, topics, subscribes_anew)
+    after = _next(group, member, owned, topics, resubscribes)
     check_member_step(member.member_id, member.state, after.state)
     return after
 
 
 def _next(
-    group: ConsumerGroup, member: ConsumerMember, owned: Assignment | None, topics: Topics, subscribes_anew: bool
+    group: ConsumerGroup, member: ConsumerMember, owned: Assignment | None, topics: Topics, resubscribes: bool
 ) -> ConsumerMember:
     subscribed = _subscribed_ids(group, member, topics)
     if member.state is MemberState.UNKNOWN and owned != NOTHING:
@@ -57,7 +57,7 @@ def _next(
     at_target = member.state is MemberState.STABLE and member.member_epoch == group.assignment_epoch
     still_revokes = member.state is MemberState.UNREVOKED_PARTITIONS and _still_has(owned, member.revoking)
     if at_target or still_revokes:
-        return _give_up_unsubscribed(member, owned, subscribed) if subscribes_anew else member
+        return _revoke_unsubscribed(member, owned, subscribed) if resubscribes else member
     return _towards_target(group, member, owned, subscribed)
 
 
@@ -71,7 +71,7 @@ def _still_has(owned: Assignment | None, revoked: _Epochs) -> bool:
     return owned is None or any(name in revoked for name in owned)
 
 
-def _give_up_unsubscribed(
+def _revoke_unsubscribed(
     member: ConsumerMember, owned: Assignment | None, subscribed: frozenset[object]
 ) -> ConsumerMember:
     dropped = {name: epoch for name, epoch in member.assigned.items() if name.topic_id not in subscribed}

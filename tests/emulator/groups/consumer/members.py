@@ -92,7 +92,10 @@ class Coordinator:
         self.group = after
 
     def heartbeat(self, member_id: str, epoch: int, **values: Any) -> HeartbeatResponse:
-        """One heartbeat; joining (epoch 0) subscribes to topic "a" unless told otherwise. Raises RefusedError."""
+        """Send a heartbeat; joining (epoch 0) subscribes to topic "a" unless `values` say otherwise.
+
+        Raises RefusedError.
+        """
         if epoch == 0:
             joining = {"rebalance_timeout_ms": REBALANCE_MS, "subscribed_topics": frozenset("a"), "owned": NOTHING}
             values = {**joining, **values}

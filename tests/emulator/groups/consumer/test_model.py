@@ -1,7 +1,7 @@
-"""Consumer groups under arbitrary use: members of either kind that come, go, fail and lag, topics that change.
+"""Consumer groups under arbitrary use: members of both protocols join, leave, fail and lag, and topics change.
 
-What has to hold at any moment: nobody has what another one has or has not given up; epochs only grow; a group is read
-back from its records as what it is. What has to hold in the end: everybody has its target, and the target is even.
+Invariants: no member has a partition that another one has or has not revoked; epochs only grow; a group's records
+rebuild it. In the end, every member has its target, and the target is even.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Client:
         self.epoch = 0
         self.owned: Assignment = NOTHING
         self.wanted: Assignment = NOTHING
-        self.missed_an_answer = False
-        """It says all that there is to say next time, so that it is told its assignment again."""
+        self.missed_a_response = False
+        """Whether its next heartbeat sets all fields, so that the response has its assignment."""
 
     def obey(self) -> None:
         self.owned = self.wanted
@@ -83,11 +83,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def _heartbeat(self, client: Client, **values: Any) -> None:
         """Send a heartbeat as clients do; a fenced member revokes everything and joins again."""
         known = self.coordinator.group
-        if client.missed_an_answer and isinstance(known, ConsumerGroup) and client.name in known.members:
+        if client.missed_a_response and isinstance(known, ConsumerGroup) and client.name in known.members:
             topics = known.members[client.name].subscribed_topics
             everything = {"rebalance_timeout_ms": REBALANCE_MS, "owned": client.owned, "subscribed_topics": topics}
             values = {**everything, **{name: value for name, value in values.items() if value is not None}}
-        client.missed_an_answer = False
+        client.missed_a_response = False
         response = self.coordinator.tried(client.name, client.epoch, **values)
         if isinstance(response, int):
             assert response in (25, 110)
@@ -139,7 +139,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         client = data.draw(st.sampled_from(list(self.clients.values())))
         if client.epoch > 0:
             self.coordinator.tried(client.name, client.epoch, owned=client.owned)
-            client.missed_an_answer = True
+            client.missed_a_response = True
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
@@ -159,7 +159,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             self.coordinator.change_topic(name, count)
 
     @invariant()
-    def nobody_has_what_another_one_has(self) -> None:
+    def no_partition_has_two_owners(self) -> None:
         group = self.coordinator.group
         if isinstance(group, ConsumerGroup):
             owned = [name for member in group.members.values() for name in member.owned]
@@ -175,7 +175,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             self.group_epoch, self.assignment_epoch = group.group_epoch, group.assignment_epoch
 
     @invariant()
-    def records_tell_the_group(self) -> None:
+    def records_rebuild_the_group(self) -> None:
         for key, value in self.coordinator.log[self.read :]:
             decoded = decode_consumer_group_key(key)
             assert decoded is not None
@@ -186,11 +186,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             assert without_deadlines(self.stored) == without_deadlines(group)
 
     def teardown(self) -> None:
-        """Everybody behaves from now on: all that is subscribed to is assigned, evenly, and the group is stable."""
+        """Let all clients behave: every subscribed partition gets assigned, evenly, and the group is stable."""
         group = self.coordinator.group
         if not isinstance(group, ConsumerGroup):
             return
-        self.coordinator.pass_time(11_000)  # regular expressions may be looked at again
+        self.coordinator.pass_time(11_000)  # regular expressions may be resolved again
         for _ in range(60):
             for client in self.clients.values():
                 if client.epoch == 0:

@@ -1,4 +1,4 @@
-"""Records of consumer groups: bytes that Apache Kafka 4.4.0 wrote are read, and written again as they were."""
+"""Records of consumer groups: bytes that Apache Kafka 4.4.0 wrote are decoded, and encoded to the same bytes."""
 
 from __future__ import annotations
 
