@@ -5,5 +5,6 @@ Start with `coordinator.py`, which finds the shard of a group; a shard (`shard.p
 `rebalance.py` for classic groups, `offset_rules.py` for commits and expiry, the folder `consumer` for KIP-848's groups.
 `replay.py` rebuilds all of it from the records (`records.py`, `consumer/records.py`).
 
-May import the log, configuration, the clock and replication.
+The shells (coordinator, shard, `consumer/service.py`) may import the cluster, its replication, the log and the clock;
+everything else does no I/O and reads no clock.
 """

@@ -1,7 +1,7 @@
 """The records that consumers see of a partition, read straight from its batches; for tests without a consumer.
 
-The broker stores and serves compressed batches as they are; only this module decompresses them: gzip with the
-standard library, snappy, lz4 and zstd with cramjam if that is installed.
+The broker stores and serves compressed batches as they are. `record_batch.iter_records` decompresses gzip; only this
+module decompresses snappy, lz4 and zstd, with cramjam if that is installed.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ of `metadata.py`; `states.py` says which state may follow which, `service.py` ap
 the markers. All steps that bump a producer epoch are in `transitions.py` (`ended_with_bump`, `fenced_and_aborted`,
 `kept`), except that of InitProducerId without an open transaction: `coordinator._initialise`.
 
-May import the broker's clock, configuration, pause points and names of partitions. `coordinator.py`, `transitions.py`,
-`states.py` and `metadata.py` do no I/O and read no clock.
+`coordinator.py`, `transitions.py`, `states.py` and `metadata.py` do no I/O and read no clock; they may import
+configuration and names of partitions. `service.py` may import the clock and pause points too. Only
+`add_partitions_to_txn_manager.py`, a broker's client of the coordinator, knows the cluster.
 """

@@ -52,9 +52,8 @@ class AddPartitionsToTxnManager:
     def __init__(self, node_id: int, cluster: Cluster) -> None:
         self._node_id = node_id
         self._cluster = cluster
-        self._in_flight: dict[
-            str, _Queued | None
-        ] = {}  # by transactional id: the request queued behind the one in flight
+        # transactional id with a request in flight -> the request queued behind it
+        self._in_flight: dict[str, _Queued | None] = {}
 
     async def add_or_verify(
         self,

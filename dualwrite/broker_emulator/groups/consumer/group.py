@@ -28,7 +28,7 @@ LEAVE_STATIC_MEMBER_EPOCH = -2
 """The epoch that a static member sends to leave temporarily; it has this epoch until it returns."""
 
 FIRST_EPOCH = 1
-"""Group epoch of a new group, as in Kafka 4.4; members that wait for their first assignment have it."""
+"""Epoch of a new group, as in Kafka 4.4. No member has partitions at it; members waiting for their first have it."""
 
 Assignment = frozenset[TopicIdPartition]
 NOTHING: Assignment = frozenset()
