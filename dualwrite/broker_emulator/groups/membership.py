@@ -91,8 +91,9 @@ def _join_known(change: Rebalance, request: JoinRequest) -> JoinDecision:
 
 
 def _keeps_generation(group: Group, request: JoinRequest) -> bool:
-    """Return whether a member that joins again just gets the present generation: its last response was lost.
+    """Return whether a member that joins again just gets the present generation.
 
+    It does if nothing changed, or if its last response was lost.
     A leader that joins a stable group needs a new assignment, for a reason that only it knows.
     """
     if group.members[request.member_id].protocols != request.protocols:

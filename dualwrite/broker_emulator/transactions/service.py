@@ -181,7 +181,7 @@ class TransactionCoordinator:
     def _owner_of(self, transactional_id: str) -> OwnedPartition | None:
         return self._partitions.get(partition_for(transactional_id, self._partition_count))
 
-    def _absence_of(self, transactional_id: str) -> ErrorCode:
+    def _not_owned_error(self, transactional_id: str) -> ErrorCode:
         """Return the error for an id that this node does not own."""
         is_loading = self.partition_for(transactional_id) in self._loading
         return ErrorCode.coordinator_load_in_progress if is_loading else ErrorCode.not_coordinator
@@ -216,7 +216,7 @@ class TransactionCoordinator:
             return InitProducerIdResult(NO_ERROR, self._producer_ids.next_producer_id(), 0)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return InitProducerIdResult(self._absence_of(transactional_id))
+            return InitProducerIdResult(self._not_owned_error(transactional_id))
         metadata = owned.ids.get(transactional_id)
         decision = decisions.decide_init_producer_id(
             transactional_id,
@@ -247,7 +247,7 @@ class TransactionCoordinator:
             return ErrorCode.invalid_request
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return self._absence_of(transactional_id)
+            return self._not_owned_error(transactional_id)
         decision = decisions.decide_add_partitions(
             owned.ids.get(transactional_id),
             ProducerPair(producer_id, producer_epoch),
@@ -272,7 +272,7 @@ class TransactionCoordinator:
             return dict.fromkeys(partitions, ErrorCode.invalid_request)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return dict.fromkeys(partitions, self._absence_of(transactional_id))
+            return dict.fromkeys(partitions, self._not_owned_error(transactional_id))
         writer = ProducerPair(producer_id, producer_epoch)
         return decisions.verify_partitions(owned.ids.get(transactional_id), writer, partitions)
 
@@ -293,7 +293,7 @@ class TransactionCoordinator:
             return EndTxnResult(ErrorCode.invalid_request)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return EndTxnResult(self._absence_of(transactional_id))
+            return EndTxnResult(self._not_owned_error(transactional_id))
         metadata = owned.ids.get(transactional_id)
         decision = decisions.decide_end_txn(
             metadata,
@@ -324,7 +324,7 @@ class TransactionCoordinator:
             return TransactionDescription(ErrorCode.invalid_request, transactional_id)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return TransactionDescription(self._absence_of(transactional_id), transactional_id)
+            return TransactionDescription(self._not_owned_error(transactional_id), transactional_id)
         metadata = owned.ids.get(transactional_id)
         run = owned.marker_runs.get(transactional_id)
         if metadata is not None and run is not None:

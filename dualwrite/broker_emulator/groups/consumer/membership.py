@@ -164,7 +164,7 @@ def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
 
 
 def _updated(member: ConsumerMember, request: HeartbeatRequest) -> ConsumerMember:
-    """Return the member updated by the request. A member that sends this request is no (longer a) classic member."""
+    """Return the member updated by the request, which also makes a classic member one of the new protocol."""
     timeout_ms, topics, regex = request.rebalance_timeout_ms, request.subscribed_topics, request.subscribed_regex
     return replace(
         member,

@@ -127,7 +127,7 @@ class ConsumerGroups:
         else:
             group = _joinable(before, group_id, context) if request.member_epoch == JOIN_EPOCH else None
             decision = heartbeat(group or _known_group(before, group_id), request, context)
-        await self._become(before, decision.outcome)
+        await self._store_and_replicate(before, decision.outcome)
         if decision.resolves:
             asyncio.get_running_loop().call_soon(self._resolve, group_id, decision.resolves, is_visible)
         return decision.response
@@ -149,13 +149,13 @@ class ConsumerGroups:
         """Handle JoinGroup."""
         named = request._replace(new_member_id=new_member_id())
         decision = classic_members.join(group, named, self.context(group.group_id))
-        await self._become(group, decision.outcome)
+        await self._store_and_replicate(group, decision.outcome)
         return decision.response
 
     async def sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResponse:
         """Handle SyncGroup."""
         after, response = classic_members.sync(group, request, self.context(group.group_id))
-        await self._become(group, after)
+        await self._store_and_replicate(group, after)
         return response
 
     def classic_heartbeat(
@@ -189,7 +189,7 @@ class ConsumerGroups:
 
     # storing
 
-    async def _become(self, before: AnyGroup | None, outcome: Outcome) -> None:
+    async def _store_and_replicate(self, before: AnyGroup | None, outcome: Outcome) -> None:
         error = self._store(before, outcome)
         if error is ErrorCode.none and not self._shard.is_replicated:
             error = await self._shard.replicated()
