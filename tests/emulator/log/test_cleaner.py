@@ -95,7 +95,7 @@ def test_the_newest_record_of_each_key_stays_where_it_was(make_log: MakeLog) -> 
     assert (log.log_start_offset, log.log_end_offset) == (0, 7)
 
 
-def test_reading_goes_on_behind_what_is_gone(make_log: MakeLog) -> None:
+def test_reading_continues_after_removed_records(make_log: MakeLog) -> None:
     log = make_log()
     for number in range(5):
         put(log, ("a", str(number)))
@@ -207,7 +207,7 @@ def test_open_transactions_are_not_compacted(make_log: MakeLog) -> None:
     assert data(log) == [(1, "a", "2"), (2, "a", "open"), (3, "a", "3"), (4, "a", "4")]
 
 
-def test_what_is_not_replicated_is_not_compacted(make_log: MakeLog) -> None:
+def test_unreplicated_records_are_not_compacted(make_log: MakeLog) -> None:
     log = make_log()
     put(log, ("a", "1"))
     log.hold_high_watermark()
@@ -264,7 +264,7 @@ def test_young_records_are_not_compacted(make_log: MakeLog) -> None:
     assert len(data(log)) == 2
 
 
-def test_what_the_broker_cannot_decompress_stays_and_keeps_tombstones(make_log: MakeLog) -> None:
+def test_batches_that_cannot_be_decompressed_stay_and_keep_tombstones(make_log: MakeLog) -> None:
     log = make_log(delete_retention_ms=0)
     snappy = bytearray(build_batch([(b"a", b"1")], timestamp_ms=NOW_MS))
     snappy[22] |= 2  # says that its records are compressed
@@ -353,9 +353,7 @@ def test_records_of_compacted_topics_need_keys(make_log: MakeLog) -> None:
     segment_bytes=st.sampled_from([1, 200, 400]),
 )
 @settings(max_examples=150, deadline=None)
-def test_compaction_never_changes_what_a_reader_ends_up_with(
-    steps: list[tuple[str, str, int]], segment_bytes: int
-) -> None:
+def test_compaction_never_changes_a_readers_final_values(steps: list[tuple[str, str, int]], segment_bytes: int) -> None:
     config = LogConfig(segment_bytes=segment_bytes, min_cleanable_dirty_ratio=0.0, delete_retention_ms=1000)
     log = PartitionLog("orders", 0, config=config.with_overrides({"cleanup.policy": "compact"}))
     plain = PartitionLog("orders", 0)
@@ -476,7 +474,7 @@ def test_nothing_undecided_and_nothing_unreplicated_goes(make_log: MakeLog) -> N
     assert log.log_start_offset == 4
 
 
-def test_compacted_topics_keep_what_is_old(make_log: MakeLog) -> None:
+def test_compacted_topics_keep_old_records(make_log: MakeLog) -> None:
     log = make_log("compact", retention_ms=1)
     put(log, ("a", "1"))
     put(log, ("b", "1"))

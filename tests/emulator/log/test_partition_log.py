@@ -325,7 +325,7 @@ def test_producers_are_described(log: PartitionLog) -> None:
 # --- high watermark ---
 
 
-def test_a_held_high_watermark_hides_what_comes_after(log: PartitionLog) -> None:
+def test_a_held_high_watermark_hides_later_records(log: PartitionLog) -> None:
     append(log, batch(b"a"))
     log.hold_high_watermark()
     append(log, batch(b"b"))

@@ -81,7 +81,7 @@ OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number
         (None, 6, 5, OUT_OF_ORDER),
     ],
 )
-def test_sequences_after_what_is_known(
+def test_sequences_after_a_known_batch(
     last_sequence: int | None, epoch: int, sequence: int, expected: ErrorCode
 ) -> None:
     known = entry(last_sequence=last_sequence)

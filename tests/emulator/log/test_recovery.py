@@ -83,7 +83,7 @@ def test_a_log_cut_at_any_byte_is_the_log_of_its_whole_batches(folder: Path, che
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"\0" * 5000, b"\2" * 300, b"garbage" * 100], ids=["0", "00", "magic", "text"])
-def test_what_no_batch_is_in_is_cut_off(folder: Path, tail: bytes) -> None:
+def test_bytes_that_are_no_batch_are_truncated(folder: Path, tail: bytes) -> None:
     log = open_log(folder)
     append(log, b"kept")
     [file] = segment_files(folder)
@@ -110,7 +110,7 @@ def test_every_damaged_byte_in_the_middle_is_noticed(folder: Path) -> None:
         assert file.read_bytes() == damaged
 
 
-def test_damage_at_the_end_of_what_was_stopped_cleanly_is_an_error(folder: Path) -> None:
+def test_damage_at_the_end_after_a_clean_stop_is_an_error(folder: Path) -> None:
     log = open_log(folder)
     append(log, b"value")
     log.close()
@@ -121,7 +121,7 @@ def test_damage_at_the_end_of_what_was_stopped_cleanly_is_an_error(folder: Path)
         open_log(folder, stopped_cleanly=True)
 
 
-def test_a_file_that_lost_what_was_checkpointed_is_an_error(folder: Path) -> None:
+def test_a_file_that_lost_checkpointed_batches_is_an_error(folder: Path) -> None:
     log = open_log(folder)
     append(log, b"value")
     log.close()
@@ -168,7 +168,7 @@ def test_damage_met_by_a_reader_is_an_error(folder: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".snapshot"])
 @pytest.mark.parametrize("how", ["missing", "empty", "damaged"])
-def test_what_can_be_made_again_is_made_again(folder: Path, suffix: str, how: str) -> None:
+def test_indexes_and_snapshots_are_rebuilt(folder: Path, suffix: str, how: str) -> None:
     log = open_log(folder, segment_bytes=400)
     for number in range(8):
         append_in_transaction(log, b"%d" % number, number)

@@ -73,7 +73,7 @@ def test_more_partitions_join_and_the_start_stays() -> None:
     assert (simulated.known.start_timestamp_ms, simulated.known.last_update_timestamp_ms) == (900, 10_000)
 
 
-def test_what_is_known_already_is_not_written_again() -> None:
+def test_known_partitions_are_not_written_again() -> None:
     simulated = SimulatedId(metadata(TransactionState.ONGOING, topic_partitions=frozenset({T0, T1})))
     assert simulated.add(42, 5, T1) == 0
     assert simulated.log == []
@@ -102,7 +102,7 @@ def test_verifying_another_pair(state: TransactionState, pair: tuple[int, int], 
     ],
 )
 @pytest.mark.parametrize("pending", [None, *TransactionState])
-def test_verifying_ignores_what_is_pending(
+def test_verifying_ignores_a_pending_transition(
     state: TransactionState, known: int, unknown: int, pending: TransactionState | None
 ) -> None:
     """KAFKA-14904: a batch of a partition that is in the transaction must not be refused because another is added."""

@@ -492,7 +492,7 @@ async def test_an_open_transaction_does_not_expire() -> None:
 
 
 @in_loop
-async def test_scans_look_only_at_what_may_be_due(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scans_check_only_ids_that_may_be_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred ids that are used again and again, and one that is left alone."""
     cluster = FakeCluster(transactional_id_expiration_ms=100_000)
     coordinator = cluster.coordinator()
@@ -541,7 +541,7 @@ async def test_scans_look_only_at_what_may_be_due(monkeypatch: pytest.MonkeyPatc
 
 
 @in_loop
-async def test_describe_shows_what_kafka_shows() -> None:
+async def test_describe_shows_the_fields_that_kafka_shows() -> None:
     coordinator = FakeCluster().coordinator()
     assert coordinator.describe(TXN).error == 105
     pid, epoch = await begin(coordinator)

@@ -60,7 +60,7 @@ def test_members_that_have_one_more_keep_it() -> None:
     assert {name: indexes(target) for name, target in targets.items()} == {"m1": [0, 1], "m2": [2, 3, 4]}
 
 
-def test_a_chain_of_moves_evens_out_what_no_single_move_can() -> None:
+def test_a_chain_of_moves_balances_where_no_single_move_can() -> None:
     members = [
         subscriber("m1", A, target=partitions("a", 0, 1, 2)),
         subscriber("m2", A, B, target=partitions("b", 0, 1)),

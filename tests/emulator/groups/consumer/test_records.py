@@ -89,12 +89,12 @@ def test_a_regular_expression() -> None:
     assert records.encode_regular_expression(found).hex() == value
 
 
-def test_what_brokers_before_4_1_wrote_of_topics_is_skipped() -> None:
+def test_partition_metadata_of_brokers_before_4_1_is_skipped() -> None:
     assert apply(None, RecordKey(records.PARTITION_METADATA, "g"), b"\0\0\1\0") is None
 
 
 @pytest.mark.parametrize("kind", [records.CURRENT, records.TARGET, records.MEMBER, records.REGULAR_EXPRESSION])
-def test_tombstones_of_what_is_not_there_change_nothing(kind: int) -> None:
+def test_tombstones_of_missing_parts_change_nothing(kind: int) -> None:
     group = ConsumerGroup(group_id="g")
     assert apply(group, RecordKey(kind, "g", "m"), None) == group
     assert apply(None, RecordKey(kind, "g", "m"), None) is None
