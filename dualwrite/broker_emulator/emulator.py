@@ -32,11 +32,11 @@ from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import check_settings, with_access_control
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Listener
 from dualwrite.broker_emulator.storage.storage import MemoryOnly, Storage
-from dualwrite.broker_emulator.transactions.results import TransactionDescription
+from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.control.server import ControlServer
-    from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
+    from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
     from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
 
 _START_TIMEOUT_S = 600.0  # of a large data directory that was not left in order
@@ -238,7 +238,7 @@ class Emulator:
 
     def _begin_maintenance(self, cluster: Cluster, storage: Storage) -> None:
         """The periodic work on what belongs to no node."""
-        logs = LogMaintenance(cluster)
+        logs = LogMaintenance(cluster.clock, lambda: (partition.log for partition in cluster.partitions()))
         timers = self._timers = ConfiguredTimers(cluster)
         timers.every("producer_id_expiration_check_interval_ms", cluster.expire_producers)
         timers.every("log_retention_check_interval_ms", logs.delete_old_segments)

@@ -343,7 +343,7 @@ class Cluster:
     def _follow_configs(self) -> None:
         self._read_configs()
         for node in self.nodes.values():
-            node.transactions.follow(self.config_of(node.node_id))
+            node.transactions.configure(self.config_of(node.node_id))
         self._configure_logs(self.partitions())
         for follow in list(self.on_config_change):
             follow()

@@ -20,10 +20,10 @@ from dualwrite.broker_emulator.quotas.rules import why_not
 from dualwrite.broker_emulator.security.acl import Acl, Authorizer
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.suggestions import did_you_mean
-from dualwrite.broker_emulator.transactions.results import TransactionDescription
+from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
+    from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
     from dualwrite.broker_emulator.net.server import Connection
 
 

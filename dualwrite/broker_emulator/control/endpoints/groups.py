@@ -12,8 +12,7 @@ from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import not_found
 from dualwrite.broker_emulator.control.limits import Limit, first
-from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
-from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, ConsumerMember
+from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup, ConsumerMember
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE, MalformedError, read_assignment
 from dualwrite.broker_emulator.groups.group import Group, Member

@@ -1,12 +1,11 @@
-"""Fields of flexible messages (KIP-482) as the values of a consumer group's records hold them."""
+"""Fields of the records of `__consumer_offsets`: fixed-size ones, and those of flexible messages (KIP-482)."""
 
 from __future__ import annotations
 
 import struct
 import uuid
 from collections.abc import Iterable, Mapping
-
-from dualwrite.broker_emulator.groups.field_reader import FieldReader
+from dataclasses import dataclass
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
@@ -31,7 +30,7 @@ def int64(value: int) -> bytes:
 
 
 def key_string(value: str) -> bytes:
-    """A string as keys hold it: keys are not flexible."""
+    """Encode a string of a key: keys are not flexible."""
     data = value.encode()
     return _INT16.pack(len(data)) + data
 
@@ -59,14 +58,44 @@ def array(items: Iterable[bytes]) -> bytes:
 
 
 def tags(tagged: Mapping[int, bytes] | None = None) -> bytes:
-    """The tagged fields at the end of an entity."""
+    """Encode the tagged fields at the end of a struct."""
     tagged = tagged or {}
     parts = [uvarint(tag) + uvarint(len(data)) + data for tag, data in sorted(tagged.items())]
     return uvarint(len(parts)) + b"".join(parts)
 
 
-class Reader(FieldReader):
-    """Strings, bytes and arrays as flexible messages have them."""
+@dataclass(slots=True)
+class FieldReader:
+    """Reads one field after the other."""
+
+    data: bytes
+    offset: int = 0
+
+    def int8(self) -> int:
+        return self._unpack(_INT8)
+
+    def int16(self) -> int:
+        return self._unpack(_INT16)
+
+    def int32(self) -> int:
+        return self._unpack(_INT32)
+
+    def int64(self) -> int:
+        return self._unpack(_INT64)
+
+    def _unpack(self, form: struct.Struct) -> int:
+        value: int = form.unpack_from(self.data, self.offset)[0]
+        self.offset += form.size
+        return value
+
+    def _take(self, size: int) -> bytes:
+        start = self.offset
+        self.offset += size
+        return self.data[start : self.offset]
+
+
+class FlexibleReader(FieldReader):
+    """Reads strings, bytes and arrays in the encoding of flexible messages."""
 
     __slots__ = ()
 
@@ -97,16 +126,16 @@ class Reader(FieldReader):
         return self._take(max(self.uvarint() - 1, 0))
 
     def count(self) -> int:
-        """The length of an array; a null one is empty."""
+        """Read the length of an array; a null one is empty."""
         return max(self.uvarint() - 1, 0)
 
     def int32s(self) -> list[int]:
         return [self.int32() for _ in range(self.count())]
 
-    def tags(self) -> dict[int, Reader]:
-        """The tagged fields, each to be read by itself; those that nobody asks for are skipped that way."""
-        tagged: dict[int, Reader] = {}
+    def tags(self) -> dict[int, FlexibleReader]:
+        """Read the tagged fields as a reader for each, so that unknown ones are skipped."""
+        tagged: dict[int, FlexibleReader] = {}
         for _ in range(self.uvarint()):
             tag, size = self.uvarint(), self.uvarint()
-            tagged[tag] = Reader(self._take(size))
+            tagged[tag] = FlexibleReader(self._take(size))
         return tagged

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.transactions.markers import MarkerReaction, reaction_to
+from dualwrite.broker_emulator.transactions.coordinator import MarkerReaction, reaction_to
 
 KAFKA_REACTIONS = {
     0: MarkerReaction.ACKNOWLEDGED,
@@ -14,7 +14,7 @@ KAFKA_REACTIONS = {
 
 
 @pytest.mark.parametrize("error", list(ErrorCode))
-def test_every_answer_has_kafkas_reaction_or_is_illegal(error: ErrorCode) -> None:
+def test_every_response_has_kafkas_reaction_or_is_illegal(error: ErrorCode) -> None:
     if error in KAFKA_REACTIONS:
         assert reaction_to(error) is KAFKA_REACTIONS[error]
     else:
