@@ -9,28 +9,40 @@ from kio.schema.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Answer with `code` (member, number or name) everywhere the response has room for it; nothing is applied."""
+    """Answer with an error everywhere the response has room for it; nothing is applied.
+
+    `code` is a member of kio's `ErrorCode`, or Kafka's number or name of the error.
+    """
 
     code: ErrorCode | int | str
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionError:
-    """Answer `code` for the selected topic (and partition) only; the rest of the request is applied and answered."""
+    """Answer an error for the selected topic (and partition) only; the rest is applied and answered.
+
+    `code` as in `Error`.
+    """
 
     code: ErrorCode | int | str
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait `duration_ms` (of the event loop, not of the broker's clock), then serve the request as usual."""
+    """Wait, in real time, then serve the request as usual.
+
+    The time is that of the event loop, not of the broker's clock.
+    """
 
     duration_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class DropRequest:
-    """Do not apply the request and never answer on this connection again; it stays open, as on a lost link."""
+    """Do not apply the request, and never answer on this connection again.
+
+    The connection stays open, as on a lost link.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +62,12 @@ class CloseAfter:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keep the request, not applied, until the handle releases it; then serve it, even if its client is gone."""
+    """Keep the request, not applied, until it is released; then serve it, even if its client is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldReply:
-    """Apply the request, keep the answer until the handle releases it."""
+    """Apply the request, keep the answer until it is released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +82,10 @@ class CrashAfter:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Apply the request twice; the client sees the first answer, the handle keeps the second (`unsent`).
+    """Apply the request twice: at once, after that many more requests, or when it is released.
 
-    The copy follows at once, or when `after_requests` more requests were applied by any node, or (`on_release`) when
-    the handle releases it: a zombie that was long on its way.
+    The client sees the first answer, the handle keeps the second (`unsent`). `after_requests` counts requests that any
+    node has applied; a copy that is released later is a zombie that was long on its way.
     """
 
     after_requests: int = 0
@@ -82,10 +94,10 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Reorder:
-    """Apply the next request that the fault selects before this one, on whichever connection it arrives.
+    """Apply the next request that the fault selects before this one.
 
-    A hit is a pair. Requests behind the first one on its connection are served meanwhile; answers keep their order.
-    Where no second one comes, the handle's release lets the first go.
+    The next one may arrive on any connection. A hit is a pair. Requests behind the first one on its connection are
+    served meanwhile; answers keep their order. Where no second one comes, the handle's release lets the first go.
     """
 
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from dualwrite.broker_emulator import faults
-from dualwrite.broker_emulator.control.endpoints.faults import Action, NewFault
+from dualwrite.broker_emulator.control.endpoints.faults import ActionShape, NewFault
 from dualwrite.broker_emulator.control.shapes import tag_of
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Fault
@@ -25,8 +25,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def test_every_action_and_selector_of_python_is_there() -> None:
-    assert {tag_of(shape) for shape in get_args(Action)} == {kind.__name__ for kind in get_args(faults.Action)}
-    for shape in get_args(Action):
+    assert {tag_of(shape) for shape in get_args(ActionShape)} == {kind.__name__ for kind in get_args(faults.Action)}
+    for shape in get_args(ActionShape):
         kind = getattr(faults, tag_of(shape))
         assert {field.name for field in fields(shape)} - {"type"} == {field.name for field in fields(kind)}
     assert {field.name for field in fields(NewFault)} == {field.name for field in fields(Fault)} - {"predicate"} | {
@@ -34,7 +34,7 @@ def test_every_action_and_selector_of_python_is_there() -> None:
     }
 
 
-@pytest.mark.parametrize("action", [tag_of(shape) for shape in get_args(Action)])
+@pytest.mark.parametrize("action", [tag_of(shape) for shape in get_args(ActionShape)])
 def test_every_action_can_be_added(client: Client, action: str) -> None:
     asked = {"type": action, **ARGUMENTS.get(action, {})}
     added = client.post("/v1/faults", {"api": "EndTxn", "topic": "orders", "action": asked}, 201)

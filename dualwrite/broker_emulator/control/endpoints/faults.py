@@ -5,141 +5,59 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, make_dataclass
+from functools import reduce
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args, get_type_hints
 
 from dualwrite.broker_emulator import faults
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.request_fields import RequestFields, plain
-from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost, tag_of
+from dualwrite.broker_emulator.control.shapes import TAG, AtLeast, AtMost
 from dualwrite.broker_emulator.faults import Fault, FaultHandle
 from dualwrite.broker_emulator.pause_points import PausePoint
 
-Code: TypeAlias = Annotated[int | str, "Kafka's number or name of an error, such as 51 or CONCURRENT_TRANSACTIONS"]
-Milliseconds: TypeAlias = Annotated[int, AtLeast(0)]
+_JSON_KINDS: Mapping[str, Any] = {
+    "code": Annotated[int | str, "Kafka's number or name of an error, such as 51 or CONCURRENT_TRANSACTIONS"],
+    "duration_ms": Annotated[int, AtLeast(0)],
+    "after_requests": Annotated[int, AtLeast(0)],
+}
+"""Fields of actions that JSON says otherwise than Python, or for which it has a bound."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Error:
-    """Answer with an error everywhere the response has room for it; nothing is applied."""
-
-    type: Literal["Error"]
-    code: Code
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionError:
-    """Answer an error for the selected topic (and partition) only; the rest is applied and answered."""
-
-    type: Literal["PartitionError"]
-    code: Code
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delay:
-    """Wait, in real time, then serve the request as usual."""
-
-    type: Literal["Delay"]
-    duration_ms: Milliseconds
+def _shape(action: type[Any]) -> Any:
+    """Return the JSON shape of an action: `type`, which is the name of its class, and then its own fields."""
+    kinds = {**get_type_hints(action), **_JSON_KINDS}
+    summary, _, _ = (action.__doc__ or "").partition("\n\n")
+    return make_dataclass(
+        action.__name__,
+        [
+            (TAG, Literal[action.__name__]),
+            *((each.name, kinds[each.name], field(default=each.default)) for each in fields(action)),
+        ],
+        namespace={"__doc__": summary},
+        frozen=True,
+        slots=True,
+        kw_only=True,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropRequest:
-    """Do not apply the request, and never answer on this connection again."""
+_ACTIONS: Mapping[str, Callable[..., faults.Action]] = {action.__name__: action for action in get_args(faults.Action)}
 
-    type: Literal["DropRequest"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropReply:
-    """Apply the request, close the connection instead of answering."""
-
-    type: Literal["DropReply"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseBefore:
-    """Close the connection instead of applying the request."""
-
-    type: Literal["CloseBefore"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseAfter:
-    """Apply the request, answer it, then close the connection."""
-
-    type: Literal["CloseAfter"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
-    """Keep the request, not applied, until it is released; then serve it, even if its client is gone."""
-
-    type: Literal["Hold"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldReply:
-    """Apply the request, keep the answer until it is released."""
-
-    type: Literal["HoldReply"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashBefore:
-    """Crash the node that got the request instead of applying it."""
-
-    type: Literal["CrashBefore"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashAfter:
-    """Apply the request, then crash the node instead of answering."""
-
-    type: Literal["CrashAfter"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Duplicate:
-    """Apply the request twice: at once, after that many more requests, or when it is released."""
-
-    type: Literal["Duplicate"]
-    after_requests: Annotated[int, AtLeast(0)] = 0
-    on_release: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reorder:
-    """Apply the next request that the fault selects before this one."""
-
-    type: Literal["Reorder"]
-
-
-Action: TypeAlias = (
-    Error
-    | PartitionError
-    | Delay
-    | DropRequest
-    | DropReply
-    | CloseBefore
-    | CloseAfter
-    | Hold
-    | HoldReply
-    | CrashBefore
-    | CrashAfter
-    | Duplicate
-    | Reorder
-)
+if TYPE_CHECKING:
+    ActionShape: TypeAlias = Any
+else:
+    ActionShape = reduce(or_, map(_shape, _ACTIONS.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFault:
     """Which requests are meant, and what happens to them. A selector that is not given accepts everything."""
 
-    action: Annotated[Action | None, "What happens; without it, matching requests are only counted."] = None
+    action: Annotated[ActionShape | None, "What happens; without it, matching requests are only counted."] = None
     api: Annotated[str | int | None, "An API's name or key, such as EndTxn or 26."] = None
     point: Annotated[PausePoint | None, "Instead of requests: the coordinator's passing of this instant."] = None
     client_id: str | None = None
@@ -210,7 +128,7 @@ class FaultWait:
 
 _GONE_TIMEOUT_S: Final = 1.0
 
-_SELECTORS = tuple(field.name for field in fields(NewFault) if field.name not in ("action", "request"))
+_SELECTORS = tuple(each.name for each in fields(NewFault) if each.name not in ("action", "request"))
 
 
 def view(controlled: Controlled, handle: FaultHandle) -> FaultView:
@@ -230,8 +148,8 @@ def _shown_action(action: faults.Action | None) -> dict[str, Any] | None:
     if action is None:
         return None
     return {
-        "type": type(action).__name__,
-        **{field.name: plain(getattr(action, field.name)) for field in fields(action)},
+        TAG: type(action).__name__,
+        **{each.name: plain(getattr(action, each.name)) for each in fields(action)},
     }
 
 
@@ -259,16 +177,11 @@ def _fault(body: NewFault) -> Fault:
     return Fault(action=_action(body.action), predicate=wanted, **selectors)
 
 
-def _action(action: Action | None) -> faults.Action | None:
-    if action is None:
+def _action(shape: Any) -> faults.Action | None:
+    if shape is None:
         return None
-    arguments = {field.name: getattr(action, field.name) for field in fields(action) if field.name != "type"}
-    return _KINDS[action.type](**arguments)
-
-
-_KINDS: Mapping[str, Callable[..., faults.Action]] = {
-    tag_of(shape): getattr(faults, tag_of(shape)) for shape in get_args(Action)
-}
+    arguments = {each.name: getattr(shape, each.name) for each in fields(shape) if each.name != TAG}
+    return _ACTIONS[shape.type](**arguments)
 
 
 async def list_all(controlled: Controlled) -> FaultList:
