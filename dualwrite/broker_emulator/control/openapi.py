@@ -37,7 +37,7 @@ _JSON: Final = "application/json"
 @cache
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """The whole document."""
-    definitions: dict[str, Any] = {"Error": _ERROR}
+    definitions: dict[str, Any] = {"ErrorResponse": _ERROR}
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.template, {})[endpoint.method.lower()] = _operation(endpoint, definitions)
@@ -95,5 +95,5 @@ def _answer(endpoint: Endpoint, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _error(status: HTTPStatus) -> dict[str, Any]:
-    content = {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
+    content = {_JSON: {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}}
     return {"description": status.phrase, "content": content}
