@@ -481,7 +481,7 @@ class Emulator:
 
     def metrics(self) -> MetricsSnapshot:
         """What the brokers count and measure, as it is now (`metrics.prometheus` writes it as text)."""
-        from dualwrite.broker_emulator.metrics.collect import collect  # as with control: not before it is asked for
+        from dualwrite.broker_emulator.metrics.snapshot import collect  # as with control: not before it is asked for
 
         return self._call(lambda: collect(self._cluster))
 

@@ -12,9 +12,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, VirtualClock
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, schema
-from dualwrite.broker_emulator.metrics.counters import BOUNDS_MS, Histogram
+from dualwrite.broker_emulator.metrics.counters import BOUNDS_MS, Histogram, errors_of
 from dualwrite.broker_emulator.metrics.prometheus import render_prometheus
-from dualwrite.broker_emulator.metrics.response_errors import errors_of
 from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
 from tests.emulator.api.raw_client import RawClient, batch_of, plain_batch
 

@@ -17,10 +17,10 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
-from dualwrite.broker_emulator.configs.group_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
+from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.configs.reading import base_name
+from dualwrite.broker_emulator.configs.resource_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 from dualwrite.broker_emulator.configs.setting import ConfigType, InvalidValueError, Setting, UpdateMode
-from dualwrite.broker_emulator.configs.values import broker_value
 
 
 class Operation(IntEnum):

@@ -21,7 +21,7 @@ from dualwrite.broker_emulator.configs.alteration import (
     check_topic_configs,
 )
 from dualwrite.broker_emulator.configs.altered import ConfigResource
-from dualwrite.broker_emulator.configs.registry import alterable_broker_settings, topic_settings
+from dualwrite.broker_emulator.configs.effective import alterable_broker_settings, topic_settings
 
 
 def alter_topic(

@@ -1,4 +1,4 @@
-"""Where a setting has another default here than in Apache Kafka, or takes other values, each with the reason."""
+"""Settings that differ here from Apache Kafka's, each with the reason, and settings of the emulator's own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from dualwrite.broker_emulator.configs.broker_settings import BROKER_SETTINGS
-from dualwrite.broker_emulator.configs.setting import Between, Rule, Setting
-from dualwrite.broker_emulator.configs.topic_settings import TOPIC_SETTINGS
+from dualwrite.broker_emulator.configs.resource_settings import TOPIC_SETTINGS
+from dualwrite.broker_emulator.configs.setting import Between, ConfigType, OneOf, Rule, Setting, by_name
 
 _MAX_LONG = "9223372036854775807"
 
@@ -61,3 +61,15 @@ def _with_differences(settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
 
 BROKER_SETTINGS_HERE: Final = _with_differences(BROKER_SETTINGS)
 TOPIC_SETTINGS_HERE: Final = _with_differences(TOPIC_SETTINGS)
+
+
+OWN_SETTINGS: Final[Mapping[str, Setting]] = by_name(
+    (
+        Setting("profile", ConfigType.STRING, "kip-939", OneOf(("kip-939", "kafka-4.3", "kafka-3.9"))),
+        Setting("transaction.version", ConfigType.INT, "2", Between(0, 2)),
+        Setting("group.version", ConfigType.INT, "1", Between(0, 1)),
+        Setting("max.request.elements", ConfigType.INT, "100000", Between(0)),
+        Setting("memory.limit.bytes", ConfigType.LONG, "1073741824", Between(0)),
+        Setting("fsync", ConfigType.STRING, "interval", OneOf(("always", "interval", "never"))),
+    )
+)

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from dualwrite.broker_emulator.configs import kafka_3_9
 from dualwrite.broker_emulator.configs.broker_settings import NOT_IN_A_FILE, OF_THE_AUTHORIZER, broker_synonyms
-from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE
-from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
+from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE, OWN_SETTINGS
 from dualwrite.broker_emulator.configs.setting import Between, ConfigType, InvalidValueError, Setting, Value, text_of
 from dualwrite.broker_emulator.security.settings import EFFECTIVE
 from dualwrite.broker_emulator.suggestions import did_you_mean

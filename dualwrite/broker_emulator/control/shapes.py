@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dualwrite.broker_emulator.suggestions import did_you_mean
 
@@ -292,3 +292,19 @@ def _reference(shape: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         described["required"] = list(required(shape))
         definitions[name] = described
     return {"$ref": f"#/components/schemas/{name}"}
+
+
+T = TypeVar("T")
+
+Limit: TypeAlias = Annotated[int, AtLeast(1), AtMost(10_000), "How many are shown."]
+
+
+def first(elements: Iterable[T], limit: int) -> tuple[list[T], int]:
+    """The first of them, and how many there are."""
+    shown: list[T] = []
+    total = 0
+    for element in elements:
+        total += 1
+        if total <= limit:
+            shown.append(element)
+    return shown, total

@@ -14,7 +14,7 @@ from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.net.server import Connection
 from dualwrite.broker_emulator.security.login import Login, LoginFailedError
 from dualwrite.broker_emulator.security.login_states import Asked, State, Verdict
-from dualwrite.broker_emulator.security.sasl.settings import Sasl
+from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
 
 _ASKED = {API_VERSIONS: Asked.VERSIONS, SASL_HANDSHAKE: Asked.HANDSHAKE, SASL_AUTHENTICATE: Asked.AUTHENTICATE}
 _SIZE = struct.Struct(">i")

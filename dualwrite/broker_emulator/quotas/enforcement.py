@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit
-from dualwrite.broker_emulator.quotas.rules import Quota
+from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit, Quota
 from dualwrite.broker_emulator.quotas.window import (
     Bucket,
     Samples,

@@ -1,10 +1,11 @@
-"""What access control speaks of: operations, resources and rules, with Kafka's numbers for them (KIP-11, KIP-140,
-KIP-290, KIP-939).
+"""The vocabulary of access control: operations, resources and rules, with Kafka's numbers, and the decision by rules.
+
+KIP-11, KIP-140, KIP-290, KIP-939.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -267,3 +268,32 @@ class Authorizer(Protocol):
 
     def remove(self, wanted: AclFilter) -> list[Acl]:
         """Remove the rules that the filter means, and name them. Raises StorageError."""
+
+
+IMPLIED_BY: Final[Mapping[AclOperation, frozenset[AclOperation]]] = {
+    AclOperation.DESCRIBE: frozenset(
+        (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER, AclOperation.DESCRIBE)
+    ),
+    AclOperation.DESCRIBE_CONFIGS: frozenset((AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS)),
+}
+"""Who is allowed one of these may do the operation as well. Refusals imply nothing."""
+
+
+def speaks_to(acl: Acl, host: str, operation: AclOperation) -> bool:
+    """Whether a rule that names the principal and covers the resource says anything about this."""
+    if acl.host not in (WILDCARD, host):
+        return False
+    if acl.operation in (AclOperation.ALL, operation):
+        return True
+    return acl.permission is PermissionType.ALLOW and acl.operation in IMPLIED_BY.get(operation, ())
+
+
+def decide(acls: Iterable[Acl], host: str, operation: AclOperation) -> bool:
+    """Whether the rules that name the principal and cover the resource allow it: one of them, and none refuses."""
+    is_allowed = False
+    for acl in acls:
+        if speaks_to(acl, host, operation):
+            if acl.permission is PermissionType.DENY:
+                return False
+            is_allowed = True
+    return is_allowed

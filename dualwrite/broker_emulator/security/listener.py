@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
-from dualwrite.broker_emulator.security.sasl.settings import Sasl
+from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
 from dualwrite.broker_emulator.security.tls import Tls
 
 MAX_PORT: Final = 65535

@@ -7,11 +7,17 @@ from typing import Final
 
 from dualwrite.broker_emulator.security.login_states import NEXT_STATES, VERDICTS, Asked, State, Step, Verdict
 from dualwrite.broker_emulator.security.principal import USER, Principal
-from dualwrite.broker_emulator.security.sasl.mechanism import Mechanism, SaslAuthenticationError, SaslError
+from dualwrite.broker_emulator.security.sasl.mechanism import (
+    OAUTHBEARER,
+    PLAIN,
+    Mechanism,
+    Sasl,
+    SaslAuthenticationError,
+    SaslError,
+)
 from dualwrite.broker_emulator.security.sasl.oauthbearer import OAuthBearer
 from dualwrite.broker_emulator.security.sasl.plain import Plain
 from dualwrite.broker_emulator.security.sasl.scram import Scram, ScramCredential
-from dualwrite.broker_emulator.security.sasl.settings import OAUTHBEARER, PLAIN, Sasl
 
 MIN_RENEWAL_INTERVAL_MS: Final = 1000
 """Kafka takes a new login on the same connection once a second at most."""

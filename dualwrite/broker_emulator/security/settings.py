@@ -1,7 +1,7 @@
-"""The listeners that Kafka's settings ask for: `listeners`, and what is said of their security for all or for one.
+"""Read the listeners from Kafka's settings: `listeners`, and the security settings of all listeners or of one.
 
-A setting of one listener is `listener.name.<name in small letters>.<setting>`, one of its mechanism
-`listener.name.<name>.<mechanism in small letters>.<setting>` (KIP-103, KIP-86).
+A setting of one listener is `listener.name.<name in lower case>.<setting>`, one of its mechanism
+`listener.name.<name>.<mechanism in lower case>.<setting>` (KIP-103, KIP-86).
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
-from dualwrite.broker_emulator.security.jaas import JaasEntry, parse_jaas
 from dualwrite.broker_emulator.security.listener import UNROUTABLE, Listener, SecurityProtocol
-from dualwrite.broker_emulator.security.principal_mapping import PrincipalMapping
-from dualwrite.broker_emulator.security.sasl.settings import (
+from dualwrite.broker_emulator.security.principal import PrincipalMapping
+from dualwrite.broker_emulator.security.sasl.mechanism import (
     OAUTHBEARER,
     PLAIN,
     SCRAM_SHA_256,
@@ -23,6 +22,45 @@ from dualwrite.broker_emulator.security.sasl.settings import (
     UnsecuredTokens,
 )
 from dualwrite.broker_emulator.security.tls import ClientAuth, StoreType, Tls
+
+_JAAS_FLAGS: Final = ("required", "requisite", "sufficient", "optional")
+_JAAS_TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|([=;])|([^\s=;"]+))""", re.DOTALL)
+
+
+class JaasEntry(NamedTuple):
+    """A login module and its options."""
+
+    module: str
+    options: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"JaasEntry({self.module}, options hidden)"
+
+
+def parse_jaas(text: str) -> JaasEntry:
+    """Raises ValueError, which never repeats a value: it may be a password."""
+    tokens = _jaas_tokens(text.strip())
+    if len(tokens) < 3 or tokens[-1] != ";" or tokens[1].lower() not in _JAAS_FLAGS:
+        raise ValueError(
+            f'a login module, one of {", ".join(_JAAS_FLAGS)}, options as name="value", and a semicolon at the end'
+        )
+    module, _flag, *rest, _end = tokens
+    if len(rest) % 3 or any(equals != "=" for equals in rest[1::3]):
+        raise ValueError('its options have to be name="value", and only one entry is taken')
+    return JaasEntry(module, dict(zip(rest[::3], rest[2::3], strict=True)))
+
+
+def _jaas_tokens(text: str) -> list[str]:
+    tokens, position = [], 0
+    while position < len(text):
+        found = _JAAS_TOKEN.match(text, position)
+        if found is None:
+            raise ValueError("a quotation mark that is not closed")
+        position = found.end()
+        quoted, mark, word = found.groups()
+        tokens.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else mark or word)
+    return tokens
+
 
 _ADDRESS: Final = re.compile(
     r"(?P<name>[^:/]+)://(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,5})"
@@ -41,7 +79,7 @@ _CALLBACK_HANDLERS: Final = {
     OAUTHBEARER: "OAuthBearerUnsecuredValidatorCallbackHandler",
 }
 _USER: Final = "user_"
-_TOKENS: Final = "unsecuredValidator"
+_UNSECURED_VALIDATOR: Final = "unsecuredValidator"
 
 EFFECTIVE: Final = frozenset(
     {
@@ -231,13 +269,15 @@ def _login_module(settings: _Settings, mechanism: str) -> JaasEntry:
 
 def _unsecured_tokens(options: Mapping[str, str]) -> UnsecuredTokens:
     def option(name: str, default: str) -> str:
-        return options.get(_TOKENS + name, "").strip() or default
+        return options.get(_UNSECURED_VALIDATOR + name, "").strip() or default
 
     return UnsecuredTokens(
         principal_claim_name=option("PrincipalClaimName", "sub"),
         scope_claim_name=option("ScopeClaimName", "scope"),
         required_scope=tuple(option("RequiredScope", "").split()),
-        allowable_clock_skew_ms=_number(f"{_TOKENS}AllowableClockSkewMs", option("AllowableClockSkewMs", "0")),
+        allowable_clock_skew_ms=_number(
+            f"{_UNSECURED_VALIDATOR}AllowableClockSkewMs", option("AllowableClockSkewMs", "0")
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.configs.alteration import (
     check_topic_configs,
 )
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
-from dualwrite.broker_emulator.configs.registry import alterable_broker_settings, topic_settings
+from dualwrite.broker_emulator.configs.effective import alterable_broker_settings, topic_settings
 
 TOPIC = topic_settings(Profile.KIP_939)
 BROKER = alterable_broker_settings(Profile.KIP_939)

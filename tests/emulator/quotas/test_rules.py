@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit
+from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit, Quota
 from dualwrite.broker_emulator.quotas.entity import CLIENT_ID, IP, USER, decoded, encoded, entity
-from dualwrite.broker_emulator.quotas.rules import Quota
 from dualwrite.broker_emulator.storage.storage import MemoryOnly
 
 RATE = Quota.PRODUCER_BYTE_RATE

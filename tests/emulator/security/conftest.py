@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, ClientAuth, Emulator, Listener, Sasl, Tls
-from dualwrite.broker_emulator.security.sasl.settings import MECHANISMS
+from dualwrite.broker_emulator.security.sasl.mechanism import MECHANISMS
 from dualwrite.testing.certificates import Certificates, make_certificates
 from tests.emulator.security.login_script import GOOD, OTHER, USER
 

@@ -18,8 +18,7 @@ from dualwrite.broker_emulator.security.acl import (
     PermissionType,
     ResourceType,
 )
-from dualwrite.broker_emulator.security.acl_index import AclIndex
-from dualwrite.broker_emulator.security.authorizer import StandardAuthorizer
+from dualwrite.broker_emulator.security.authorizer import AclIndex, StandardAuthorizer
 from dualwrite.broker_emulator.security.principal import Principal
 from dualwrite.broker_emulator.storage.storage import MemoryOnly
 
@@ -173,7 +172,7 @@ def test_ten_thousand_rules_are_not_looked_through() -> None:
     looked_at = list(index.covering(ResourceType.TOPIC, "shared", "User:17"))
     assert [acl.principal for acl in looked_at] == ["User:17"]
     assert [acl.name for acl in index.covering(ResourceType.TOPIC, "t0042-x", "User:a")] == ["t0042"]
-    assert len(list(index._patterns(ResourceType.TOPIC, "t0042-x"))) == 3
+    assert len(list(index.patterns(ResourceType.TOPIC, "t0042-x"))) == 3
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.security.sasl.settings import MECHANISMS
+from dualwrite.broker_emulator.security.sasl.mechanism import MECHANISMS
 from dualwrite.testing.certificates import Certificates
 from tests.emulator.security.login_script import WRONG
 from tests.emulator.security.ways_in import CLIENTS, TOPIC, RefusedError, WayIn

@@ -7,7 +7,7 @@ import pytest
 from dualwrite.broker_emulator.security.login import Login, LoginFailedError
 from dualwrite.broker_emulator.security.login_states import NEXT_STATES, VERDICTS, Asked, State, Verdict
 from dualwrite.broker_emulator.security.principal import Principal
-from dualwrite.broker_emulator.security.sasl.settings import Sasl
+from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
 
 RIGHT, WRONG, OTHER = b"\0alice\0secret", b"\0alice\0no", b"\0bob\0secret"
 USERS = {"alice": "secret", "bob": "secret"}

@@ -14,8 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from dualwrite.broker_emulator import BrokerConfig, ClientAuth, Emulator, Listener, Sasl, Tls
-from dualwrite.broker_emulator.security.distinguished_name import subject_of
-from dualwrite.broker_emulator.security.principal_mapping import PrincipalMapping
+from dualwrite.broker_emulator.security.principal import PrincipalMapping, subject_of
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
 from tests.emulator.api.raw_client import RawClient
 from tests.emulator.security.login_script import GOOD, USER, plain_token

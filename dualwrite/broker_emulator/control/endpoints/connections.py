@@ -7,7 +7,7 @@ from typing import Annotated
 
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
-from dualwrite.broker_emulator.control.limits import Limit, first
+from dualwrite.broker_emulator.control.shapes import Limit, first
 from dualwrite.broker_emulator.net.server import Connection
 
 

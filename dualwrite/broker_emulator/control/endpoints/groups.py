@@ -11,7 +11,7 @@ from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import not_found
-from dualwrite.broker_emulator.control.limits import Limit, first
+from dualwrite.broker_emulator.control.shapes import Limit, first
 from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, ConsumerMember
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Content, Endpoint
-from dualwrite.broker_emulator.metrics.collect import collect
 from dualwrite.broker_emulator.metrics.prometheus import CONTENT_TYPE, render_prometheus
+from dualwrite.broker_emulator.metrics.snapshot import collect
 
 
 async def show(controlled: Controlled) -> Content:

@@ -13,8 +13,7 @@ from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.endpoints.nodes import find as find_node
 from dualwrite.broker_emulator.control.endpoints.topics import find as find_topic
 from dualwrite.broker_emulator.control.errors import ControlError, as_conflict, bad_request, conflict, not_found
-from dualwrite.broker_emulator.control.limits import Limit, first
-from dualwrite.broker_emulator.control.shapes import AtLeast
+from dualwrite.broker_emulator.control.shapes import AtLeast, Limit, first
 from dualwrite.broker_emulator.log.partition_log import ProducerDescription
 
 

@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.control.endpoints import (
     partitions,
     transactions,
 )
-from dualwrite.broker_emulator.control.limits import Limit
+from dualwrite.broker_emulator.control.shapes import Limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import bad_request, not_found
-from dualwrite.broker_emulator.control.limits import Limit
+from dualwrite.broker_emulator.control.shapes import Limit
 from dualwrite.broker_emulator.suggestions import did_you_mean
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import PREPARE_STATES, STATE_BY_LABEL, TransactionState

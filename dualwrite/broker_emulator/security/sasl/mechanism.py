@@ -1,8 +1,64 @@
-"""What every mechanism of SASL has in common on the server's side."""
+"""The SASL mechanisms of a listener: their names and settings, and the protocol that each of them implements."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+PLAIN: Final = "PLAIN"
+SCRAM_SHA_256: Final = "SCRAM-SHA-256"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsecuredTokens:
+    """Which tokens OAUTHBEARER takes: those that nobody has signed, for tests (KIP-255).
+
+    Names as of the options of Kafka's OAuthBearerUnsecuredValidatorCallbackHandler, without their prefix.
+    """
+
+    principal_claim_name: str = "sub"
+    scope_claim_name: str = "scope"
+    required_scope: Sequence[str] = ()
+    """Scopes that a token must have, all of them."""
+    allowable_clock_skew_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.allowable_clock_skew_ms < 0:
+            raise ValueError(
+                f"unsecuredValidatorAllowableClockSkewMs is at least 0, not {self.allowable_clock_skew_ms}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sasl:
+    """The mechanisms of a listener and, for those that need it, who may come in by them.
+
+    The users of SCRAM are the cluster's (`Emulator.set_scram_user`, AlterUserScramCredentials). Raises ValueError for a
+    mechanism that is not served.
+    """
+
+    mechanisms: Sequence[str]
+    plain_users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Passwords by name."""
+    unsecured_tokens: UnsecuredTokens = field(default_factory=UnsecuredTokens)
+    connections_max_reauth_ms: int | Mapping[str, int] = 0
+    """How long a login is good for (KIP-368), of all mechanisms or by mechanism; 0: as long as the connection."""
+
+    def __post_init__(self) -> None:
+        if not self.mechanisms:
+            raise ValueError("a listener with SASL needs a mechanism (sasl.enabled.mechanisms)")
+        for mechanism in self.mechanisms:
+            if mechanism not in MECHANISMS:
+                raise ValueError(f"the SASL mechanism {mechanism} is not served; those are {', '.join(MECHANISMS)}")
+
+    def max_reauth_ms(self, mechanism: str) -> int:
+        """How long a login by this mechanism is good for; 0: as long as the connection."""
+        limit = self.connections_max_reauth_ms
+        return limit if isinstance(limit, int) else limit.get(mechanism, 0)
 
 
 class SaslError(Exception):

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from dualwrite.broker_emulator.security.sasl.mechanism import SaslAuthenticationError, SaslError
-from dualwrite.broker_emulator.security.sasl.settings import UnsecuredTokens
+from dualwrite.broker_emulator.security.sasl.mechanism import SaslAuthenticationError, SaslError, UnsecuredTokens
 
 _NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _PAIR: Final = r"[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01"

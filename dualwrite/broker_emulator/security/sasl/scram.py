@@ -11,8 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from dualwrite.broker_emulator.security.sasl.mechanism import SaslAuthenticationError, SaslError
-from dualwrite.broker_emulator.security.sasl.settings import SCRAM_SHA_256, SCRAM_SHA_512
+from dualwrite.broker_emulator.security.sasl.mechanism import (
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    SaslAuthenticationError,
+    SaslError,
+)
 
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 MIN_ITERATIONS: Final = 4096

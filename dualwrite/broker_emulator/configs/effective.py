@@ -1,16 +1,57 @@
-"""Which value of a setting holds: the resource's own, what its brokers say instead, or the default."""
+"""Which settings exist under a profile, and which value of each is in effect."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
 
-from dualwrite.broker_emulator.config import BrokerConfig
-from dualwrite.broker_emulator.configs.broker_settings import broker_synonyms
-from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE
-from dualwrite.broker_emulator.configs.group_settings import BROKER_SETTING_OF, GROUP_SETTINGS
-from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.configs import kafka_3_9
+from dualwrite.broker_emulator.configs.broker_settings import NOT_IN_A_FILE, broker_synonyms
+from dualwrite.broker_emulator.configs.differences import (
+    BROKER_SETTINGS_HERE,
+    DIFFERENCES,
+    OWN_SETTINGS,
+    TOPIC_SETTINGS_HERE,
+)
 from dualwrite.broker_emulator.configs.reading import given_text
+from dualwrite.broker_emulator.configs.resource_settings import BROKER_SETTING_OF_GROUP, GROUP_SETTINGS
+from dualwrite.broker_emulator.configs.setting import Setting
 from dualwrite.broker_emulator.log.log_config import LogConfig, parse_cleanup_policy
+
+
+@cache
+def broker_settings(profile: Profile) -> Mapping[str, Setting]:
+    """The settings of a broker."""
+    if profile is not Profile.KAFKA_3_9:
+        return BROKER_SETTINGS_HERE
+    return _in_3_9(BROKER_SETTINGS_HERE, kafka_3_9.BROKER_CHANGES, kafka_3_9.BROKER_NOT_YET)
+
+
+@cache
+def alterable_broker_settings(profile: Profile) -> Mapping[str, Setting]:
+    """The settings of a broker, and those that only requests can set."""
+    return MappingProxyType({**broker_settings(profile), **NOT_IN_A_FILE})
+
+
+@cache
+def topic_settings(profile: Profile) -> Mapping[str, Setting]:
+    """The settings of a topic."""
+    if profile is not Profile.KAFKA_3_9:
+        return TOPIC_SETTINGS_HERE
+    return _in_3_9(TOPIC_SETTINGS_HERE, kafka_3_9.TOPIC_CHANGES, kafka_3_9.TOPIC_NOT_YET)
+
+
+def _in_3_9(
+    newest: Mapping[str, Setting], changes: Mapping[str, Setting], not_yet: frozenset[str]
+) -> Mapping[str, Setting]:
+    kept = {name: setting for name, setting in newest.items() if name not in not_yet}
+    changed = {
+        name: DIFFERENCES[name].applied_to(setting) if name in DIFFERENCES else setting
+        for name, setting in changes.items()
+    }
+    return MappingProxyType({**kept, **changed})
 
 
 def broker_value(config: BrokerConfig, name: str) -> str | None:
@@ -40,7 +81,7 @@ def group_values(config: BrokerConfig, own: Mapping[str, str]) -> dict[str, str]
     """Every setting of a group that has a value: its own, the brokers', or the default."""
     values = {}
     for name, setting in GROUP_SETTINGS.items():
-        of_brokers = broker_value(config, BROKER_SETTING_OF[name]) if name in BROKER_SETTING_OF else None
+        of_brokers = broker_value(config, BROKER_SETTING_OF_GROUP[name]) if name in BROKER_SETTING_OF_GROUP else None
         value = own.get(name, setting.default if of_brokers is None else of_brokers)
         if value is not None:
             values[name] = value
