@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.endpoints import (
     clock,
     config,
-    connections,
-    coordinators,
-    description,
+    documents,
     faults,
-    features,
     groups,
-    health,
     holds,
-    metrics,
+    leadership,
     nodes,
-    page,
+    overview,
     partitions,
-    quotas,
-    replicas,
-    state,
     topics,
     transactions,
 )
+from dualwrite.broker_emulator.control.openapi import document
 
-ENDPOINTS = (
-    *health.ENDPOINTS,
-    *state.ENDPOINTS,
+
+async def _describe(controlled: Controlled) -> dict[str, Any]:
+    return document(ENDPOINTS)
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *overview.ENDPOINTS,
     *faults.ENDPOINTS,
     *holds.ENDPOINTS,
     *clock.ENDPOINTS,
     *nodes.ENDPOINTS,
-    *coordinators.ENDPOINTS,
-    *connections.ENDPOINTS,
     *topics.ENDPOINTS,
     *partitions.ENDPOINTS,
-    *replicas.ENDPOINTS,
+    *leadership.ENDPOINTS,
     *transactions.ENDPOINTS,
     *groups.ENDPOINTS,
-    *features.ENDPOINTS,
-    *quotas.ENDPOINTS,
     *config.ENDPOINTS,
-    *metrics.ENDPOINTS,
-    *description.ENDPOINTS,
-    *page.ENDPOINTS,
+    *documents.ENDPOINTS,
+    Endpoint("GET", "/v1/openapi.json", _describe, "This description, in OpenAPI 3.1"),
 )

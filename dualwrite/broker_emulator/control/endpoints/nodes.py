@@ -1,4 +1,4 @@
-"""Nodes: who is there, crash, stop, start."""
+"""Nodes and the connections of clients to them: list, crash, stop, start, disconnect."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, not_found
+from dualwrite.broker_emulator.control.shapes import Limit, first
+from dualwrite.broker_emulator.net.server import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +102,71 @@ async def start(controlled: Controlled, path: NodePath) -> NodeView:
 _ONE = "/v1/nodes/{node}"
 _ERRORS = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionView:
+    """One connection."""
+
+    node: int
+    client_id: Annotated[str | None, "As its last request said."]
+    peer_host: str
+    principal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionList:
+    """Connections of all nodes."""
+
+    connections: tuple[ConnectionView, ...]
+    total: Annotated[int, "How many there are, the limit aside."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionQuery:
+    """Which connections."""
+
+    client_id: Annotated[str | None, "Those of this client only."] = None
+    limit: Limit = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisconnectQuery:
+    """Which connections are broken."""
+
+    client_id: Annotated[str | None, "Those of this client only."] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disconnected:
+    """How many connections were broken."""
+
+    disconnected: int
+
+
+def _connection_view(connection: Connection) -> ConnectionView:
+    return ConnectionView(
+        node=connection.node.node_id,
+        client_id=connection.client_id,
+        peer_host=connection.peer_host,
+        principal=str(connection.principal),
+    )
+
+
+async def list_connections(controlled: Controlled, query: ConnectionQuery) -> ConnectionList:
+    shown, total = first(controlled.operations.connections(query.client_id), query.limit)
+    return ConnectionList(connections=tuple(map(_connection_view, shown)), total=total)
+
+
+async def disconnect(controlled: Controlled, query: DisconnectQuery) -> Disconnected:
+    return Disconnected(disconnected=controlled.operations.disconnect(query.client_id))
+
+
 ENDPOINTS = (
     Endpoint("GET", "/v1/nodes", list_all, "All nodes"),
     Endpoint("GET", _ONE, show, "One node", (HTTPStatus.NOT_FOUND,)),
     Endpoint("POST", _ONE + "/crash", crash, "End a node as SIGKILL does", _ERRORS),
     Endpoint("POST", _ONE + "/stop", stop, "Stop a node in order: others lead first", _ERRORS),
     Endpoint("POST", _ONE + "/start", start, "Start a node again on its old port", _ERRORS),
+    Endpoint("GET", "/v1/connections", list_connections, "The connections of clients"),
+    Endpoint("DELETE", "/v1/connections", disconnect, "Break connections abruptly: a client's, or all"),
 )

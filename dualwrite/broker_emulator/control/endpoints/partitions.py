@@ -10,7 +10,6 @@ from typing import Annotated
 from dualwrite.broker_emulator.cluster.cluster import NO_LEADER, Partition
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
-from dualwrite.broker_emulator.control.endpoints.nodes import find as find_node
 from dualwrite.broker_emulator.control.endpoints.topics import find as find_topic
 from dualwrite.broker_emulator.control.errors import ControlError, as_conflict, bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, Limit, first
@@ -81,13 +80,6 @@ class PartitionPath:
 
     topic: str
     partition: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewLeader:
-    """The node that is to lead."""
-
-    node: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,19 +188,6 @@ async def show(controlled: Controlled, path: PartitionPath) -> PartitionDetails:
     return PartitionDetails(partition=_view(partition, owners), producers=tuple(_producers(partition, owners)))
 
 
-async def move_leader(controlled: Controlled, path: PartitionPath, body: NewLeader) -> PartitionView:
-    partition = find(controlled, path)
-    move(controlled, partition, body.node)
-    return view(controlled, partition)
-
-
-def move(controlled: Controlled, partition: Partition, node: int) -> None:
-    """Let a node lead a partition. Raises ControlError where it cannot."""
-    find_node(controlled, node)
-    with as_conflict():
-        controlled.operations.move_leader(partition, node)
-
-
 async def hold_replication(controlled: Controlled, path: PartitionPath) -> PartitionView:
     partition = find(controlled, path)
     with as_conflict():
@@ -238,7 +217,6 @@ _ERRORS = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 ENDPOINTS = (
     Endpoint("GET", "/v1/partitions", list_all, "Partitions with their offsets and open transactions", _MISSING),
     Endpoint("GET", _ONE, show, "One partition with all its producers", _MISSING),
-    Endpoint("PUT", _ONE + "/leader", move_leader, "Let a node lead, under a new leader epoch", _ERRORS),
     Endpoint("POST", _ONE + "/hold-replication", hold_replication, "Keep followers from fetching", _ERRORS),
     Endpoint("POST", _ONE + "/release-replication", release_replication, "Let followers fetch, all or a part", _ERRORS),
 )

@@ -1,4 +1,4 @@
-"""The page for people, and the files that it consists of."""
+"""Responses that are not JSON: the metrics, and the HTML page with its files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from importlib.resources import files
 
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Content, Endpoint
+from dualwrite.broker_emulator.metrics.prometheus import CONTENT_TYPE, render_prometheus
+from dualwrite.broker_emulator.metrics.snapshot import collect
+
+
+async def metrics(controlled: Controlled) -> Content:
+    return Content(CONTENT_TYPE, render_prometheus(collect(controlled.cluster)).encode())
+
 
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -34,6 +41,7 @@ async def script(controlled: Controlled) -> Content:
 
 
 ENDPOINTS = (
+    Endpoint("GET", "/metrics", metrics, "Metrics in Prometheus' text format", content_type="text/plain"),
     Endpoint("GET", "/", index, "The page for people", content_type="text/html"),
     Endpoint("GET", "/page.css", style, "What the page looks like", content_type="text/css"),
     Endpoint("GET", "/page.js", script, "What the page does", content_type="text/javascript"),

@@ -1,16 +1,17 @@
-"""Everything at one moment: what the page shows, and what a test keeps that has failed."""
+"""Health, for probes and for processes that wait for the emulator; and the whole state at one moment."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.endpoints import (
     clock,
     faults,
     groups,
-    health,
     holds,
     nodes,
     partitions,
@@ -20,10 +21,37 @@ from dualwrite.broker_emulator.control.shapes import Limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """The emulator serves: who can ask here at all can use its brokers."""
+
+    status: Literal["serving"]
+    bootstrap_servers: Annotated[str, "Of the first listener."]
+    cluster_id: str
+    profile: Profile
+    living_nodes: Annotated[tuple[int, ...], "Fewer than all where a test has crashed or stopped some."]
+
+
+def health_view(controlled: Controlled) -> Health:
+    """That it serves, and where."""
+    cluster = controlled.cluster
+    return Health(
+        status="serving",
+        bootstrap_servers=controlled.bootstrap_servers,
+        cluster_id=cluster.cluster_id,
+        profile=cluster.config.profile,
+        living_nodes=tuple(node.node_id for node in cluster.living_nodes),
+    )
+
+
+async def show_health(controlled: Controlled) -> Health:
+    return health_view(controlled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """The emulator at one moment."""
 
-    health: health.Health
+    health: Health
     clock: clock.ClockView
     nodes: tuple[nodes.NodeView, ...]
     faults: tuple[faults.FaultView, ...]
@@ -41,9 +69,9 @@ class StateQuery:
     limit: Limit = 1000
 
 
-async def show(controlled: Controlled, query: StateQuery) -> State:
+async def show_state(controlled: Controlled, query: StateQuery) -> State:
     return State(
-        health=health.view(controlled),
+        health=health_view(controlled),
         clock=clock.view(controlled),
         nodes=nodes.views(controlled),
         faults=tuple(faults.view(controlled, handle) for handle in controlled.fault_book.all()),
@@ -54,4 +82,7 @@ async def show(controlled: Controlled, query: StateQuery) -> State:
     )
 
 
-ENDPOINTS = (Endpoint("GET", "/v1/state", show, "Everything at one moment"),)
+ENDPOINTS = (
+    Endpoint("GET", "/v1/health", show_health, "Whether the emulator serves"),
+    Endpoint("GET", "/v1/state", show_state, "Everything at one moment"),
+)
