@@ -18,7 +18,8 @@ from dualwrite.broker_emulator.faults.actions import (
     PartitionError,
     Reorder,
 )
-from dualwrite.broker_emulator.faults.fault import Fault, FaultHandle, Faults
+from dualwrite.broker_emulator.faults.fault import Fault
+from dualwrite.broker_emulator.faults.registry import FaultHandle, Faults
 
 __all__ = [
     "Action",

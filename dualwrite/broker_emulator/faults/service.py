@@ -22,8 +22,8 @@ from dualwrite.broker_emulator.faults.actions import (
     Reorder,
     error_code,
 )
-from dualwrite.broker_emulator.faults.fault import FaultHandle, Faults, ReorderedPair
 from dualwrite.broker_emulator.faults.partition_errors import answer_with_partition_error
+from dualwrite.broker_emulator.faults.registry import FaultHandle, Faults, ReorderedPair
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.registry import Call
