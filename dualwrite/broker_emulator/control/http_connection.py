@@ -81,7 +81,7 @@ class HttpConnection(asyncio.Protocol):
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._work: asyncio.Task[None] | None = None
+        self.work: asyncio.Task[None] | None = None
         self._request: h11.Request | None = None
         self._body = bytearray()
         self._buffered = 0
@@ -101,20 +101,20 @@ class HttpConnection(asyncio.Protocol):
         self._connections.discard(self)
         self._transport = None
         self._stop_timer()
-        if self._work is not None and self._request is not None and self._request.method in (b"GET", b"HEAD"):
-            self._work.cancel()
+        if self.work is not None and self._request is not None and self._request.method in (b"GET", b"HEAD"):
+            self.work.cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if self._work is not None:
+        if self.work is not None:
             self._buffered += len(data)
             if self._buffered > MAX_BUFFERED_WHILE_BUSY:
                 self._transport.pause_reading()
         elif self._is_idle:
             self._close_after(REQUEST_TIMEOUT_S)  # from the first byte of a request on
         self._guarded(lambda: self._http.receive_data(data))
-        if self._work is None:
+        if self.work is None:
             self._guarded(self._read)
 
     def eof_received(self) -> None:
@@ -125,7 +125,7 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._stop_timer()
-        if self._work is None:
+        if self.work is None:
             self._close_after(IDLE_TIMEOUT_S)
 
     # requests in
@@ -183,7 +183,7 @@ class HttpConnection(asyncio.Protocol):
             _headers(self._request),
             bytes(self._body),
         )
-        self._work = self._loop.create_task(self._work_on(request))
+        self.work = self._loop.create_task(self._work_on(request))
 
     # answers out
 
@@ -196,7 +196,7 @@ class HttpConnection(asyncio.Protocol):
             logger.exception("control over HTTP failed at %s %s", request.method, request.target)
             failure = "the emulator failed at this request; its log says how"
             answer = error_answer(ControlError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", failure))
-        self._work = None
+        self.work = None
         self._write(answer, with_body=request.method != "HEAD")
         self._go_on()
 
@@ -242,8 +242,8 @@ class HttpConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Break the connection."""
         self._stop_timer()
-        if self._work is not None:
-            self._work.cancel()
+        if self.work is not None:
+            self.work.cancel()
         if self._transport is not None:
             self._transport.abort()
 

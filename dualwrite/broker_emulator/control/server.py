@@ -41,7 +41,7 @@ class ControlServer:
     def __init__(self, controlled: Controlled, own_name: str) -> None:
         self._controlled = controlled
         self._own_name = own_name
-        self._connections: set[HttpConnection] = set()
+        self.connections: set[HttpConnection] = set()
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self, host: str, port: int) -> None:
@@ -49,7 +49,7 @@ class ControlServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: HttpConnection(self.answer, self._connections, MAX_CONNECTIONS), host, port
+                lambda: HttpConnection(self.answer, self.connections, MAX_CONNECTIONS), host, port
             )
         except (OSError, UnicodeError) as error:
             raise OSError(f"control cannot listen on {host}:{port}: {_reason(error)}") from error
@@ -59,7 +59,7 @@ class ControlServer:
         """Listen no longer, and break all connections."""
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.abort()
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:

@@ -43,13 +43,13 @@ class Login:
         self._name = ""
         self._mechanism: Mechanism | None = None
         self._expires_ms: int | None = None
-        self._renewed_ms: int | None = None
+        self.renewed_ms: int | None = None
 
     def judge(self, asked: Asked) -> Verdict:
         """What becomes of a request that comes now. A handshake that may begin a new login does so by this."""
         if self.state is State.AUTHENTICATED and self._expires_ms is not None:
             if asked is Asked.HANDSHAKE and self._may_renew():
-                self._renewed_ms = self._now_ms()
+                self.renewed_ms = self._now_ms()
                 self._move(Step.HANDSHAKE_AGAIN)
             elif self._now_ms() > self._expires_ms:
                 return Verdict.CLOSE
@@ -60,7 +60,7 @@ class Login:
         return self.state is not State.AUTHENTICATED and VERDICTS[self.state][asked] is Verdict.SERVE
 
     def _may_renew(self) -> bool:
-        return self._renewed_ms is None or self._now_ms() - self._renewed_ms >= MIN_RENEWAL_INTERVAL_MS
+        return self.renewed_ms is None or self._now_ms() - self.renewed_ms >= MIN_RENEWAL_INTERVAL_MS
 
     def versions_told(self) -> None:
         """ApiVersions was answered with the versions."""

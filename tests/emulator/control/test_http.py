@@ -14,6 +14,7 @@ from dualwrite.broker_emulator.control.http_connection import MAX_BODY_BYTES, Ht
 from dualwrite.broker_emulator.control.origin import why_not
 from dualwrite.broker_emulator.emulator import Emulator
 from tests.emulator.control.client import Client
+from tests.emulator.inside import control_server_of
 from tests.support.conditions import until
 
 HOST = "Host: 127.0.0.1\r\n"
@@ -63,8 +64,7 @@ def raw(client: Client) -> Iterator[Raw]:
 
 
 def open_connections(emulator: Emulator) -> int:
-    assert emulator._control is not None
-    return len(emulator._control._connections)
+    return len(control_server_of(emulator).connections)
 
 
 # paths, methods, bodies
@@ -250,8 +250,9 @@ def test_connections_are_kept_and_requests_may_come_in_pieces_or_together(raw: R
 def test_a_client_that_is_gone_is_waited_for_no_longer(client: Client, controlled: Emulator, raw: Raw) -> None:
     added = client.post("/v1/faults", {"api": "EndTxn"}, 201)
     raw.send(f"GET /v1/faults/{added['fault_id']}/wait?hits=1&timeout_ms=60000 HTTP/1.1\r\n{HOST}\r\n")
-    until(lambda: any(each._work is not None for each in list(controlled._control._connections)))  # type: ignore[union-attr]
-    waiting = next(each._work for each in controlled._control._connections if each._work is not None)  # type: ignore[union-attr]
+    connections = control_server_of(controlled).connections
+    until(lambda: any(each.work is not None for each in list(connections)))
+    waiting = next(each.work for each in connections if each.work is not None)
     raw.close()
     until(waiting.done)
     assert waiting.cancelled()

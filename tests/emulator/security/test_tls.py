@@ -17,6 +17,7 @@ from dualwrite.broker_emulator import BrokerConfig, ClientAuth, Emulator, Listen
 from dualwrite.broker_emulator.security.principal import PrincipalMapping, subject_of
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
 from tests.emulator.api.raw_client import RawClient
+from tests.emulator.inside import cluster_of, run_in_loop
 from tests.emulator.security.login_script import GOOD, USER, plain_token
 from tests.support.conditions import until
 
@@ -50,10 +51,11 @@ def versions_over(connection: socket.socket) -> bytes:
 
 def principals(emulator: Emulator) -> list[str]:
     """Of everybody who is connected."""
-    return emulator._call(
+    return run_in_loop(
+        emulator,
         lambda: [
-            str(connection.principal) for node in emulator._cluster.nodes.values() for connection in node.connections
-        ]
+            str(connection.principal) for node in cluster_of(emulator).nodes.values() for connection in node.connections
+        ],
     )
 
 
