@@ -228,10 +228,10 @@ class Emulator:
 
     async def _open_control(self, host: str, port: int) -> tuple[ControlServer, str]:
         # what nobody asks for need not be there, nor take time to load
-        from dualwrite.broker_emulator.control.controlled import Controlled
+        from dualwrite.broker_emulator.control.controlled import ControlledEmulator
         from dualwrite.broker_emulator.control.server import ControlServer
 
-        controlled = Controlled(self._cluster, self._operations, self.bootstrap_servers, self._start_node)
+        controlled = ControlledEmulator(self._cluster, self._operations, self.bootstrap_servers, self._start_node)
         server = ControlServer(controlled, own_name=host)
         await server.start(host.strip("[]"), port)
         return server, f"http://{host}:{server.port}"

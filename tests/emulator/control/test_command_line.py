@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.process.command_line import main
         (("--clock", "sun"), "invalid choice: 'sun'"),
         (("--control", "8080"), "'8080' is not host:port"),
         (("--control", "127.0.0.1:99999"), "the greatest port is 65535"),
-        (("--control", "a..b:0"), "control cannot listen on a..b:0: that cannot be the name of a host"),
+        (("--control", "a..b:0"), "the control port cannot listen on a..b:0: it is not a valid host name"),
     ],
     ids=" ".join,
 )
@@ -29,7 +29,9 @@ def test_a_port_that_is_in_use(capsys: pytest.CaptureFixture[str]) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert f"control cannot listen on {address}: address already in use" in refusal(capsys, "--control", address)
+        assert f"the control port cannot listen on {address}: address already in use" in refusal(
+            capsys, "--control", address
+        )
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

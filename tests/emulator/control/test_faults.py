@@ -125,7 +125,7 @@ def test_waiting_ends_with_the_timeout(client: Client) -> None:
 def test_faults_of_the_tests_own_process_are_shown(client: Client, controlled: Emulator) -> None:
     handle = controlled.faults.add(Fault(api="EndTxn", predicate=lambda request: True))
     (shown,) = client.get("/v1/faults")["faults"]
-    assert shown["selectors"]["predicate"] == "a function of the test's own"
+    assert shown["selectors"]["predicate"] == "a Python function"
     handle.remove()
     assert client.get("/v1/faults")["faults"] == []
 
@@ -147,26 +147,26 @@ def test_used_up_faults_are_not_kept_for_ever(
         ({"acton": {"type": "Hold"}}, "'acton' is not known; did you mean 'action'?", "action"),
         ({"predicate": "x"}, "'predicate' is not known", "request"),
         ({"action": {"type": "Hodl"}}, "did you mean 'Hold'?", "Hold"),
-        ({"action": "Hold"}, "'action' is an object with a 'type', not \"Hold\"", "Hold"),
+        ({"action": "Hold"}, "'action' must be an object with a 'type', not \"Hold\"", "Hold"),
         ({"action": {"type": "Hold", "code": 1}}, "'action.code' is not known", "type"),
         ({"action": {"type": "Error"}}, "'action.code' is missing", "code"),
         ({"action": {"type": "Error", "code": "NOT_A_CODE"}}, "no error code 'NOT_A_CODE'", None),
-        ({"action": {"type": "Error", "code": 1.5}}, "'action.code' is of type integer or string, not 1.5", None),
-        ({"action": {"type": "Delay", "duration_ms": -1}}, "'action.duration_ms' is at least 0", None),
+        ({"action": {"type": "Error", "code": 1.5}}, "'action.code' must be of type integer or string, not 1.5", None),
+        ({"action": {"type": "Delay", "duration_ms": -1}}, "'action.duration_ms' must be at least 0", None),
         ({"action": {"type": "PartitionError", "code": 6}}, "PartitionError needs a topic", None),
         ({"api": "EndTransaction"}, "no API called 'EndTransaction'", None),
-        ({"api": True}, "'api' is of type string or integer, not true", None),
+        ({"api": True}, "'api' must be of type string or integer, not true", None),
         ({"api": "EndTxn", "request": {"commited": True}}, "did you mean 'committed'?", None),
-        ({"api": "EndTxn", "request": {"committed": [1]}}, "compared with a string, a number", None),
+        ({"api": "EndTxn", "request": {"committed": [1]}}, "must be a string, a number", None),
         ({"request": {"committed": True}}, "'request' needs an 'api'", None),
         ({"point": "before-mark"}, "did you mean 'before-marker'?", "before-marker"),
         ({"point": "before-marker", "api": "EndTxn"}, "knows no api", None),
         ({"point": "before-marker", "request": {"tpoic": "x"}}, "did you mean 'topic'?", None),
         ({"count": 0}, "count is a number from 1 on", None),
-        ({"count": "1"}, "'count' is of type integer", None),
-        ({"skip": None}, "'skip' is of type integer, not null", None),
-        ({"partition": -1}, "'partition' is at least 0", None),
-        ([], "the body is an object", None),
+        ({"count": "1"}, "'count' must be of type integer", None),
+        ({"skip": None}, "'skip' must be of type integer, not null", None),
+        ({"partition": -1}, "'partition' must be at least 0", None),
+        ([], "the body must be an object", None),
     ],
 )
 def test_what_can_never_mean_anything_is_refused(client: Client, body: object, said: str, known: str | None) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dualwrite.broker_emulator.control import http_connection, server
 from dualwrite.broker_emulator.control.http_connection import MAX_BODY_BYTES, HttpConnection
-from dualwrite.broker_emulator.control.origin import why_not
+from dualwrite.broker_emulator.control.origin import refusal_reason
 from dualwrite.broker_emulator.emulator import Emulator
 from tests.emulator.control.client import Client
 from tests.emulator.inside import control_server_of
@@ -96,16 +96,16 @@ def test_head_is_a_get_without_the_body(client: Client) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/v1/faults?x=1", "takes no query: 'x' is not known"),
+        ("/v1/faults?x=1", "has no query parameters: 'x' is not known"),
         ("/v1/state?limt=1", "'query.limt' is not known; did you mean 'limit'?"),
-        ("/v1/state?limit=0", "'query.limit' is at least 1, not 0"),
-        ("/v1/state?limit=many", "'query.limit' is of type integer, not \"many\""),
+        ("/v1/state?limit=0", "'query.limit' must be at least 1, not 0"),
+        ("/v1/state?limit=many", "'query.limit' must be of type integer, not \"many\""),
         ("/v1/state?limit=1&limit=2", "names 'limit' twice"),
-        ("/v1/state?internal=yes", "'query.internal' is of type boolean"),
-        ("/v1/state?limit", "the query is not name=value"),
-        ("/v1/state?limit=%ff", "the query is not name=value"),
-        ("/v1/topics/%ff", "is no UTF-8"),
-        ("/v1/nodes/one", "'path.node' is of type integer, not \"one\""),
+        ("/v1/state?internal=yes", "'query.internal' must be of type boolean"),
+        ("/v1/state?limit", "the query must be name=value"),
+        ("/v1/state?limit=%ff", "the query must be name=value"),
+        ("/v1/topics/%ff", "is not UTF-8"),
+        ("/v1/nodes/one", "'path.node' must be of type integer, not \"one\""),
     ],
 )
 def test_what_a_path_or_a_query_cannot_say(client: Client, path: str, said: str) -> None:
@@ -117,11 +117,11 @@ def test_what_a_path_or_a_query_cannot_say(client: Client, path: str, said: str)
     [
         (b"{", "the body is not JSON"),
         (b"\xff", "the body is not JSON"),
-        (b'{"point": "before-load", "point": "before-marker"}', "'point' is there twice"),
-        (b'{"producer_id": NaN, "point": "before-load"}', "NaN is no JSON"),
+        (b'{"point": "before-load", "point": "before-marker"}', "'point' occurs twice"),
+        (b'{"producer_id": NaN, "point": "before-load"}', "NaN is not JSON"),
         (b"[" * 100_000, "the body is not JSON"),
         (b'{"producer_id": ' + b"9" * 5000 + b"}", "the body is not JSON"),
-        (b"null", "the body is an object"),
+        (b"null", "the body must be an object"),
     ],
 )
 def test_what_is_no_json(client: Client, body: bytes, said: str) -> None:
@@ -135,7 +135,7 @@ def test_a_body_says_that_it_is_json(client: Client) -> None:
     answer = client.ask("POST", "/v1/holds", raw=b'{"point": "before-load"}', headers={"Content-Type": "text/plain"})
     assert answer.status == 415
     assert "curl --json" in answer.error["message"]
-    assert client.ask("POST", "/v1/nodes/0/crash", {}).error["message"].endswith("takes no body")
+    assert client.ask("POST", "/v1/nodes/0/crash", {}).error["message"].endswith("has no body")
 
 
 # who may ask
@@ -168,15 +168,15 @@ def test_pages_of_others_may_not_ask(client: Client) -> None:
     ],
 )
 def test_names_that_anybody_could_let_point_here_are_refused(host: str, is_answered: bool) -> None:
-    assert (why_not("GET", {"host": host}, "kafka.example.com") is None) == is_answered
+    assert (refusal_reason("GET", {"host": host}, "kafka.example.com") is None) == is_answered
 
 
 def test_browsers_say_where_a_request_is_from() -> None:
     headers = {"host": "localhost", "sec-fetch-site": "cross-site"}
-    assert why_not("GET", headers, "localhost") is None  # a link that leads here
-    assert "cross-site" in (why_not("POST", headers, "localhost") or "")
-    assert why_not("POST", {**headers, "sec-fetch-site": "same-origin"}, "localhost") is None
-    assert why_not("GET", {}, "localhost") == "a request needs one Host header"
+    assert refusal_reason("GET", headers, "localhost") is None  # a link that leads here
+    assert "cross-site" in (refusal_reason("POST", headers, "localhost") or "")
+    assert refusal_reason("POST", {**headers, "sec-fetch-site": "same-origin"}, "localhost") is None
+    assert refusal_reason("GET", {}, "localhost") == "a request needs exactly one Host header"
 
 
 def test_answers_are_kept_from_other_pages_and_caches(client: Client) -> None:
@@ -309,7 +309,7 @@ def test_who_sends_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch, sent:
     assert asyncio.run(connect()).is_aborted
 
 
-async def _never(request: object) -> http_connection.HttpAnswer:
+async def _never(request: object) -> http_connection.HttpResponse:
     raise AssertionError("it is not whole")
 
 
@@ -346,5 +346,7 @@ def test_an_address_that_is_taken() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"control cannot listen on 127.0.0.1:{port}: address already in use"):
+        with pytest.raises(
+            OSError, match=f"the control port cannot listen on 127.0.0.1:{port}: address already in use"
+        ):
             Emulator(control=f"127.0.0.1:{port}").start()

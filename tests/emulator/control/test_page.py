@@ -273,6 +273,6 @@ def test_an_emulator_that_is_gone_is_said_to_be(started: Browser) -> None:
     with Emulator(clock=VirtualClock(), control="127.0.0.1:0") as emulator:
         started.driver.get(emulator.control_url)
         until(lambda: started.texts("#connection") == ["live"])
-    until(lambda: "does not answer" in started.texts("#connection")[0])
+    until(lambda: "does not respond" in started.texts("#connection")[0])
     assert shown(started, "nodes", "running")  # what was known stays
     started.complaints  # noqa: B018  # of connections that are refused

@@ -1,10 +1,10 @@
-"""Everything that can be asked, by the kind of thing that it is about."""
+"""The endpoints of the control port, one file per subject; each file ends with its table."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.endpoints import (
     clock,
@@ -23,7 +23,7 @@ from dualwrite.broker_emulator.control.endpoints import (
 from dualwrite.broker_emulator.control.openapi import document
 
 
-async def _describe(controlled: Controlled) -> dict[str, Any]:
+async def _describe(controlled: ControlledEmulator) -> dict[str, Any]:
     return document(ENDPOINTS)
 
 

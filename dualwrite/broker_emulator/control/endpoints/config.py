@@ -9,25 +9,25 @@ from typing import Annotated, Any
 
 from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, NEWEST_LEVELS, finalized_level, supported_levels
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, not_found
 from dualwrite.broker_emulator.quotas.entity import TYPES, Entity, encoded, entity
 from dualwrite.broker_emulator.suggestions import did_you_mean
 
 _SECRET = ("password", "secret", "jaas")
-"""Words in the names of settings whose values are nobody's business."""
+"""Words in the names of settings whose values are secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigView:
     """The emulator's settings."""
 
-    profile: Annotated[Profile, "Whose behaviour is imitated."]
-    settings: Annotated[dict[str, Any], "Those of every broker that have an effect here, by Kafka's names."]
+    profile: Annotated[Profile, "The broker version whose behaviour is imitated."]
+    settings: Annotated[dict[str, Any], "The settings of every broker that have an effect here, by Kafka's names."]
 
 
-async def show_config(controlled: Controlled) -> ConfigView:
+async def show_config(controlled: ControlledEmulator) -> ConfigView:
     config = controlled.cluster.config
     settings = {name.replace("_", "."): _shown(name, getattr(config, name)) for name in BrokerConfig.names()}
     return ConfigView(profile=config.profile, settings=settings)
@@ -41,13 +41,13 @@ def _shown(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureView:
-    """A feature; the levels are null in a profile that does not have it."""
+    """A feature; the supported levels are null in a profile that does not have it."""
 
     feature: str
     finalized_level: int
     supported_min_level: int | None
     supported_max_level: int | None
-    epoch: Annotated[int, "Grows with every update of the features."]
+    epoch: Annotated[int, "Increases with every update of the features."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +66,12 @@ class FeaturePath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLevel:
-    """The level that is to be finalized."""
+    """The level to finalize."""
 
     level: int
 
 
-def _feature_view(controlled: Controlled, feature: str) -> FeatureView:
+def _feature_view(controlled: ControlledEmulator, feature: str) -> FeatureView:
     cluster = controlled.cluster
     levels = supported_levels(feature, cluster.config)
     return FeatureView(
@@ -83,11 +83,11 @@ def _feature_view(controlled: Controlled, feature: str) -> FeatureView:
     )
 
 
-async def list_features(controlled: Controlled) -> FeatureList:
+async def list_features(controlled: ControlledEmulator) -> FeatureList:
     return FeatureList(features=tuple(_feature_view(controlled, feature) for feature in NEWEST_LEVELS))
 
 
-async def finalize(controlled: Controlled, path: FeaturePath, body: NewLevel) -> FeatureView:
+async def finalize(controlled: ControlledEmulator, path: FeaturePath, body: NewLevel) -> FeatureView:
     if path.feature not in NEWEST_LEVELS:
         raise not_found(
             f"there is no feature {path.feature!r}{did_you_mean(path.feature, NEWEST_LEVELS)}", NEWEST_LEVELS
@@ -102,7 +102,7 @@ async def finalize(controlled: Controlled, path: FeaturePath, body: NewLevel) ->
 
 _Names = Annotated[
     dict[str, str | None],
-    f"By type ({', '.join(TYPES)}) a name, or null: whoever has no quota by name. Both user and client-id, or one.",
+    f"By type ({', '.join(TYPES)}) a name, or null for the type's default. User and client-id may be combined.",
 ]
 
 
@@ -123,26 +123,26 @@ class QuotaList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaChange:
-    """Quotas that an entity is to have; what is not named stays."""
+    """New quotas of an entity; quotas that are not named stay as they are."""
 
     entity: _Names
-    quotas: Annotated[dict[str, float | None], "By Kafka's names; null takes one away."]
+    quotas: Annotated[dict[str, float | None], "By Kafka's names; null removes a quota."]
 
 
 def _quota_view(named: Entity, values: Mapping[str, float]) -> QuotaView:
     return QuotaView(entity=dict(sorted(named)), quotas=dict(values))
 
 
-def _quota_views(controlled: Controlled) -> QuotaList:
+def _quota_views(controlled: ControlledEmulator) -> QuotaList:
     by_name = sorted(controlled.cluster.quotas.all(), key=lambda each: encoded(each[0]))
     return QuotaList(quotas=tuple(_quota_view(named, values) for named, values in by_name))
 
 
-async def list_quotas(controlled: Controlled) -> QuotaList:
+async def list_quotas(controlled: ControlledEmulator) -> QuotaList:
     return _quota_views(controlled)
 
 
-async def alter_quotas(controlled: Controlled, body: QuotaChange) -> QuotaView:
+async def alter_quotas(controlled: ControlledEmulator, body: QuotaChange) -> QuotaView:
     named = entity(body.entity.items())
     try:
         controlled.operations.set_quota(named, body.quotas)
@@ -151,7 +151,7 @@ async def alter_quotas(controlled: Controlled, body: QuotaChange) -> QuotaView:
     return _quota_view(named, dict(controlled.cluster.quotas.all()).get(named, {}))
 
 
-async def remove_quotas(controlled: Controlled) -> QuotaList:
+async def remove_quotas(controlled: ControlledEmulator) -> QuotaList:
     removed = _quota_views(controlled)
     for named, values in list(controlled.cluster.quotas.all()):
         controlled.operations.set_quota(named, dict.fromkeys(values))
@@ -165,10 +165,10 @@ ENDPOINTS = (
         "PUT",
         "/v1/features/{feature}",
         finalize,
-        "Finalize a level, up or down; clients learn of it when they connect anew",
+        "Finalize a level, up or down; clients see it when they reconnect",
         (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
     ),
     Endpoint("GET", "/v1/quotas", list_quotas, "All client quotas"),
-    Endpoint("PUT", "/v1/quotas", alter_quotas, "Set quotas of users, client ids or addresses, or take them away"),
-    Endpoint("DELETE", "/v1/quotas", remove_quotas, "Take all quotas away, and name them"),
+    Endpoint("PUT", "/v1/quotas", alter_quotas, "Set or remove quotas of users, client ids or addresses"),
+    Endpoint("DELETE", "/v1/quotas", remove_quotas, "Remove all quotas, and return them"),
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Content, Endpoint
 from dualwrite.broker_emulator.metrics.prometheus import CONTENT_TYPE, render_prometheus
 from dualwrite.broker_emulator.metrics.snapshot import collect
 
 
-async def metrics(controlled: Controlled) -> Content:
+async def metrics(controlled: ControlledEmulator) -> Content:
     return Content(CONTENT_TYPE, render_prometheus(collect(controlled.cluster)).encode())
 
 
@@ -28,21 +28,21 @@ def _content(path: str) -> Content:
     return Content(content_type, files("dualwrite.broker_emulator.control").joinpath("page", name).read_bytes())
 
 
-async def index(controlled: Controlled) -> Content:
+async def index(controlled: ControlledEmulator) -> Content:
     return _content("/")
 
 
-async def style(controlled: Controlled) -> Content:
+async def style(controlled: ControlledEmulator) -> Content:
     return _content("/page.css")
 
 
-async def script(controlled: Controlled) -> Content:
+async def script(controlled: ControlledEmulator) -> Content:
     return _content("/page.js")
 
 
 ENDPOINTS = (
     Endpoint("GET", "/metrics", metrics, "Metrics in Prometheus' text format", content_type="text/plain"),
-    Endpoint("GET", "/", index, "The page for people", content_type="text/html"),
-    Endpoint("GET", "/page.css", style, "What the page looks like", content_type="text/css"),
-    Endpoint("GET", "/page.js", script, "What the page does", content_type="text/javascript"),
+    Endpoint("GET", "/", index, "The HTML page", content_type="text/html"),
+    Endpoint("GET", "/page.css", style, "The page's style sheet", content_type="text/css"),
+    Endpoint("GET", "/page.js", script, "The page's script", content_type="text/javascript"),
 )

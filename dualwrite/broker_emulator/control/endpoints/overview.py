@@ -1,4 +1,4 @@
-"""Health, for probes and for processes that wait for the emulator; and the whole state at one moment."""
+"""The health of the emulator, for probes and for processes that wait for its start; and its whole state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from dualwrite.broker_emulator.config import Profile
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.endpoints import (
     clock,
@@ -22,17 +22,17 @@ from dualwrite.broker_emulator.control.shapes import Limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The emulator serves: who can ask here at all can use its brokers."""
+    """The emulator is serving: once this endpoint responds, its brokers can be used."""
 
     status: Literal["serving"]
     bootstrap_servers: Annotated[str, "Of the first listener."]
     cluster_id: str
     profile: Profile
-    living_nodes: Annotated[tuple[int, ...], "Fewer than all where a test has crashed or stopped some."]
+    living_nodes: Annotated[tuple[int, ...], "Nodes that were crashed or stopped are missing."]
 
 
-def health_view(controlled: Controlled) -> Health:
-    """That it serves, and where."""
+def health_view(controlled: ControlledEmulator) -> Health:
+    """Return the view of the emulator's health."""
     cluster = controlled.cluster
     return Health(
         status="serving",
@@ -43,13 +43,13 @@ def health_view(controlled: Controlled) -> Health:
     )
 
 
-async def show_health(controlled: Controlled) -> Health:
+async def show_health(controlled: ControlledEmulator) -> Health:
     return health_view(controlled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The emulator at one moment."""
+    """The state of the emulator at one moment."""
 
     health: Health
     clock: clock.ClockView
@@ -63,18 +63,18 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateQuery:
-    """How much of it."""
+    """Selects what of the state is returned."""
 
     internal: bool = False
     limit: Limit = 1000
 
 
-async def show_state(controlled: Controlled, query: StateQuery) -> State:
+async def show_state(controlled: ControlledEmulator, query: StateQuery) -> State:
     return State(
         health=health_view(controlled),
         clock=clock.view(controlled),
         nodes=nodes.views(controlled),
-        faults=tuple(faults.view(controlled, handle) for handle in controlled.fault_book.all()),
+        faults=tuple(faults.view(controlled, handle) for handle in controlled.known_faults.all()),
         holds=tuple(holds.view(hold) for hold in controlled.cluster.pause_points.holds),
         transactions=transactions.views(controlled, transactions.TransactionQuery(limit=query.limit)),
         partitions=partitions.views(controlled, partitions.PartitionQuery(internal=query.internal, limit=query.limit)),
@@ -83,6 +83,6 @@ async def show_state(controlled: Controlled, query: StateQuery) -> State:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/v1/health", show_health, "Whether the emulator serves"),
-    Endpoint("GET", "/v1/state", show_state, "Everything at one moment"),
+    Endpoint("GET", "/v1/health", show_health, "Whether the emulator is serving"),
+    Endpoint("GET", "/v1/state", show_state, "The whole state at one moment"),
 )
