@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.quotas.client_quotas import why_not
+from dualwrite.broker_emulator.quotas.client_quotas import quota_problem
 from dualwrite.broker_emulator.quotas.entity import Entity, entity, shown
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -43,7 +43,7 @@ async def handle(call: Call) -> Any:
 
 
 def _alter(call: Call, named: Entity, changes: dict[str, float | None]) -> Outcome:
-    message = why_not(named, changes)
+    message = quota_problem(named, changes)
     if message is not None:
         return ErrorCode.invalid_request, message
     if not call.request.validate_only:

@@ -1,4 +1,4 @@
-"""A fault: which requests it selects, what happens to them, and what makes it meaningless."""
+"""The definition of a fault: which requests it selects, what happens to them, and the check that it makes sense."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ _MARKER_APIS = ("27", "writetxnmarkers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Which requests are meant, and what happens to them. A selector that is None accepts everything.
+    """Which requests are hit, and what happens to them. A selector that is None accepts everything.
 
-    The first `skip` matching requests pass unharmed; after them `count` are hit (every one, when None).
-    `action` None only observes: matching requests are counted and served as usual, however many there are.
+    The first `skip` matching requests are served as usual; the next `count` are hit (None: all of them). With `action`
+    None the fault only observes: all matching requests are counted and served as usual.
 
     The markers that coordinators send to partition leaders are WriteTxnMarkers requests too, one for each partition,
-    though they travel inside the process: a fault that names this API meets them. To its sender, one that was lost or
-    not answered has timed out, which makes the coordinator send it again.
+    although they stay inside the process: a fault that names this API applies to them. For the coordinator, a marker
+    that was dropped or got no response has timed out, and it sends the marker again.
     """
 
     action: Action | None = None
     api: str | int | None = None
     """An API key, or its name in the case of Kafka's protocol guide ("EndTxn") or of this package ("end_txn")."""
     point: PausePoint | None = None
-    """Instead of requests: the coordinator's passing of this instant. It can be held, delayed, or crash its node."""
+    """Instead of requests: a coordinator that passes this pause point; it can be held, delayed, or its node crashed."""
     client_id: str | None = None
     transactional_id: str | None = None
     group: str | None = None
     topic: str | None = None
     partition: int | None = None
     node: int | None = None
-    """The node that got the request; at a pause point, the coordinator's."""
+    """The node that received the request; at a pause point, the coordinator's node."""
     predicate: Callable[[Any], bool] | None = None
-    """Sees the decoded request (kio's type for its version), or a pause point's context; runs in the emulator's
-    thread."""
+    """Called in the emulator's thread with the decoded request (kio's type for its version), or with the context of a
+    pause point."""
     count: int | None = 1
     skip: int = 0
 
     @property
     def meets_markers(self) -> bool:
-        """Whether this is about WriteTxnMarkers, and so about those inside the process too."""
+        """Whether the fault names WriteTxnMarkers, and so applies to markers inside the process."""
         return self.api is not None and folded(self.api) in _MARKER_APIS
 
     def accepts(self, call: Call) -> bool:
-        """Whether `call` is one of the requests that this fault means."""
+        """Return whether the fault selects this request."""
         return (
             self.point is None
             and (self.api is None or folded(self.api) in (folded(call.api.key), folded(call.api.schema_name)))
@@ -78,7 +78,7 @@ class Fault:
         )
 
     def accepts_passing(self, point: PausePoint, context: Mapping[str, Any]) -> bool:
-        """Whether the coordinator's passing of `point` is one that this fault means."""
+        """Return whether the fault selects a coordinator that passes `point`."""
         selectors = {
             "node_id": self.node,
             "transactional_id": self.transactional_id,
@@ -98,75 +98,75 @@ _NUMBERS = ("partition", "node", "skip")
 
 
 def check(fault: Fault) -> None:
-    """Raise ValueError with a sentence for each thing that is wrong with `fault`."""
-    wrong = [*_wrong_selectors(fault), *_wrong_point(fault), *_wrong_action(fault)]
-    if wrong:
-        raise ValueError("; ".join(wrong))
+    """Raise ValueError with every problem of `fault`. Without the check, such a fault would silently never hit."""
+    problems = [*_selector_problems(fault), *_point_problems(fault), *_action_problems(fault)]
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
-def _wrong_selectors(fault: Fault) -> Iterator[str]:
+def _selector_problems(fault: Fault) -> Iterator[str]:
     if fault.api is not None:
-        yield from _wrong_api(fault.api)
+        yield from _api_problems(fault.api)
     for name in _TEXTS:
         value = getattr(fault, name)
         if value is not None and not isinstance(value, str):
-            yield f"{name} is a name, not {value!r}"
+            yield f"{name} must be a string, not {value!r}"
     for name in _NUMBERS:
         value = getattr(fault, name)
         if value is not None and not _is_count(value, 0):
-            yield f"{name} is a number from 0 on, not {value!r}"
+            yield f"{name} must be a number of at least 0, not {value!r}"
     if fault.count is not None and not _is_count(fault.count, 1):
-        yield f"count is a number from 1 on, or None for every request, not {fault.count!r}"
+        yield f"count must be a number of at least 1, or None for every request, not {fault.count!r}"
     predicate: Any = fault.predicate
     if predicate is not None and not callable(predicate):
-        yield f"predicate is called with each request, which {predicate!r} cannot be"
+        yield f"predicate must be callable, not {predicate!r}"
 
 
 def _is_count(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _wrong_api(api: Any) -> Iterator[str]:
+def _api_problems(api: Any) -> Iterator[str]:
     if isinstance(api, int) and not isinstance(api, bool):
         if api not in api_key_map:
-            yield f"Kafka has no API of key {api}"
+            yield f"Kafka has no API with key {api}"
         return
     known = {folded(name) for name in schema_name_map}
     if not isinstance(api, str):
-        yield f"api is a key or a name of Kafka's, not {api!r}"
+        yield f"api must be the key or the name of an API, not {api!r}"
     elif folded(api) not in known and not (api.isdecimal() and int(api) in api_key_map):
         names = ("".join(word.capitalize() for word in name.split("_")) for name in schema_name_map)
         yield f"Kafka has no API called {api!r}{did_you_mean(api, names)}"
 
 
-def _wrong_point(fault: Fault) -> Iterator[str]:
+def _point_problems(fault: Fault) -> Iterator[str]:
     if fault.point is None:
         return
     if fault.point not in tuple(PausePoint):
-        yield f"{fault.point!r} is no pause point; there are {', '.join(PausePoint)}"
+        yield f"{fault.point!r} is not a pause point; there are {', '.join(PausePoint)}"
     for name in ("api", "client_id", "group"):
         if getattr(fault, name) is not None:
-            yield f"a pause point of the coordinator knows no {name}"
+            yield f"a pause point has no {name} to select by"
     if fault.action is not None and not isinstance(fault.action, _AT_A_POINT):
         allowed = ", ".join(action.__name__ for action in _AT_A_POINT)
-        yield f"at a pause point only {allowed} can be done, not {fault.action!r}"
+        yield f"at a pause point only the actions {allowed} are possible, not {fault.action!r}"
 
 
-def _wrong_action(fault: Fault) -> Iterator[str]:
+def _action_problems(fault: Fault) -> Iterator[str]:
     action = fault.action
     if action is not None and not isinstance(action, get_args(Action)):
-        yield f"{action!r} is no action; there are {', '.join(kind.__name__ for kind in get_args(Action))}"
+        yield f"{action!r} is not an action; there are {', '.join(kind.__name__ for kind in get_args(Action))}"
     if isinstance(action, Error | PartitionError):
         try:
             error_code(action.code)
         except ValueError:
             yield f"Kafka has no error code {action.code!r}"
     if isinstance(action, PartitionError) and fault.topic is None:
-        yield "PartitionError needs a topic: it fails what the fault selects, and serves the rest"
+        yield "PartitionError needs a topic: it fails only the part of the request that the fault selects"
     if isinstance(action, Delay) and not _is_count(action.duration_ms, 0):
-        yield f"a delay lasts a number of milliseconds from 0 on, not {action.duration_ms!r}"
+        yield f"duration_ms must be a number of at least 0, not {action.duration_ms!r}"
     if isinstance(action, Duplicate):
         if not _is_count(action.after_requests, 0):
-            yield f"after_requests is a number from 0 on, not {action.after_requests!r}"
+            yield f"after_requests must be a number of at least 0, not {action.after_requests!r}"
         elif action.after_requests and action.on_release:
-            yield "a duplicate waits for after_requests or for the release, not for both"
+            yield "a Duplicate has either after_requests or on_release, not both"

@@ -1,7 +1,7 @@
 """The faults that are in place, and the handles by which tests watch, release and remove them.
 
-Faults may be added, watched, released and removed from any thread. A broker without faults pays one attribute read
-per request.
+Faults may be added, watched, released and removed from any thread. Without faults, a request costs one attribute
+read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class FaultHandle:
-    """A fault in place."""
+    """A fault in place: counts its hits, releases what it holds, removes it."""
 
     def __init__(self, faults: Faults, fault: Fault, fault_id: int) -> None:
         self.fault = fault
         self.fault_id = fault_id
         self.gate = Gate()
         self.pair: ReorderedPair | None = None
-        """The pair of `Reorder` whose second request is awaited."""
+        """The pair of `Reorder` that waits for its second request."""
         self._faults = faults
         self._changed = threading.Condition()
         self._seen = 0
@@ -44,29 +44,29 @@ class FaultHandle:
 
     @property
     def hits(self) -> int:
-        """How many requests this fault has hit (or, without an action, observed)."""
+        """How many requests the fault has hit or, without an action, observed."""
         return self._hits
 
     @property
     def held(self) -> int:
-        """How many requests, answers or copies wait for `release` at this moment."""
+        """How many requests, responses or copies are waiting for `release` now."""
         return self._held
 
     @property
     def unsent(self) -> list[Any]:
-        """Responses that no client saw: to copies of requests, and those that were dropped."""
+        """Responses that no client received: those to copies of requests, and dropped ones."""
         return list(self._unsent)
 
     def wait(self, hits: int = 1, timeout_s: float = 10.0) -> None:
-        """Block until `hits` requests were hit. Raises TimeoutError after `timeout_s`."""
+        """Block until the fault has hit `hits` requests. Raises TimeoutError after `timeout_s`."""
         self._wait(lambda: self._hits, hits, "hits", timeout_s)
 
     def wait_held(self, count: int = 1, timeout_s: float = 10.0) -> None:
-        """Block until `count` requests wait for `release`. Raises TimeoutError after `timeout_s`."""
+        """Block until `count` requests are waiting for `release`. Raises TimeoutError after `timeout_s`."""
         self._wait(lambda: self._held, count, "held", timeout_s)
 
     def wait_unsent(self, count: int = 1, timeout_s: float = 10.0) -> list[Any]:
-        """Block until there are `count` responses that no client saw, and give them. Raises TimeoutError."""
+        """Block until there are `count` unsent responses, and return them. Raises TimeoutError."""
         self._wait(lambda: len(self._unsent), count, "unsent responses", timeout_s)
         return self.unsent
 
@@ -78,39 +78,39 @@ class FaultHandle:
                     raise TimeoutError(f"{reached()} of {count} {what} after {timeout_s} s: {self.fault}")
 
     def release(self) -> None:
-        """Let everything go that waits now. The fault stays in place for what its count leaves."""
+        """Release everything that is waiting now. The fault stays in place for the rest of its count."""
         gate, self.gate = self.gate, Gate()
         gate.open()
 
     def remove(self) -> None:
-        """Take the fault away and let everything go; harmless when it is gone already."""
+        """Remove the fault and release everything that it holds. Does nothing if it was removed already."""
         self._faults.remove(self)
         self.release()
 
     # for the broker's loop
 
     def take(self) -> bool:
-        """Whether a matching request is hit, counting it."""
+        """Count a matching request, and return whether it is hit."""
         with self._changed:
             self._seen += 1
             if self._seen <= self.fault.skip or self.is_spent:
                 return False
             self._hits += 1
-            self._tell()
+            self._notify()
         return True
 
-    def _tell(self) -> None:
-        """Wake up whoever waits for a count, in other threads and in the loop."""
+    def _notify(self) -> None:
+        """Wake the threads and tasks that wait for a count."""
         self._changed.notify_all()
         self._changes.tell()
 
     async def until(self, is_reached: Callable[[], bool]) -> None:
-        """Wait until `is_reached`, which is asked again whenever one of the counts has changed."""
+        """Wait until `is_reached` returns True; it is called again whenever a count has changed."""
         await self._changes.until(is_reached)
 
     @property
     def is_spent(self) -> bool:
-        """Whether `count` requests have been hit. A fault that only observes is never used up."""
+        """Whether the fault has hit `count` requests. A fault that only observes is never spent."""
         fault = self.fault
         return fault.action is not None and fault.count is not None and self._hits >= fault.count
 
@@ -126,18 +126,18 @@ class FaultHandle:
     def _count_held(self, change: int) -> None:
         with self._changed:
             self._held += change
-            self._tell()
+            self._notify()
         self._faults.is_holding(self, self._held > 0)
 
     def keep_unsent(self, response: Any) -> None:
-        """Remember a response that goes to nobody."""
+        """Keep a response that is not sent."""
         with self._changed:
             self._unsent.append(response)
-            self._tell()
+            self._notify()
 
 
 class ReorderedPair:
-    """Two requests of which the second is applied first."""
+    """Two requests, of which the second is applied first."""
 
     def __init__(self) -> None:
         self.second_applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -146,7 +146,7 @@ class ReorderedPair:
 
 @dataclass(slots=True, eq=False)
 class LateCopy:
-    """The copy of a request that waits until others were applied."""
+    """The copy of a request that is applied after `remaining` further requests."""
 
     handle: FaultHandle
     call: Call
@@ -154,10 +154,10 @@ class LateCopy:
 
 
 class Faults:
-    """The faults of one emulator, in the order in which they were added; the first that acts decides.
+    """The faults of one emulator, in the order in which they were added; the first match that has an action decides.
 
-    `active`, `meets_markers` and `meets_points` say whether a request, a marker inside the process or a pause point
-    needs to be looked at at all.
+    `active`, `meets_markers` and `meets_points` say whether any fault can apply to requests, to markers inside the
+    process, or to pause points.
     """
 
     def __init__(self) -> None:
@@ -165,8 +165,8 @@ class Faults:
         self.meets_markers = False
         self.meets_points = False
         self.crash_node: Callable[[int], None] = _no_node_to_crash
-        """How a node is crashed, in the emulator's loop. Set by the cluster."""
-        self.points_changed: Callable[[], None] = _nobody_to_tell
+        """Crashes a node, in the emulator's loop. Set by the cluster."""
+        self.points_changed: Callable[[], None] = _do_nothing
         """Called in any thread when `meets_points` may have changed. Set by the pause points."""
         self._lock = threading.Lock()
         self._fault_ids = itertools.count(1)
@@ -178,7 +178,7 @@ class Faults:
     def add(self, fault: Fault) -> FaultHandle:
         """Put `fault` in place for requests that arrive from now on.
 
-        Raises ValueError for a selector or an action that can never mean anything, such as a misspelled API.
+        Raises ValueError for an impossible selector or action, such as a misspelled API.
         """
         check(fault)
         with self._lock:
@@ -188,12 +188,12 @@ class Faults:
 
     @property
     def live(self) -> list[FaultHandle]:
-        """The faults that are in place, and those that are used up and still hold something, as they were added."""
+        """The faults that are in place, and spent ones that still hold something, in the order of their ids."""
         with self._lock:
             return sorted({*self._handles, *self._holding}, key=lambda handle: handle.fault_id)
 
     def is_holding(self, handle: FaultHandle, is_holding: bool) -> None:
-        """Whether something waits for the handle's release."""
+        """Record whether something waits for the handle's release."""
         with self._lock:
             if is_holding:
                 self._holding[handle] = None
@@ -201,12 +201,12 @@ class Faults:
                 self._holding.pop(handle, None)
 
     def remove(self, handle: FaultHandle) -> None:
-        """Take `handle`'s fault away, without letting go what it holds (`FaultHandle.remove` does both)."""
+        """Remove the fault without releasing what it holds (`FaultHandle.remove` does both)."""
         with self._lock:
             self._set(handles=tuple(other for other in self._handles if other is not handle))
 
     def clear(self) -> None:
-        """Take every fault away and let everything go."""
+        """Remove every fault and release everything that they hold."""
         for handle in self.live:
             handle.remove()
 
@@ -222,7 +222,7 @@ class Faults:
     # for the broker's loop
 
     def take(self, call: Call) -> FaultHandle | None:
-        """The fault that decides what happens to `call`; counts it there and on every observing one before."""
+        """Return the fault that acts on `call`, or None; count the call there and at each observing fault before it."""
         return self._take(lambda fault: fault.accepts(call))
 
     def _take(self, accepts: Callable[[Fault], bool]) -> FaultHandle | None:
@@ -237,7 +237,7 @@ class Faults:
         return None
 
     async def pass_point(self, point: PausePoint, context: Mapping[str, Any]) -> None:
-        """Do to the coordinator at `point` what the first fault says that means it."""
+        """Apply the first fault that selects the coordinator at `point`."""
         taken = self._take(lambda fault: fault.accepts_passing(point, context))
         if taken is None:
             return
@@ -248,15 +248,15 @@ class Faults:
                 await asyncio.sleep(duration_ms / 1000)
             case CrashBefore():
                 self.crash_node(context["node_id"])
-                await asyncio.sleep(0)  # from which a dead node does not return
+                await asyncio.sleep(0)  # a crashed node does not return from here
 
     def copy_later(self, handle: FaultHandle, call: Call, after_requests: int) -> None:
-        """Have `call` applied again when `after_requests` more were."""
+        """Apply `call` again after `after_requests` further requests."""
         with self._lock:
             self._set(late=(*self._late, LateCopy(handle, call, after_requests)))
 
     def due_copies(self) -> list[LateCopy]:
-        """Count one applied request; the copies whose turn that makes it."""
+        """Count an applied request, and return the copies that are due now."""
         for late in self._late:
             late.remaining -= 1
         due = [late for late in self._late if late.remaining <= 0]
@@ -266,22 +266,22 @@ class Faults:
         return due
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work` beside the connection that caused it."""
+        """Run `work` in a task of its own, apart from the connection that caused it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-def _nobody_to_tell() -> None:
+def _do_nothing() -> None:
     pass
 
 
 def _no_node_to_crash(node_id: int) -> None:
-    raise RuntimeError(f"no cluster to crash node {node_id} of")
+    raise RuntimeError(f"cannot crash node {node_id}: the faults belong to no cluster")
 
 
 class Gate:
-    """Closed until `open`; then everybody passes."""
+    """A barrier in the emulator's loop that any thread may open. Closed until `open` is called."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -298,16 +298,16 @@ class Gate:
         await waiting
 
     def open(self) -> None:
-        """Let everybody pass, now and later; harmless when it is open."""
+        """Let all tasks pass, now and later. Does nothing if the gate is open."""
         with self._lock:
             self._is_open = True
             waiting, self._waiting = self._waiting, []
         for future in waiting:
             loop = future.get_loop()
             if not loop.is_closed():
-                loop.call_soon_threadsafe(_let_go, future)
+                loop.call_soon_threadsafe(_let_pass, future)
 
 
-def _let_go(future: asyncio.Future[None]) -> None:
+def _let_pass(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

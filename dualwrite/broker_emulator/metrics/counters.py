@@ -14,13 +14,13 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.no_error import NO_ERROR
 
 BOUNDS_MS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0, 30000.0)
-"""Upper bounds of a histogram's buckets; what is longer than the last one is in a bucket of its own."""
+"""Upper bounds of a histogram's buckets; there is one more bucket for longer durations."""
 
 _BOUNDS_NS: Final = [round(bound * 1_000_000) for bound in BOUNDS_MS]
 
 
 class Histogram:
-    """How long things took."""
+    """A histogram of durations."""
 
     __slots__ = ("buckets", "longest_ns", "total_ns")
 
@@ -30,7 +30,7 @@ class Histogram:
         self.longest_ns = 0
 
     def add(self, duration_ns: int) -> None:
-        """Count one that took `duration_ns`."""
+        """Count one duration."""
         self.buckets[bisect_left(_BOUNDS_NS, duration_ns)] += 1
         self.total_ns += duration_ns
         if duration_ns > self.longest_ns:
@@ -45,18 +45,18 @@ class ApiRequests:
     def __init__(self) -> None:
         self.duration = Histogram()
         self.errors: dict[int, int] = {}
-        """By error code: how often an answer said it."""
+        """How often responses had each error code."""
         self.throttle_ms = 0
-        """How long clients were told to wait, by quotas."""
+        """For how long quotas throttled clients, in all."""
 
     def failed(self, codes: Sequence[int]) -> None:
-        """Count the error codes of one answer."""
+        """Count the error codes of one response."""
         for code in codes:
             self.errors[code] = self.errors.get(code, 0) + 1
 
 
 class NodeCounters:
-    """What came to one node and left it."""
+    """The counters of one node."""
 
     __slots__ = ("by_api", "bytes_in", "bytes_out", "connections_made", "verification_failures", "verifications")
 
@@ -71,7 +71,7 @@ class NodeCounters:
         """Partitions that were not verified (VerificationFailureRate of KIP-890)."""
 
     def of(self, api_key: int) -> ApiRequests:
-        """The requests of an API."""
+        """Return the counters of an API."""
         try:
             return self.by_api[api_key]
         except KeyError:
@@ -80,7 +80,7 @@ class NodeCounters:
 
 
 class LogTraffic:
-    """What went into a partition and out of it since its node's process began."""
+    """Records and bytes written to and read from a partition since its node's process started."""
 
     __slots__ = ("bytes_in", "bytes_out", "messages_in")
 
@@ -95,7 +95,10 @@ ErrorsOf = Callable[[Any], list[ErrorCode]]
 
 @cache
 def errors_of(response_type: type[Any]) -> ErrorsOf:
-    """A function that gives every error code of a response of this type but NONE."""
+    """Return a function that lists the error codes of a response of this type, without NONE.
+
+    The function is generated for the type, because it runs for every response, and most have no error.
+    """
     lines = ["def errors(entity):", "    found = []", *_lines(response_type, "entity", 1), "    return found"]
     names: dict[str, Any] = {"NONE": NO_ERROR}
     exec(compile("\n".join(lines), f"<{__name__}>", "exec"), names)
@@ -120,7 +123,7 @@ def _lines(entity_type: type[Any], value: str, depth: int) -> list[str]:
 
 
 def _inner(annotation: Any) -> tuple[Any, bool]:
-    """What a field holds, and whether it is an array of it."""
+    """Return the type that a field holds, and whether it holds an array of it."""
     annotation = _without_none(annotation)
     if get_origin(annotation) is tuple:
         return _without_none(get_args(annotation)[0]), True

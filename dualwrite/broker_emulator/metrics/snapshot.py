@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Durations(NamedTuple):
-    """How long things took."""
+    """How long operations took."""
 
     times: int
     total_ms: float
     longest_ms: float
     up_to: tuple[tuple[float, int], ...]
-    """Upper bounds in milliseconds, each with how many took no longer."""
+    """Upper bounds in milliseconds, each with the number of operations that took no longer."""
 
 
 class ApiMetrics(NamedTuple):
@@ -40,11 +40,11 @@ class ApiMetrics(NamedTuple):
     """Kafka's name, such as `EndTxn`."""
     requests: int
     durations: Durations
-    """From the decoded request to the answer, with what it had to wait for."""
+    """From the decoded request to the response, waiting times included."""
     errors: Mapping[str, int]
-    """How often answers said which error, by Kafka's names (`INVALID_TXN_STATE`)."""
+    """How often responses had each error, by Kafka's names (`INVALID_TXN_STATE`)."""
     throttle_ms: int
-    """How long clients were told to wait, by quotas."""
+    """For how long quotas throttled clients, in all."""
 
 
 class NodeMetrics(NamedTuple):
@@ -54,17 +54,17 @@ class NodeMetrics(NamedTuple):
     bytes_in: int
     bytes_out: int
     connections: int
-    """Open now."""
+    """Connections that are open now."""
     connections_made: int
     leaders: int
-    """Partitions that it leads."""
+    """How many partitions the node leads."""
     verifications: Durations
     """VerificationTimeMs of KIP-890: how long coordinators took to verify or to add partitions."""
     verification_failures: int
     """VerificationFailureRate of KIP-890, as a count: partitions that were not verified."""
     late_transactions: int
-    """PartitionsWithLateTransactionsCount of KIP-664: of the partitions that it leads, those with a transaction
-    without a new batch for five minutes more than the longest timeout that a client may ask for."""
+    """PartitionsWithLateTransactionsCount of KIP-664: led partitions with a transaction that has had no new batch for
+    five minutes longer than the longest timeout that a client may request."""
     active_transaction_open_time_max_ms: int
     """active-transaction-open-time-max of KIP-939: how long the oldest open transaction of its ids has been open."""
     transactions: Mapping[str, int]
@@ -79,7 +79,7 @@ class PartitionMetrics(NamedTuple):
     topic: str
     partition: int
     leader_id: int
-    """-1 while nobody leads."""
+    """-1 while there is no leader."""
     in_sync_replicas: int
     replicas: int
     log_start_offset: int
@@ -93,26 +93,26 @@ class PartitionMetrics(NamedTuple):
 
 
 class MetricsSnapshot(NamedTuple):
-    """Everything."""
+    """All metrics at one moment."""
 
     now_ms: int
-    """By the broker's clock."""
+    """The time of the broker's clock."""
     controller_id: int
-    """-1 while no node lives."""
+    """-1 while no node is alive."""
     nodes: tuple[NodeMetrics, ...]
     apis: tuple[ApiMetrics, ...]
     partitions: tuple[PartitionMetrics, ...]
-    """Internal topics with them."""
+    """Partitions of internal topics included."""
 
     def api(self, name: str, node_id: int | None = None) -> ApiMetrics:
-        """The requests of one API, of one node or (None) of the first that has any. Raises KeyError."""
+        """Return the requests of one API at one node, or (None) at the first node that has any. Raises KeyError."""
         for row in self.apis:
             if row.api == name and node_id in (None, row.node_id):
                 return row
-        raise KeyError(f"no node was asked {name}; there are {', '.join(sorted({row.api for row in self.apis}))}")
+        raise KeyError(f"no node had requests of {name}; there are {', '.join(sorted({row.api for row in self.apis}))}")
 
     def partition(self, topic: str, index: int = 0) -> PartitionMetrics:
-        """One partition. Raises KeyError."""
+        """Return the metrics of one partition. Raises KeyError."""
         for row in self.partitions:
             if (row.topic, row.partition) == (topic, index):
                 return row
@@ -120,13 +120,16 @@ class MetricsSnapshot(NamedTuple):
 
 
 LATE_TRANSACTION_BUFFER_MS = 5 * 60 * 1000
-"""How much longer than the longest timeout a transaction may rest before it counts as late, as in Kafka."""
+"""How much longer than the longest timeout a transaction may be idle before it counts as late, as in Kafka."""
 
 _NS_PER_MS = 1_000_000
 
 
 def collect(cluster: Cluster) -> MetricsSnapshot:
-    """The metrics as they are now. Must run in the emulator's loop."""
+    """Collect the metrics as they are now. Must run in the emulator's loop.
+
+    Reads every partition, transactional id and group once.
+    """
     nodes = cluster.living_nodes
     living = {node.node_id for node in nodes}
     partitions = list(cluster.partitions())

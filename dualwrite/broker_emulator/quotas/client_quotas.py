@@ -15,18 +15,18 @@ from dualwrite.broker_emulator.storage.storage import Storage
 
 
 class Quota(StrEnum):
-    """What can be limited."""
+    """The kinds of quotas."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
-    """Bytes of Produce requests in a second."""
+    """Bytes of Produce requests per second."""
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
-    """Bytes of Fetch answers in a second."""
+    """Bytes of Fetch responses per second."""
     REQUEST_PERCENTAGE = "request_percentage"
-    """Time that requests take, in percent of one thread's."""
+    """Time that requests take, in percent of one thread."""
     CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
-    """Partitions created or deleted in a second."""
+    """Partitions created or deleted per second."""
     CONNECTION_CREATION_RATE = "connection_creation_rate"
-    """Connections made in a second."""
+    """New connections per second."""
 
 
 _LONG = (2**63 - 1, "a LONG")
@@ -38,17 +38,17 @@ _USER_AND_CLIENT: Mapping[str, tuple[int, str] | None] = {
     Quota.CONTROLLER_MUTATION_RATE: None,
 }
 _IP: Mapping[str, tuple[int, str] | None] = {Quota.CONNECTION_CREATION_RATE: _INT}
-"""The largest whole number that a quota takes, with its type as messages have it; None where it takes fractions."""
+"""The largest valid value and its type in messages, for quotas of whole numbers; None for those with fractions."""
 
 _WHOLE = 1e-6
 
 
-def why_not(entity: Entity, changes: Mapping[str, float | None]) -> str | None:
-    """Why these quotas (None: no longer) cannot be set for `entity`; None when they can."""
-    return _why_not_entity(entity) or _why_not_values(_IP if IP in dict(entity) else _USER_AND_CLIENT, changes)
+def quota_problem(entity: Entity, changes: Mapping[str, float | None]) -> str | None:
+    """Return why these quotas cannot be set for `entity`, or None if they can; a value None removes a quota."""
+    return _entity_problem(entity) or _value_problem(_IP if IP in dict(entity) else _USER_AND_CLIENT, changes)
 
 
-def _why_not_entity(entity: Entity) -> str | None:
+def _entity_problem(entity: Entity) -> str | None:
     names = dict(entity)
     if not names:
         return "Invalid empty client quota entity"
@@ -65,7 +65,7 @@ def _why_not_entity(entity: Entity) -> str | None:
     return None
 
 
-def _why_not_values(known: Mapping[str, tuple[int, str] | None], changes: Mapping[str, float | None]) -> str | None:
+def _value_problem(known: Mapping[str, tuple[int, str] | None], changes: Mapping[str, float | None]) -> str | None:
     for key, value in changes.items():
         if value is None:
             continue
@@ -83,7 +83,7 @@ def _why_not_values(known: Mapping[str, tuple[int, str] | None], changes: Mappin
 
 @lru_cache(maxsize=1024)
 def address_of(host: str | None) -> str | None:
-    """The address that a host stands for, as connections show it; None where it has none."""
+    """Return the address of a host as connections show it, or None if it has none."""
     if host is None:
         return None
     try:
@@ -100,17 +100,17 @@ _KIND = "client-quota"
 
 
 class Limit(NamedTuple):
-    """A quota as it concerns one client."""
+    """A quota that applies to a client."""
 
     bound: float
     user: str
-    """Whose use is counted together; "" for all users'."""
+    """The user whose usage counts; "" if that of all users counts together."""
     client_id: str
-    """As `user`."""
+    """The client id whose usage counts; "" if that of all client ids counts together."""
 
 
 class ClientQuotas:
-    """What is set for whom, in one cluster."""
+    """The quotas that are set in one cluster, by entity."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -118,14 +118,14 @@ class ClientQuotas:
             decoded(key): dict(values) for key, values in storage.kept(_KIND).items()
         }
         self.is_active = bool(self._values)
-        """Whether any quota is set; where none is, nothing is measured."""
+        """Whether any quota is set; without one, nothing is measured."""
 
     def all(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
-        """Every entity that has a quota."""
+        """Yield every entity that has a quota, with its quotas."""
         yield from self._values.items()
 
     def alter(self, named: Entity, changes: Mapping[str, float | None]) -> None:
-        """Set quotas of `named`, or take them away (None). Raises StorageError, and then nothing has changed."""
+        """Set quotas of `named`, or remove them (None). Raises StorageError, and then nothing has changed."""
         values: dict[str, float | None] = {**self._values.get(named, {}), **changes}
         left = {key: value for key, value in values.items() if value is not None}
         if left == self._values.get(named, {}):
@@ -137,7 +137,7 @@ class ClientQuotas:
         self.is_active = bool(self._values)
 
     def limit(self, quota: Quota, user: str, client_id: str) -> Limit | None:
-        """The most specific quota of a client; None where it has none."""
+        """Return the most specific quota of a client, or None if it has none."""
         for named, limit in _precedence(user, client_id):
             bound = self._values.get(named, {}).get(quota)
             if bound is not None:
@@ -145,7 +145,7 @@ class ClientQuotas:
         return None
 
     def connection_rate(self, host: str) -> float | None:
-        """How many connections a second may come from an address."""
+        """Return how many connections per second an address may make, or None if it has no quota."""
         by_default = None
         for named, values in self._values.items():
             for kind, name in named:
@@ -157,7 +157,7 @@ class ClientQuotas:
 
 
 def _precedence(user: str, client_id: str) -> Iterator[tuple[Entity, Limit]]:
-    """The entities of a client, the most specific one first, each with who shares what it allows (KIP-55)."""
+    """Yield the entities of a client, the most specific first, each with the usage that it limits (KIP-55)."""
     both, of_user, of_client = Limit(0, user, client_id), Limit(0, user, ""), Limit(0, "", client_id)
     for named_user in (user, None):
         for named_client in (client_id, None):

@@ -15,31 +15,31 @@ IP = "ip"
 TYPES = (USER, CLIENT_ID, IP)
 
 Entity: TypeAlias = frozenset[tuple[str, str | None]]
-"""Types with names; None is the default of the type: whoever has no quota by his name."""
+"""Names by type; the name None is the default of the type, for all names without a quota of their own."""
 
 
 def entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """What a request names; of a type that is given twice the last one counts, as in Kafka."""
+    """Return the entity that a request names; if a type is given twice, the last one counts, as in Kafka."""
     return frozenset(dict(parts).items())
 
 
 def encoded(named: Entity) -> str:
-    """The key under which quotas are kept."""
+    """Return the key under which the quotas of an entity are stored."""
     return json.dumps(dict(sorted(named)))
 
 
 def decoded(key: str) -> Entity:
-    """What `encoded` gave."""
+    """Return the entity of a key made by `encoded`."""
     return entity(json.loads(key).items())
 
 
 def shown(named: Entity) -> str:
-    """As Kafka's messages name it."""
+    """Return an entity as Kafka's messages write it."""
     return "ClientQuotaEntity(entries={" + ", ".join(f"{kind}={name or 'null'}" for kind, name in sorted(named)) + "})"
 
 
 class MatchType(IntEnum):
-    """How a component of a filter names entities."""
+    """How a component of a filter selects entities."""
 
     EXACT = 0
     DEFAULT = 1
@@ -47,7 +47,7 @@ class MatchType(IntEnum):
 
 
 class Component(NamedTuple):
-    """One type of entity in a filter."""
+    """A condition on one entity type in a filter."""
 
     entity_type: str
     match_type: int
@@ -55,7 +55,7 @@ class Component(NamedTuple):
 
 
 class FilterError(Exception):
-    """A filter that means nothing: the code, and a sentence."""
+    """An invalid filter; has Kafka's error code and message."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -63,15 +63,15 @@ class FilterError(Exception):
 
 
 class Filter(NamedTuple):
-    """Entities that have all these names, and a name or the default of all these types."""
+    """Selects entities that have all names of `exact`, and any name or the default of each type in `any_of`."""
 
     exact: dict[str, str | None]
     any_of: frozenset[str]
     strict: bool
-    """Nor any other type."""
+    """Whether the entity must have no other types."""
 
     def matches(self, entity: Entity) -> bool:
-        """Whether `entity` is meant."""
+        """Return whether the filter selects `entity`."""
         names = dict(entity)
         if not self.any_of <= names.keys() or not self.exact.items() <= names.items():
             return False
@@ -79,7 +79,7 @@ class Filter(NamedTuple):
 
 
 def parse_filter(components: Iterable[Component], *, strict: bool) -> Filter:
-    """Read a filter. Raises FilterError."""
+    """Parse a filter. Raises FilterError."""
     exact: dict[str, str | None] = {}
     any_of: set[str] = set()
     for component in components:
