@@ -95,7 +95,7 @@ def test_transactions(emulator: Emulator, client: RawClient) -> None:
 
 
 def test_what_is_not_there(emulator: Emulator) -> None:
-    with pytest.raises(KeyError, match="no node was asked EndTxnn"):
+    with pytest.raises(KeyError, match="no node had requests of EndTxnn"):
         emulator.metrics().api("EndTxnn")
     with pytest.raises(KeyError, match="t-9"):
         emulator.metrics().partition("t", 9)

@@ -103,7 +103,7 @@ def _coordinators(snapshot: MetricsSnapshot) -> Iterator[str]:
     yield from _metric(
         "kafka_partitions_with_late_transactions",
         "gauge",
-        "PartitionsWithLateTransactionsCount of KIP-664: led partitions with a transaction that has been idle for too long.",
+        "PartitionsWithLateTransactionsCount of KIP-664: led partitions with a transaction idle for too long.",
         (({"node": row.node_id}, row.late_transactions) for row in snapshot.nodes),
     )
     yield from _metric(

@@ -69,7 +69,7 @@ class NodeQuotas:
         return min(self._use(Quota.REQUEST_PERCENTAGE, call, percent), self._size.sample_ms)
 
     def _fetched(self, call: Call, response: Any, longest_ms: int, size_of: Callable[[Any], int]) -> tuple[Any, int]:
-        """Replace a Fetch response that exceeds the quota by an empty one, uncounted: the client fetches again later."""
+        """Replace a Fetch response beyond the quota by an empty one, and do not count it: the client retries."""
         limit = self._limit(Quota.CONSUMER_BYTE_RATE, call)
         if limit is not None:
             size = size_of(response)
@@ -84,7 +84,7 @@ class NodeQuotas:
         return response, longest_ms
 
     def most_fetched(self, call: Call) -> int:
-        """Return the most bytes of one Fetch response: what the quota allows in a whole window, so that fetching advances."""
+        """Return the most bytes of one Fetch response: what the quota allows in a window, so that fetching advances."""
         limit = self._limit(Quota.CONSUMER_BYTE_RATE, call)
         most: int = call.request.max_bytes
         return most if limit is None else min(most, int(limit.bound * self._size.complete_ms / 1000))
@@ -130,7 +130,7 @@ class ControllerQuotas:
         return Mutations(self, limit, is_strict=call.version >= strict_since)
 
     def spend(self, limit: Limit, partitions: int, *, is_strict: bool) -> int:
-        """Take tokens for `partitions`, a strict quota only while it has some; return how long until it has some again."""
+        """Take tokens for `partitions` (a strict quota: only from a bucket not below 0); return the time to wait."""
         key = (limit.user, limit.client_id)
         bucket = refilled(self._buckets.get(key, Bucket()), limit.bound, self._clock.now_ms(), self._size)
         if is_strict and bucket.tokens < 0:

@@ -11,17 +11,17 @@ USER = "User"
 
 
 class Principal(NamedTuple):
-    """A client as the broker knows it, written `User:alice`."""
+    """The identity of a client, written `User:alice`."""
 
     type: str
     name: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `Type:name`. Raises ValueError where there is no type or no name."""
+        """Parse `Type:name`. Raises ValueError if the type or the name is missing."""
         kind, colon, name = text.partition(":")
         if not (colon and kind and name):
-            raise ValueError(f"{text!r} is no principal: it takes a type and a name, such as User:alice")
+            raise ValueError(f"{text!r} is not a principal: it needs a type and a name, such as User:alice")
         return cls(kind, name)
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal(USER, "ANONYMOUS")
-"""Whoever came over a listener that asks nobody who he is."""
+"""The principal of clients at a listener without authentication."""
 
 
 _KEYWORDS: Final = {
@@ -58,7 +58,7 @@ _SPACE: Final = " \r"
 
 
 class _Element(NamedTuple):
-    """One element of DER."""
+    """An element of DER."""
 
     tag: int
     content: bytes
@@ -66,7 +66,12 @@ class _Element(NamedTuple):
 
 
 def subject_of(certificate: bytes) -> str:
-    """The subject's distinguished name of a certificate in DER. Raises ValueError or IndexError for anything else."""
+    """Return the distinguished name of the subject of a certificate in DER, as Java writes it.
+
+    Kafka uses this form as the name of the principal. It is RFC 2253: the attributes from last to first, joined by
+    commas, with keywords for nine types of attributes, and numbers with hexadecimal values for all others. OpenSSL and
+    Python have other forms, which would match no ACL. Raises ValueError or IndexError for invalid DER.
+    """
     (outer,) = _elements(certificate)
     to_be_signed, *_ = _elements(outer.content)
     fields = [element for element in _elements(to_be_signed.content) if element.tag != _VERSION]
@@ -75,7 +80,7 @@ def subject_of(certificate: bytes) -> str:
 
 
 def distinguished_name(name: bytes) -> str:
-    """A Name in DER, in RFC 2253's form."""
+    """Return a Name in DER in the form of RFC 2253."""
     (sequence,) = _elements(name)
     parts = ["+".join(map(_attribute, _elements(part.content))) for part in _elements(sequence.content)]
     return ",".join(reversed(parts))
@@ -121,7 +126,7 @@ def _elements(data: bytes) -> Iterator[_Element]:
             position += size
         end = position + length
         if end > len(data):
-            raise ValueError("an element of DER ends behind what holds it")
+            raise ValueError("a DER element ends beyond its container")
         yield _Element(tag, data[position:end], data[begin:end])
         position = end
 
@@ -132,14 +137,14 @@ _CASE: Final[dict[str, Callable[[str], str]]] = {"": str, "L": str.lower, "U": s
 
 
 class NoRuleAppliesError(Exception):
-    """No rule has a name for a certificate; the message says which name it bears."""
+    """No mapping rule applies to a certificate; the message has its distinguished name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrincipalMapping:
-    """`RULE:pattern/replacement/[LU]` or `DEFAULT`, separated by commas (ssl.principal.mapping.rules).
+    """The rules of ssl.principal.mapping.rules: `RULE:pattern/replacement/[LU]` or `DEFAULT`, separated by commas.
 
-    The first rule whose pattern is the whole name decides. Raises ValueError for rules that cannot be read.
+    The first rule whose pattern matches the whole distinguished name applies. Raises ValueError for invalid rules.
     """
 
     rules: str = _DEFAULT
@@ -149,7 +154,7 @@ class PrincipalMapping:
         object.__setattr__(self, "_parsed", tuple(_parse(self.rules.strip() or _DEFAULT)))
 
     def name_of(self, distinguished_name: str) -> str:
-        """The principal's name. Raises NoRuleAppliesError."""
+        """Return the principal's name. Raises NoRuleAppliesError."""
         for rule in self._parsed:
             if rule is None:
                 return distinguished_name
@@ -166,7 +171,7 @@ def _parse(rules: str) -> list[tuple[re.Pattern[str], str, str] | None]:
     while position < len(rules):
         found = _RULE.match(rules, position)
         if found is None:
-            raise ValueError(f"ssl.principal.mapping.rules: {rules[position:]!r} is no rule")
+            raise ValueError(f"ssl.principal.mapping.rules: {rules[position:]!r} is not a rule")
         position = found.end()
         is_default, pattern, replacement, case = found.groups()
         parsed.append(None if is_default else (_compiled(pattern), _as_python_template(replacement), case))
@@ -177,11 +182,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern.replace("\\/", "/"))
     except re.error as error:
-        raise ValueError(f"ssl.principal.mapping.rules: {pattern!r} is no pattern: {error}") from error
+        raise ValueError(f"ssl.principal.mapping.rules: {pattern!r} is not a valid pattern: {error}") from error
 
 
 def _as_python_template(replacement: str) -> str:
-    r"""Java's `$1`, and `\` before what is meant as it stands, as Python's `\g<1>` and `\\`."""
+    r"""Convert Java's `$1` and `\`-escapes to Python's `\g<1>` and `\\`."""
 
     def convert(found: re.Match[str]) -> str:
         group, escaped, other = found.groups()
@@ -193,4 +198,4 @@ def _as_python_template(replacement: str) -> str:
 
 
 DEFAULT_MAPPING: Final = PrincipalMapping()
-"""The distinguished name as it is."""
+"""Uses the distinguished name unchanged."""

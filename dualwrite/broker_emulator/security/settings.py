@@ -28,7 +28,7 @@ _JAAS_TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|([=;])|([^\s=;"]+)
 
 
 class JaasEntry(NamedTuple):
-    """A login module and its options."""
+    """A login module and its options, from sasl.jaas.config: `module flag name="value" ...;` (KIP-85)."""
 
     module: str
     options: Mapping[str, str]
@@ -38,15 +38,15 @@ class JaasEntry(NamedTuple):
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """Raises ValueError, which never repeats a value: it may be a password."""
+    """Parse one JAAS entry. Raises ValueError, without any value in its message: it may be a password."""
     tokens = _jaas_tokens(text.strip())
     if len(tokens) < 3 or tokens[-1] != ";" or tokens[1].lower() not in _JAAS_FLAGS:
         raise ValueError(
-            f'a login module, one of {", ".join(_JAAS_FLAGS)}, options as name="value", and a semicolon at the end'
+            f'it needs a login module, one of {", ".join(_JAAS_FLAGS)}, options as name="value", and a final semicolon'
         )
     module, _flag, *rest, _end = tokens
     if len(rest) % 3 or any(equals != "=" for equals in rest[1::3]):
-        raise ValueError('its options have to be name="value", and only one entry is taken')
+        raise ValueError('its options must be name="value", and there may be one entry only')
     return JaasEntry(module, dict(zip(rest[::3], rest[2::3], strict=True)))
 
 
@@ -55,7 +55,7 @@ def _jaas_tokens(text: str) -> list[str]:
     while position < len(text):
         found = _JAAS_TOKEN.match(text, position)
         if found is None:
-            raise ValueError("a quotation mark that is not closed")
+            raise ValueError("a quotation mark is not closed")
         position = found.end()
         quoted, mark, word = found.groups()
         tokens.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else mark or word)
@@ -105,26 +105,26 @@ EFFECTIVE: Final = frozenset(
         "ssl.principal.mapping.rules",
     }
 )
-"""The settings that are read here, without what says for which listener and mechanism."""
+"""The settings that are read here, without the prefixes of listeners and mechanisms."""
 
 E = TypeVar("E", bound=StrEnum)
 
 
 def listeners_from(properties: Mapping[str, str]) -> list[Listener] | None:
-    """The listeners of `properties`; None where they say nothing of listeners.
+    """Return the listeners of `properties`, or None if `listeners` is not set.
 
-    A listener of controllers (`controller.listener.names`), of which there are none here, is left out. Raises
-    ValueError, with the name of the setting, for anything that cannot be.
+    Listeners of controllers (`controller.listener.names`) are left out, because there are no controllers here. Raises
+    ValueError, with the name of the setting, for invalid settings.
     """
     if "listeners" not in properties:
         return None
     controllers = set(_words(properties.get("controller.listener.names", "")))
     bound = {name: address for name, address in _addresses(properties, "listeners").items() if name not in controllers}
-    told = _addresses(properties, "advertised.listeners")
-    for name in told.keys() - bound.keys() - controllers:
+    advertised = _addresses(properties, "advertised.listeners")
+    for name in advertised.keys() - bound.keys() - controllers:
         raise ValueError(f"advertised.listeners names {name}, which listeners does not have")
     protocols = _protocols(properties)
-    return [_listener(properties, name, address, told.get(name), protocols) for name, address in bound.items()]
+    return [_listener(properties, name, address, advertised.get(name), protocols) for name, address in bound.items()]
 
 
 class _Address(NamedTuple):
@@ -136,15 +136,14 @@ def _listener(
     properties: Mapping[str, str],
     name: str,
     address: _Address,
-    told: _Address | None,
+    advertised: _Address | None,
     protocols: Mapping[str, SecurityProtocol],
 ) -> Listener:
     if name not in protocols:
-        raise ValueError(f"listener.security.protocol.map does not say how the listener {name} is secured")
-    if (told or address).host in UNROUTABLE:
+        raise ValueError(f"listener.security.protocol.map has no security protocol for the listener {name}")
+    if (advertised or address).host in UNROUTABLE:
         raise ValueError(
-            f"clients cannot be told to connect to {(told or address).host}: name a host for {name} in "
-            "advertised.listeners"
+            f"clients cannot connect to {(advertised or address).host}: set a host for {name} in advertised.listeners"
         )
     settings = _Settings(properties, name)
     protocol = protocols[name]
@@ -153,19 +152,19 @@ def _listener(
         sasl = _sasl(settings) if protocol.has_sasl else None
     except ValueError as error:
         raise ValueError(f"listener {name}: {error}") from error
-    advertised_host, advertised_port = told or (None, None)
+    advertised_host, advertised_port = advertised or (None, None)
     return Listener(name, address.host, address.port, tls, sasl, advertised_host, advertised_port)
 
 
 class _Settings:
-    """The settings of one listener: its own before those of all."""
+    """The settings of one listener; its own take precedence over those for all listeners."""
 
     def __init__(self, properties: Mapping[str, str], listener: str) -> None:
         self._properties = properties
         self._prefix = f"listener.name.{listener.lower()}."
 
     def own(self, name: str) -> str | None:
-        """Of this listener alone."""
+        """Return a setting of this listener alone, or None."""
         return self._properties.get(self._prefix + name)
 
     def get(self, name: str) -> str | None:
@@ -184,7 +183,9 @@ class _Settings:
 def _tls(settings: _Settings, protocol: SecurityProtocol) -> Tls:
     client_auth = settings.choice("ssl.client.auth", ClientAuth, ClientAuth.NONE)
     if protocol.has_sasl and settings.own("ssl.client.auth") is None:
-        client_auth = ClientAuth.NONE  # who logs in need not show a certificate too, unless this very listener says so
+        client_auth = (
+            ClientAuth.NONE
+        )  # with a SASL login no certificate is needed too, unless this very listener requires it
     enabled = settings.get("ssl.enabled.protocols")
     return Tls(
         keystore_type=_store_type(settings, "ssl.keystore"),
@@ -208,8 +209,8 @@ def _store_type(settings: _Settings, store: str) -> StoreType:
     names = ("location", "certificates", "certificate.chain")
     if given == "JKS" and any(settings.get(f"{store}.{name}") is not None for name in names):
         raise ValueError(
-            f"{store}.type is JKS, unless it is given, and that is not read here: export PEM or PKCS12 "
-            "(keytool -importkeystore -deststoretype PKCS12 ...) and say so"
+            f"{store}.type defaults to JKS, which is not supported: export PEM or PKCS12 "
+            "(keytool -importkeystore -deststoretype PKCS12 ...) and set the type"
         )
     return StoreType.PEM if given == "JKS" else _choice(f"{store}.type", given, StoreType)
 
@@ -217,7 +218,7 @@ def _store_type(settings: _Settings, store: str) -> StoreType:
 def _sasl(settings: _Settings) -> Sasl:
     enabled = settings.get("sasl.enabled.mechanisms")
     if enabled is None:
-        raise ValueError("sasl.enabled.mechanisms is missing; GSSAPI, which Kafka then takes, is not served")
+        raise ValueError("sasl.enabled.mechanisms is missing; GSSAPI, which Kafka uses then, is not supported")
     mechanisms = _words(enabled)
     for mechanism in mechanisms:
         _check_callback_handler(settings, mechanism)
@@ -237,22 +238,20 @@ def _sasl(settings: _Settings) -> Sasl:
 
 
 def _check_callback_handler(settings: _Settings, mechanism: str) -> None:
-    """Refuse what would judge logins otherwise than is done here; it may be meant to let nobody in without a signature.
+    """Raise ValueError for a callback handler that would verify logins differently, such as one that checks signatures.
 
-    As in Kafka, it counts for a listener and a mechanism only.
+    As in Kafka, a handler is set for a listener and a mechanism only.
     """
     setting = f"{mechanism.lower()}.sasl.server.callback.handler.class"
     handler = settings.own(setting)
     own = _CALLBACK_HANDLERS.get(mechanism)
     if handler is not None and handler.rpartition(".")[2] != own:
-        only = (
-            f": leave it out, for {own}, which takes tokens that nobody has signed" if mechanism == OAUTHBEARER else ""
-        )
-        raise ValueError(f"{setting} names {handler}, which is not served{only}")
+        only = f": leave it out, for {own}, which accepts unsigned tokens" if mechanism == OAUTHBEARER else ""
+        raise ValueError(f"{setting} names {handler}, which is not supported{only}")
 
 
 def _login_module(settings: _Settings, mechanism: str) -> JaasEntry:
-    """What sasl.jaas.config says of a mechanism; Kafka wants it for the listener and the mechanism."""
+    """Return the JAAS entry of a mechanism; as in Kafka, it is set for the listener and the mechanism."""
     setting = f"{mechanism.lower()}.sasl.jaas.config"
     value = settings.own(setting)
     if value is None:
@@ -263,7 +262,7 @@ def _login_module(settings: _Settings, mechanism: str) -> JaasEntry:
         raise ValueError(f"{setting}: {error}") from error
     expected = _LOGIN_MODULES.get(mechanism)
     if expected is not None and entry.module.rpartition(".")[2] != expected:
-        raise ValueError(f"{setting} names {entry.module}; {mechanism} takes {expected}")
+        raise ValueError(f"{setting} names {entry.module}; {mechanism} needs {expected}")
     return entry
 
 
@@ -317,7 +316,7 @@ def _number(name: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise ValueError(f"{name} takes a whole number, not {value!r}") from None
+        raise ValueError(f"{name} must be a whole number, not {value!r}") from None
 
 
 def _choice(name: str, value: str, values: Callable[[str], E]) -> E:
@@ -325,4 +324,4 @@ def _choice(name: str, value: str, values: Callable[[str], E]) -> E:
         return values(value)
     except ValueError:
         known = ", ".join(map(str, values))  # type: ignore[call-overload]  # an enumeration is iterable
-        raise ValueError(f"{name} takes one of {known}, not {value!r}") from None
+        raise ValueError(f"{name} must be one of {known}, not {value!r}") from None

@@ -90,8 +90,8 @@ def test_settings_turn_it_on() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"authorizer_class_name": "my.Authorizer"}, "authorizer.class.name=my.Authorizer is not served"),
-        ({"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "admin"}, "'admin' is no principal"),
+        ({"authorizer_class_name": "my.Authorizer"}, "authorizer.class.name=my.Authorizer is not supported"),
+        ({"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "admin"}, "'admin' is not a principal"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, str], sentence: str) -> None:
