@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.configs.setting import ConfigType, InvalidValueEr
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, with Kafka's numbers."""
+    """The sources of a value, with Kafka's numbers."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -37,7 +37,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A layer that has a value."""
+    """The value of a setting in one layer."""
 
     name: str
     value: str | None
@@ -45,11 +45,11 @@ class Synonym(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One setting as it is told."""
+    """One setting in the response."""
 
     name: str
     value: str | None
-    """None where there is none, and where it is sensitive."""
+    """None if it has no value or is sensitive."""
     source: ConfigSource
     type: ConfigType
     is_read_only: bool = False
@@ -59,17 +59,17 @@ class Entry(NamedTuple):
 
 
 class BrokerLayers(NamedTuple):
-    """What is set of one broker, by where it was set."""
+    """The settings of one broker, by layer."""
 
     settings: Mapping[str, Setting]
     own: Mapping[str, str]
     of_all_brokers: Mapping[str, str]
     static: Mapping[str, str]
     effective: Callable[[str], str | None]
-    """The value that a broker goes by, of whichever synonym."""
+    """Returns the effective value of a setting, whichever of its synonyms is set."""
 
     def synonyms(self, name: str) -> list[Synonym]:
-        """The layers that have a value for a setting; those of another name count only behind one of its own."""
+        """Return the layers that have a value for a setting; synonyms count only after one of its own name."""
         names = broker_synonyms(name)
         base = base_name(name)
         names = names if base == name else (name, base)
@@ -91,14 +91,14 @@ class BrokerLayers(NamedTuple):
 
 
 def broker_entries(layers: BrokerLayers) -> list[Entry]:
-    """Every setting of one broker."""
+    """Return every setting of one broker."""
     given = [*layers.own, *layers.of_all_brokers, *layers.static]
     names = dict.fromkeys([*_shown(layers.settings), *given])
     return [_broker_entry(name, layers.settings.get(base_name(name)), layers.synonyms(name)) for name in names]
 
 
 def all_brokers_entries(layers: BrokerLayers) -> list[Entry]:
-    """What was altered for all brokers."""
+    """Return the settings that were altered for all brokers."""
     return [
         _broker_entry(
             name,
@@ -116,7 +116,7 @@ def _broker_entry(name: str, setting: Setting | None, synonyms: Sequence[Synonym
 
 
 def topic_entries(settings: Mapping[str, Setting], own: Mapping[str, str | None], layers: BrokerLayers) -> list[Entry]:
-    """Every setting of a topic as the broker that is asked sees it."""
+    """Return every setting of a topic, as the broker that serves the request sees it."""
     entries = []
     for name in dict.fromkeys([*_shown(settings), *own]):
         setting = settings.get(name)
@@ -134,7 +134,7 @@ def topic_entries(settings: Mapping[str, Setting], own: Mapping[str, str | None]
 
 
 def group_entries(own: Mapping[str, str], values: Mapping[str, str], layers: BrokerLayers) -> list[Entry]:
-    """Every setting of a group; `values` are those that hold."""
+    """Return every setting of a group; `values` are the effective ones."""
     entries = []
     for name, setting in GROUP_SETTINGS.items():
         of_brokers = BROKER_SETTING_OF_GROUP.get(name)
@@ -149,7 +149,7 @@ def group_entries(own: Mapping[str, str], values: Mapping[str, str], layers: Bro
 
 
 def client_metrics_entries(own: Mapping[str, str]) -> list[Entry]:
-    """Every setting of a subscription to client metrics."""
+    """Return every setting of a client metrics subscription."""
     return [
         _entry(
             name,
@@ -163,13 +163,13 @@ def client_metrics_entries(own: Mapping[str, str]) -> list[Entry]:
 
 
 def logger_entries(levels: Mapping[str, str]) -> list[Entry]:
-    """The level of every logger (KIP-412)."""
+    """Return the level of every logger (KIP-412)."""
     source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
     return [Entry(name, level, source, ConfigType.UNKNOWN) for name, level in levels.items()]
 
 
 def only(entries: Iterable[Entry], names: Collection[str] | None) -> list[Entry]:
-    """Those that were asked for; all of them where nothing was named."""
+    """Return the entries with these names, or all entries if no name is given."""
     return [entry for entry in entries if not names or entry.name in names]
 
 
@@ -186,7 +186,7 @@ def _entry(
     *,
     is_read_only: bool = False,
 ) -> Entry:
-    """What nobody knows the type of could be a secret, so that it is hidden."""
+    """Return the entry of a setting. A setting of unknown type is hidden, because it could be a secret."""
     is_sensitive = setting is None or setting.is_sensitive
     return Entry(
         name,
@@ -206,127 +206,123 @@ def _canonical(setting: Setting | None, value: str | None) -> str | None:
     try:
         return setting.canonical(value)
     except InvalidValueError:
-        return value  # set in Python, where values of another kind are taken
+        return value  # set in Python, which accepts other types of values
 
 
 DOCUMENTATION: Final[Mapping[str, str]] = {
     "add.partitions.to.txn.retry.backoff.max.ms": (
-        "How long a leader asks the transaction coordinator again for one Produce request."
+        "How long a leader retries requests to the transaction coordinator for one Produce request."
     ),
     "add.partitions.to.txn.retry.backoff.ms": (
-        "How long a leader waits before it asks the transaction coordinator again."
+        "How long a leader waits before it retries a request to the transaction coordinator."
     ),
-    "allow.everyone.if.no.acl.found": "Whether everybody may do everything with what no rule names.",
-    "authorizer.class.name": "Turns access control on; the class of Kafka's controllers is the one that is known here.",
-    "auto.create.topics.enable": "Whether a topic is created when a client first asks for it.",
-    "broker.id": "The id of the first node, where node.id is not set.",
+    "allow.everyone.if.no.acl.found": "Whether every principal may do everything with resources that no rule covers.",
+    "authorizer.class.name": "Turns access control on; only Kafka's StandardAuthorizer is supported.",
+    "auto.create.topics.enable": "Whether a topic is created when a client first requests it.",
+    "broker.id": "The id of the first node, if node.id is not set.",
     "cleanup.policy": (
         "What happens to old records: their segments are deleted, or only the newest record of each key is "
         "kept, or both."
     ),
-    "connection.failed.authentication.delay.ms": "How long the answer to a login that failed is kept back.",
-    "connections.max.idle.ms": "A connection on which nothing was sent for so long is closed.",
-    "consumer.heartbeat.interval.ms": "How often members of the group are told to send heartbeats.",
-    "consumer.session.timeout.ms": "A member that sent no heartbeat for so long is removed from the group.",
+    "connection.failed.authentication.delay.ms": "How long the response to a failed login is delayed.",
+    "connections.max.idle.ms": "A connection is closed after it has been idle for this long.",
+    "consumer.heartbeat.interval.ms": "The heartbeat interval that members of the group receive.",
+    "consumer.session.timeout.ms": "A member without a heartbeat for this long is removed from the group.",
     "controller.quota.window.num": "How many samples the rate of created and deleted partitions is measured over.",
-    "controller.quota.window.size.seconds": "How long each of them lasts.",
-    "default.replication.factor": "How many copies a topic has that is created without a number; 0: one on every node.",
+    "controller.quota.window.size.seconds": "How long each sample lasts.",
+    "default.replication.factor": "The replication factor of topics created without one; 0: a replica on every node.",
     "delete.retention.ms": "How long compaction keeps tombstones, and markers of transactions without records.",
     "delete.topic.enable": "Whether topics can be deleted.",
-    "fetch.max.bytes": "The most bytes of records in one answer to Fetch, unless a single batch is larger.",
+    "fetch.max.bytes": "The most bytes of records in one Fetch response, unless a single batch is larger.",
     "group.consumer.assignment.interval.ms": "How long a group waits between two assignments.",
-    "group.consumer.assignors": "Which assignors members may ask for; the first one is taken where none does.",
-    "group.consumer.heartbeat.interval.ms": "How often members of groups of KIP-848 are told to send heartbeats.",
-    "group.consumer.max.size": "How many members a group of KIP-848 can have.",
-    "group.consumer.migration.policy": "Which groups may go from the classic protocol to KIP-848, or back.",
+    "group.consumer.assignors": "The assignors that members may select; the first one is the default.",
+    "group.consumer.heartbeat.interval.ms": "The heartbeat interval that members of KIP-848 groups receive.",
+    "group.consumer.max.size": "How many members a KIP-848 group can have.",
+    "group.consumer.migration.policy": "Which groups may migrate from the classic protocol to KIP-848, or back.",
     "group.consumer.regex.refresh.interval.ms": (
-        "How often subscriptions by regular expression are compared with the topics."
+        "How often subscriptions by regular expression are matched against the topics."
     ),
-    "group.consumer.session.timeout.ms": (
-        "A member of a group of KIP-848 that sent no heartbeat for so long is removed."
-    ),
+    "group.consumer.session.timeout.ms": ("A member of a KIP-848 group without a heartbeat for this long is removed."),
     "group.initial.rebalance.delay.ms": (
-        "How long the first rebalance of an empty classic group waits for further members."
+        "How long the first rebalance of an empty classic group waits for more members."
     ),
     "group.max.session.timeout.ms": "The longest session timeout of a member of a classic group.",
     "group.max.size": "How many members a classic group can have.",
     "group.min.session.timeout.ms": "The shortest session timeout of a member of a classic group.",
-    "log.cleaner.backoff.ms": "How often logs are looked at that may be worth compacting.",
+    "log.cleaner.backoff.ms": "How often logs are checked for compaction.",
     "log.cleaner.delete.retention.ms": "delete.retention.ms of topics without their own.",
     "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms of topics without their own.",
     "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio of topics without their own.",
     "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms of topics without their own.",
     "log.cleanup.policy": "cleanup.policy of topics without their own.",
-    "log.flush.interval.ms": "How often the disk is made to have what was appended, with fsync=interval.",
+    "log.flush.interval.ms": "How often appended records are flushed to disk, with fsync=interval.",
     "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms of topics without their own.",
     "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms of topics without their own.",
     "log.message.timestamp.type": "message.timestamp.type of topics without their own.",
     "log.retention.bytes": "retention.bytes of topics without their own.",
-    "log.retention.check.interval.ms": "How often logs are looked at that may have segments to delete.",
+    "log.retention.check.interval.ms": "How often logs are checked for segments to delete.",
     "log.retention.hours": (
-        "retention.ms of topics without their own, in hours, where neither minutes nor milliseconds are set."
+        "retention.ms of topics without their own, in hours, if neither minutes nor milliseconds are set."
     ),
-    "log.retention.minutes": "retention.ms of topics without their own, in minutes, where no milliseconds are set.",
+    "log.retention.minutes": "retention.ms of topics without their own, in minutes, if no milliseconds are set.",
     "log.retention.ms": "retention.ms of topics without their own.",
-    "log.roll.hours": "segment.ms of topics without their own, in hours, where no milliseconds are set.",
+    "log.roll.hours": "segment.ms of topics without their own, in hours, if no milliseconds are set.",
     "log.roll.ms": "segment.ms of topics without their own.",
     "log.segment.bytes": "segment.bytes of topics without their own.",
     "max.compaction.lag.ms": "Records older than this are compacted, whatever share of the log is new.",
-    "max.connections": "How many connections a broker takes at a time.",
-    "max.connections.per.ip": "How many connections a broker takes from one address at a time.",
+    "max.connections": "How many connections a broker accepts at a time.",
+    "max.connections.per.ip": "How many connections a broker accepts from one address at a time.",
     "max.message.bytes": "The largest record batch.",
     "message.max.bytes": "max.message.bytes of topics without their own.",
     "message.timestamp.after.max.ms": "How far a record's timestamp may be ahead of the broker's clock.",
     "message.timestamp.before.max.ms": "How far a record's timestamp may be behind the broker's clock.",
     "message.timestamp.type": "Whether records keep the producer's timestamps or get the broker's.",
-    "min.cleanable.dirty.ratio": "Compaction waits until this share of what it could compact is new.",
+    "min.cleanable.dirty.ratio": "Compaction waits until this share of the log is not compacted yet.",
     "min.compaction.lag.ms": "Segments with a younger record are not compacted.",
-    "min.insync.replicas": "With acks=all, how many copies must be on living nodes for a record to be taken.",
-    "node.id": "The id of the first node; further ones count on.",
-    "num.partitions": "How many partitions a topic has that is created without a number.",
-    "offset.metadata.max.bytes": "The longest note that can be committed with an offset.",
-    "offsets.retention.check.interval.ms": "How often committed offsets are looked at that may have expired.",
+    "min.insync.replicas": "How many replicas must be on living nodes for a write with acks=all.",
+    "node.id": "The id of the first node; further nodes have the next ids.",
+    "num.partitions": "The number of partitions of topics created without one.",
+    "offset.metadata.max.bytes": "The longest metadata that can be committed with an offset.",
+    "offsets.retention.check.interval.ms": "How often committed offsets are checked for expiry.",
     "offsets.retention.minutes": (
-        "How long offsets are kept of a group that is empty or does not read the topic any more."
+        "How long offsets are kept after a group is empty or no longer subscribed to the topic."
     ),
     "offsets.topic.num.partitions": "How many partitions the topic of committed offsets gets when it is created.",
     "offsets.topic.segment.bytes": "segment.bytes of the topic of committed offsets.",
     "process.roles": "Every node is a broker, and one of them the controller.",
-    "producer.id.expiration.check.interval.ms": "How often producers are looked at that may be forgotten.",
-    "producer.id.expiration.ms": "A partition forgets producers that did not append for so long.",
-    "quota.window.num": "How many samples rates of clients are measured over.",
-    "quota.window.size.seconds": "How long each of them lasts.",
+    "producer.id.expiration.check.interval.ms": "How often producers are checked for expiry.",
+    "producer.id.expiration.ms": "A partition forgets producers that have not appended for this long.",
+    "quota.window.num": "How many samples the rates of clients are measured over.",
+    "quota.window.size.seconds": "How long each sample lasts.",
     "retention.bytes": (
-        "The oldest segments of a partition are deleted while the others alone have so many bytes; -1: never."
+        "The oldest segments of a partition are deleted while the rest is at least this large; -1: never."
     ),
     "retention.ms": "Segments whose records are all older are deleted; -1: never.",
-    "sasl.server.max.receive.size": "The largest message of a login.",
-    "segment.bytes": "A segment of the log that would grow beyond this is complete.",
-    "segment.ms": (
-        "A segment of the log whose first record is older than this is complete when the next one is appended."
-    ),
+    "sasl.server.max.receive.size": "The largest message of a SASL login.",
+    "segment.bytes": "A segment of the log is closed before it grows beyond this size.",
+    "segment.ms": ("A segment of the log is closed at the next append if its first record is older than this."),
     "socket.request.max.bytes": "The largest request.",
-    "super.users": "Who may do everything, whatever the rules say.",
+    "super.users": "The principals that may do everything, whatever the rules.",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": (
-        "How often transactions are looked at whose timeout may be over."
+        "How often transactions are checked for their timeout."
     ),
     "transaction.max.timeout.ms": "The longest timeout that a transaction can have.",
     "transaction.partition.verification.enable": (
-        "Whether partition leaders ask the coordinator about transactional writes of older clients."
+        "Whether partition leaders verify transactional writes of older clients with the coordinator."
     ),
     "transaction.remove.expired.transaction.cleanup.interval.ms": (
-        "How often transactional ids are looked at that may have expired."
+        "How often transactional ids are checked for expiry."
     ),
     "transaction.state.log.num.partitions": "How many partitions the topic of transactions gets when it is created.",
     "transaction.state.log.segment.bytes": "segment.bytes of the topic of transactions.",
     "transaction.two.phase.commit.enable": (
         "Whether clients may take part in two-phase commit, whose transactions have no timeout."
     ),
-    "transactional.id.expiration.ms": "A transactional id that was not used for so long is forgotten.",
-    "unstable.api.versions.enable": "Whether API versions are offered that the imitated release does not call stable.",
+    "transactional.id.expiration.ms": "A transactional id is forgotten after it has been unused for this long.",
+    "unstable.api.versions.enable": "Whether API versions that are unstable in the imitated release are offered.",
 }
 
 
 def documentation_of(name: str) -> str | None:
-    """What a setting does here, if it does anything."""
+    """Return what a setting does here, or None if it has no effect."""
     return DOCUMENTATION.get(name)

@@ -13,7 +13,7 @@ _MAX_LONG = "9223372036854775807"
 
 
 class Difference(NamedTuple):
-    """What is otherwise here; None: that part is Kafka's."""
+    """How a setting differs here; None: as in Kafka."""
 
     reason: str
     default: str | None = None
@@ -26,27 +26,27 @@ class Difference(NamedTuple):
 
 
 DIFFERENCES: Final[Mapping[str, Difference]] = {
-    "transaction.two.phase.commit.enable": Difference("this broker exists to be used with it", "true"),
+    "transaction.two.phase.commit.enable": Difference("two-phase commit is what this broker is for", "true"),
     "group.initial.rebalance.delay.ms": Difference(
-        "tests do not wait; Kafka says 0 in the file that it ships for trying it, too", "0"
+        "tests should not wait; 0 in the file that Kafka ships for trying it, too", "0"
     ),
-    "default.replication.factor": Difference("0: copies are on all nodes", "0"),
-    "group.consumer.assignment.interval.ms": Difference("nobody waits here for the sake of batching", "0"),
+    "default.replication.factor": Difference("0: a replica on every node", "0"),
+    "group.consumer.assignment.interval.ms": Difference("tests should not wait for batching", "0"),
     "log.segment.bytes": Difference(
-        "nothing is deleted or compacted before its segment is full; Kafka took small ones until 3.9, too",
+        "records are deleted or compacted only when their segment is closed; Kafka accepted small ones until 3.9, too",
         "67108864",
         Between(14),
     ),
     "segment.bytes": Difference("as log.segment.bytes", "67108864", Between(14)),
-    "transaction.state.log.segment.bytes": Difference("all of it is read at every change of leader", "262144"),
-    "offsets.topic.segment.bytes": Difference("all of it is read at every change of leader", "262144"),
+    "transaction.state.log.segment.bytes": Difference("the whole log is read at every change of leader", "262144"),
+    "offsets.topic.segment.bytes": Difference("the whole log is read at every change of leader", "262144"),
     "log.flush.interval.ms": Difference(
-        "Kafka leaves it to its replicas; goes with fsync=interval", "1000", Between(1)
+        "Kafka relies on replicas instead; applies with fsync=interval", "1000", Between(1)
     ),
     "flush.ms": Difference("as log.flush.interval.ms", "1000"),
-    "log.cleaner.backoff.ms": Difference("an interval is a millisecond at least", rule=Between(1)),
+    "log.cleaner.backoff.ms": Difference("an interval is at least a millisecond", rule=Between(1)),
     "log.message.timestamp.after.max.ms": Difference(
-        "clients go by the machine's time, the broker perhaps by a virtual clock", _MAX_LONG
+        "clients use the machine's time, the broker perhaps a virtual clock", _MAX_LONG
     ),
     "message.timestamp.after.max.ms": Difference("as log.message.timestamp.after.max.ms", _MAX_LONG),
 }

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.configs import kafka_3_9
-from dualwrite.broker_emulator.configs.broker_settings import NOT_IN_A_FILE, broker_synonyms
+from dualwrite.broker_emulator.configs.broker_settings import DYNAMIC_ONLY_SETTINGS, broker_synonyms
 from dualwrite.broker_emulator.configs.differences import (
     BROKER_SETTINGS_HERE,
     DIFFERENCES,
@@ -23,7 +23,7 @@ from dualwrite.broker_emulator.log.log_config import LogConfig, parse_cleanup_po
 
 @cache
 def broker_settings(profile: Profile) -> Mapping[str, Setting]:
-    """The settings of a broker."""
+    """Return the settings of a broker."""
     if profile is not Profile.KAFKA_3_9:
         return BROKER_SETTINGS_HERE
     return _in_3_9(BROKER_SETTINGS_HERE, kafka_3_9.BROKER_CHANGES, kafka_3_9.BROKER_NOT_YET)
@@ -31,13 +31,13 @@ def broker_settings(profile: Profile) -> Mapping[str, Setting]:
 
 @cache
 def alterable_broker_settings(profile: Profile) -> Mapping[str, Setting]:
-    """The settings of a broker, and those that only requests can set."""
-    return MappingProxyType({**broker_settings(profile), **NOT_IN_A_FILE})
+    """Return the settings of a broker, including those that only requests can set."""
+    return MappingProxyType({**broker_settings(profile), **DYNAMIC_ONLY_SETTINGS})
 
 
 @cache
 def topic_settings(profile: Profile) -> Mapping[str, Setting]:
-    """The settings of a topic."""
+    """Return the settings of a topic."""
     if profile is not Profile.KAFKA_3_9:
         return TOPIC_SETTINGS_HERE
     return _in_3_9(TOPIC_SETTINGS_HERE, kafka_3_9.TOPIC_CHANGES, kafka_3_9.TOPIC_NOT_YET)
@@ -55,7 +55,7 @@ def _in_3_9(
 
 
 def broker_value(config: BrokerConfig, name: str) -> str | None:
-    """What a broker with `config` goes by, as text; None where nothing is set and there is no default."""
+    """Return the effective value of a broker setting as text; None if it is not set and has no default."""
     field = name.replace(".", "_")
     if name in BROKER_SETTINGS_HERE and field in BrokerConfig.names():
         return given_text(getattr(config, field))
@@ -66,7 +66,7 @@ def broker_value(config: BrokerConfig, name: str) -> str | None:
 
 
 def static_properties(config: BrokerConfig) -> dict[str, str]:
-    """What was set when the broker started: what a file said, and what Python gave that is not the default."""
+    """Return what was set at the start of the broker: by a file, or by Python if it is not the default."""
     found = dict(config.properties)
     defaults = BrokerConfig()
     for field in BrokerConfig.names():
@@ -78,7 +78,7 @@ def static_properties(config: BrokerConfig) -> dict[str, str]:
 
 
 def group_values(config: BrokerConfig, own: Mapping[str, str]) -> dict[str, str]:
-    """Every setting of a group that has a value: its own, the brokers', or the default."""
+    """Return the effective settings of a group: its own, the broker's, or the default."""
     values = {}
     for name, setting in GROUP_SETTINGS.items():
         of_brokers = broker_value(config, BROKER_SETTING_OF_GROUP[name]) if name in BROKER_SETTING_OF_GROUP else None
@@ -89,7 +89,7 @@ def group_values(config: BrokerConfig, own: Mapping[str, str]) -> dict[str, str]
 
 
 def broker_log_config(config: BrokerConfig) -> LogConfig:
-    """How a broker keeps the logs of topics without settings of their own. Raises ValueError."""
+    """Return the log settings of topics without their own. Raises ValueError."""
     return LogConfig(
         segment_bytes=config.log_segment_bytes,
         segment_ms=config.log_roll_ms,

@@ -95,12 +95,12 @@ BROKER_SETTING_OF_TOPIC: Final[Mapping[str, str]] = {
     "local.retention.ms": "log.local.retention.ms",
     "local.retention.bytes": "log.local.retention.bytes",
     "remote.copy.lag.ms": "log.remote.copy.lag.ms",
-    "message.format.version": "log.message.format.version",  # these three until Kafka 3.9
+    "message.format.version": "log.message.format.version",  # these three: until Kafka 3.9
     "message.downconversion.enable": "log.message.downconversion.enable",
     "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
     "remote.copy.lag.bytes": "log.remote.copy.lag.bytes",
 }
-"""Which setting of its brokers a topic goes by that has none of its own."""
+"""The broker setting that applies to a topic without a value of its own."""
 
 
 GROUP_SETTINGS: Final[Mapping[str, Setting]] = by_name(
@@ -152,7 +152,7 @@ BROKER_SETTING_OF_GROUP: Final[Mapping[str, str]] = {
     "streams.assignor.name": "group.streams.assignors",
     "streams.rack.aware.assignment.tags": "group.streams.rack.aware.assignment.tags",
 }
-"""Which setting of its brokers a group goes by that has none of its own."""
+"""The broker setting that applies to a group without a value of its own."""
 
 CLIENT_METRICS_SETTINGS: Final[Mapping[str, Setting]] = by_name(
     (

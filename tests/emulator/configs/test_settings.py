@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Profile
-from dualwrite.broker_emulator.configs.broker_settings import BROKER_SETTINGS, BROKER_SYNONYMS, OF_THE_AUTHORIZER
+from dualwrite.broker_emulator.configs.broker_settings import AUTHORIZER_SETTINGS, BROKER_SETTINGS, BROKER_SYNONYMS
 from dualwrite.broker_emulator.configs.description import DOCUMENTATION
 from dualwrite.broker_emulator.configs.differences import (
     BROKER_SETTINGS_HERE,
@@ -68,7 +68,7 @@ def test_what_differs_from_kafka_is_a_setting_that_does_differ() -> None:
 def test_what_has_an_effect_is_documented_and_nothing_else() -> None:
     fields = {field.replace("_", ".") for field in BrokerConfig.names()} - OWN_SETTINGS.keys()
     assert fields <= DOCUMENTATION.keys()
-    known = {setting.name for setting in EVERY} | OF_THE_AUTHORIZER.keys()
+    known = {setting.name for setting in EVERY} | AUTHORIZER_SETTINGS.keys()
     assert known >= DOCUMENTATION.keys()
     of_topics = {name.replace("_", ".") for name in LogConfig.__dataclass_fields__}
     assert of_topics == DOCUMENTATION.keys() & TOPIC_SETTINGS_HERE.keys() | {"min.insync.replicas"}
@@ -159,7 +159,7 @@ def test_the_page_names_every_difference_and_every_effect() -> None:
     settings = page.partition("## Settings\n")[2].partition("\n## ")[0]
     named = set(re.findall(r"`([a-z0-9.]+)`", settings))
     assert named >= DIFFERENCES.keys() | OWN_SETTINGS.keys()
-    effective = DOCUMENTATION.keys() - OF_THE_AUTHORIZER.keys() - {"log.flush.scheduler.interval.ms"}
+    effective = DOCUMENTATION.keys() - AUTHORIZER_SETTINGS.keys() - {"log.flush.scheduler.interval.ms"}
     assert effective <= named
     for name, difference in DIFFERENCES.items():
         assert f"| {difference.reason} |" in settings, name

@@ -413,7 +413,7 @@ def test_files_that_are_not_what_they_should_be(certificates: Certificates, tmp_
         (Tls(keystore_location=noise), "is not a PEM file"),
         (Tls(keystore_location=certificates.authority), "no certificate with its key"),
         (Tls(keystore_location=certificates.client_key), "no certificate with its key"),
-        (Tls(keystore_location=noise, keystore_type=StoreType.PKCS12), "no PKCS12 file"),
+        (Tls(keystore_location=noise, keystore_type=StoreType.PKCS12), "is not a PKCS12 file"),
         (Tls(keystore_location=certificates.broker, truststore_location=certificates.client_key), "no certificates"),
     ]
     for tls, why in cases:
