@@ -79,7 +79,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 WILDCARD: Final = "*"
 """All resources of a type, or all hosts."""
 
-EVERYBODY: Final = "User:*"
+ANY_PRINCIPAL: Final = "User:*"
 """All principals, of every type."""
 
 SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, Sequence[AclOperation]]] = {

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from dualwrite.broker_emulator.security.acl import (
-    EVERYBODY,
+    ANY_PRINCIPAL,
     WILDCARD,
     Acl,
     AclFilter,
@@ -82,8 +82,8 @@ class AclIndex:
         """Yield the rules that cover the resource and name the principal, or all principals."""
         for pattern in self.patterns(resource_type, name):
             yield from self._by_principal.get((pattern, principal), ())
-            if principal != EVERYBODY:
-                yield from self._by_principal.get((pattern, EVERYBODY), ())
+            if principal != ANY_PRINCIPAL:
+                yield from self._by_principal.get((pattern, ANY_PRINCIPAL), ())
 
     def is_covered(self, resource_type: ResourceType, name: str) -> bool:
         """Return whether any rule covers the resource, for any principal."""
@@ -236,7 +236,7 @@ class StandardAuthorizer:
             acl
             for acl in self._index
             if acl.resource_type is resource_type
-            and acl.principal in (principal, EVERYBODY)
+            and acl.principal in (principal, ANY_PRINCIPAL)
             and acl.host in (WILDCARD, host)
             and acl.operation in (AclOperation.ALL, operation)
         ]

@@ -1,4 +1,4 @@
-"""What altering makes of settings: operations on one setting, and what each kind of resource refuses."""
+"""Altering settings: the operations on one setting, and what each type of resource refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layer a value is told to come from, and what stays hidden."""
+"""The layer that a value is said to come from, and the values that stay hidden."""
 
 from __future__ import annotations
 

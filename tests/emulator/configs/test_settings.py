@@ -1,4 +1,4 @@
-"""The tables of settings: each is consistent in itself, with `BrokerConfig`, and with what is said of it."""
+"""The tables of settings are consistent: in themselves, with `BrokerConfig`, and with their documentation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVERY = [
 ]
 
 IN_OTHER_UNITS = {"log.retention.ms", "log.roll.ms"}
-"""Kafka has their defaults in hours."""
+"""Settings whose defaults Kafka has in hours."""
 
 
 def test_every_default_is_a_value_that_the_setting_takes() -> None:

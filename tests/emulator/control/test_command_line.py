@@ -1,4 +1,4 @@
-"""Options of the emulator's process that control over HTTP has brought."""
+"""The command line options of the control port."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_port_that_is_in_use(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that is said before the process ends with status 2."""
+    """Return the line that is printed before the process exits with status 2."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     output, errors = capsys.readouterr()

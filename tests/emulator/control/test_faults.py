@@ -1,4 +1,4 @@
-"""Faults over HTTP: what can be said of them, what becomes of requests, and what is refused."""
+"""Faults over HTTP: how they are defined, what they do to requests, and which are refused."""
 
 from __future__ import annotations
 

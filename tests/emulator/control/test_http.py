@@ -1,4 +1,4 @@
-"""The control port against clients that are careless, hostile, or not there any more."""
+"""The control port with clients that are careless, hostile, or gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOST = "Host: 127.0.0.1\r\n"
 
 
 class Raw:
-    """A connection on which anything can be sent."""
+    """A connection on which any bytes can be sent."""
 
     def __init__(self, client: Client) -> None:
         self.socket = socket.create_connection((client.host, client.port), timeout=20)
@@ -35,7 +35,7 @@ class Raw:
         self.socket.sendall(data.encode() if isinstance(data, str) else data)
 
     def status(self) -> int:
-        """Of the next answer, which is read whole."""
+        """Read the next response, and return its status."""
         status = int(self._reader.readline().split()[1])
         length = 0
         while (line := self._reader.readline().strip()) != b"":
@@ -46,7 +46,7 @@ class Raw:
         return status
 
     def rest(self) -> bytes:
-        """All that comes until the other side closes."""
+        """Read until the other side closes, and return all bytes."""
         data = b""
         try:
             while chunk := self._reader.read1(65536):
@@ -131,7 +131,7 @@ def test_what_is_no_json(client: Client, body: bytes, said: str) -> None:
 
 
 def test_a_body_says_that_it_is_json(client: Client) -> None:
-    """What a page may send anywhere without being asked is no JSON (a form, or text)."""
+    """Without a preflight request, a page can send forms and text anywhere, but not JSON."""
     answer = client.ask("POST", "/v1/holds", raw=b'{"point": "before-load"}', headers={"Content-Type": "text/plain"})
     assert answer.status == 415
     assert "curl --json" in answer.error["message"]
@@ -273,7 +273,7 @@ def test_more_connections_than_there_may_be(
 
 
 class Transport(asyncio.Transport):
-    """Takes what is written, and says that it was closed."""
+    """A transport that keeps what is written, and reports that it was closed."""
 
     def __init__(self) -> None:
         super().__init__()

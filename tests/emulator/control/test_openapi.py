@@ -1,4 +1,4 @@
-"""The description of control over HTTP: it is complete, and says of every answer what that is."""
+"""The OpenAPI document of the control port: it is complete, and every response fits its schema."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_path_parameters_are_those_of_the_path(described: Any) -> None:
 
 
 def fits(value: Any, schema: Any, schemas: Any) -> bool:
-    """Whether a value is what the little of JSON Schema that is used here says."""
+    """Return whether a value fits a schema, for the part of JSON Schema that is used here."""
     if "$ref" in schema:
         return fits(value, schemas[schema["$ref"].rpartition("/")[2]], schemas)
     if "anyOf" in schema:

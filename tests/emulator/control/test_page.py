@@ -47,12 +47,12 @@ def browser(started: Browser, controlled: Emulator) -> Iterator[Browser]:
 
 
 def rows(browser: Browser, section: str) -> list[str]:
-    """The rows of a section's table, each as one line."""
+    """Return the rows of a section's table, each as one line."""
     return [" ".join(text.split()) for text in browser.texts(f"section[aria-labelledby={section}] tbody tr")]
 
 
 def shown(browser: Browser, section: str, *texts: str) -> bool:
-    """Whether one row of a section says all of this."""
+    """Return whether one row of a section has all of these texts."""
     return any(all(text in row for text in texts) for row in rows(browser, section))
 
 

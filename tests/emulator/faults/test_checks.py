@@ -1,4 +1,4 @@
-"""A fault that can never hit is refused, with a sentence."""
+"""A fault that can never hit is refused with the reason."""
 
 from __future__ import annotations
 

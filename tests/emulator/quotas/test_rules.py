@@ -1,4 +1,4 @@
-"""Which quota concerns whom, and how they outlive a restart."""
+"""Which quota applies to a client, and that quotas survive a restart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BY_PRECEDENCE = [
     ({CLIENT_ID: "app"}, OF_CLIENT),
     ({CLIENT_ID: None}, OF_CLIENT),
 ]
-"""The most specific first (KIP-55), each with whose use is counted together."""
+"""The most specific first (KIP-55), each with the usage that is counted together."""
 
 
 @pytest.fixture

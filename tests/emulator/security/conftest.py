@@ -1,4 +1,4 @@
-"""One emulator with a listener of every kind, for all modules that only come in and out."""
+"""One emulator with a listener of every kind, for all tests that only connect."""
 
 from __future__ import annotations
 

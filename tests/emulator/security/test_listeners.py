@@ -1,4 +1,4 @@
-"""Several listeners: their settings by Kafka's names, their addresses, and what clients are told of them."""
+"""Several listeners: their settings by Kafka's names, and their bound and advertised addresses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAIN_ENTRY = 'org.apache.kafka.common.security.plain.PlainLoginModule required 
 
 
 def told(address: str) -> list[str]:
-    """The brokers that Metadata tells of."""
+    """Return the brokers of a Metadata response."""
     fields = {"topics": (), "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     with RawClient(address) as client:
         return [f"{row.host}:{row.port}" for row in client.call("metadata", 12, **fields).brokers]
@@ -339,7 +339,7 @@ def test_as_a_process_it_prints_every_listener() -> None:
 
 
 def pem_files(certificates: Certificates, directory: Path) -> dict[str, Tls]:
-    """The same identity in every form that is read."""
+    """Return TLS settings with the same certificate in every supported format."""
     pem = certificates.broker.read_text()
     key, chain = pem.partition("-----END PRIVATE KEY-----")[0] + "-----END PRIVATE KEY-----", pem
     one_line = " ".join(chain.split("-----END PRIVATE KEY-----")[1].split())

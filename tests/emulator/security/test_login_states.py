@@ -1,4 +1,4 @@
-"""The table of a login's states, kind without a socket."""
+"""The tables of a login's states, without a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the subject of a certificate becomes a principal: Java's form of the name, and Kafka's rules."""
+"""From the subject of a certificate to a principal: Java's form of the name, and Kafka's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that have to log in again while they work, faults in a login, and tokens that nobody sends."""
+"""Clients that must log in again while they work, faults in a login, and tokens that are never sent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOGIN = {
 
 
 def renewals(emulator: Emulator) -> int:
-    """Of the connections that are open."""
+    """Return how many open connections have logged in again."""
     return run_in_loop(
         emulator,
         lambda: sum(

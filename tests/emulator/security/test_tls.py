@@ -1,4 +1,4 @@
-"""TLS at the wire: who a client is by its certificate, and connections that never come to be secure."""
+"""TLS at the wire: the principal of a client certificate, and connections whose handshake never completes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def versions_over(connection: socket.socket) -> bytes:
 
 
 def principals(emulator: Emulator) -> list[str]:
-    """Of everybody who is connected."""
+    """Return the principals of all connections."""
     return run_in_loop(
         emulator,
         lambda: [
@@ -216,7 +216,7 @@ def test_a_node_that_dies_breaks_handshakes(certificates: Certificates) -> None:
 
 
 def test_a_large_answer_and_a_large_request(secured: Emulator, certificates: Certificates) -> None:
-    """More than one record of TLS, which holds 16 KiB."""
+    """Send more than one TLS record, which holds 16 KiB."""
     name = b"x" * 30_000
     request = struct.pack(">hhih", 18, 0, 7, len(name)) + name
     frame = struct.pack(">i", len(request)) + request
