@@ -321,6 +321,7 @@ DOCUMENTATION: Final[Mapping[str, str]] = {
     "transactional.id.expiration.ms": "A transactional id is forgotten after it has been unused for this long.",
     "unstable.api.versions.enable": "Whether API versions that are unstable in the imitated release are offered.",
 }
+"""One sentence about each setting that has an effect here (KIP-569); for the others see Kafka's documentation."""
 
 
 def documentation_of(name: str) -> str | None:

@@ -73,3 +73,4 @@ OWN_SETTINGS: Final[Mapping[str, Setting]] = by_name(
         Setting("fsync", ConfigType.STRING, "interval", OneOf(("always", "interval", "never"))),
     )
 )
+"""Settings that Kafka does not have: DescribeConfigs does not show them, and requests cannot alter them."""

@@ -23,7 +23,7 @@ from dualwrite.broker_emulator.log.log_config import LogConfig, parse_cleanup_po
 
 @cache
 def broker_settings(profile: Profile) -> Mapping[str, Setting]:
-    """Return the settings of a broker."""
+    """Return the settings of a broker: those of Kafka 4.4, or of the imitated release."""
     if profile is not Profile.KAFKA_3_9:
         return BROKER_SETTINGS_HERE
     return _in_3_9(BROKER_SETTINGS_HERE, kafka_3_9.BROKER_CHANGES, kafka_3_9.BROKER_NOT_YET)
@@ -37,7 +37,7 @@ def alterable_broker_settings(profile: Profile) -> Mapping[str, Setting]:
 
 @cache
 def topic_settings(profile: Profile) -> Mapping[str, Setting]:
-    """Return the settings of a topic."""
+    """Return the settings of a topic: those of Kafka 4.4, or of the imitated release."""
     if profile is not Profile.KAFKA_3_9:
         return TOPIC_SETTINGS_HERE
     return _in_3_9(TOPIC_SETTINGS_HERE, kafka_3_9.TOPIC_CHANGES, kafka_3_9.TOPIC_NOT_YET)

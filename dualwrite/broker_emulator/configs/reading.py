@@ -103,7 +103,7 @@ def _names_of(field: str) -> tuple[str, ...]:
 
 
 def _check_least(setting: Setting, value: Value) -> None:
-    """Raise InvalidValueError for a negative value where Kafka's table has no least value: its code has one mostly."""
+    """Raise InvalidValueError for a negative value where Kafka's table has no least value; its code mostly has one."""
     if (
         setting.rule is None
         and isinstance(value, int | float)

@@ -82,7 +82,7 @@ class CrashAfter:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Apply the request, and its copy at once, after a number of further requests, or when it is released.
+    """Apply the request, and a copy of it: at once, after a number of further requests, or when it is released.
 
     The client receives the first response, the handle keeps the second (`unsent`). `after_requests` counts the requests
     that all nodes have applied. A copy that is released late acts as a zombie's request that the network delayed.

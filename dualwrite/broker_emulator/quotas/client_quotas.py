@@ -44,7 +44,10 @@ _WHOLE = 1e-6
 
 
 def quota_problem(entity: Entity, changes: Mapping[str, float | None]) -> str | None:
-    """Return why these quotas cannot be set for `entity`, or None if they can; a value None removes a quota."""
+    """Return why these quotas cannot be set for `entity`, or None if they can; a value None removes a quota.
+
+    The checks and their order are those of Kafka's controller.
+    """
     return _entity_problem(entity) or _value_problem(_IP if IP in dict(entity) else _USER_AND_CLIENT, changes)
 
 
@@ -110,7 +113,7 @@ class Limit(NamedTuple):
 
 
 class ClientQuotas:
-    """The quotas that are set in one cluster, by entity."""
+    """The quotas that are set in one cluster, by entity; they survive a restart."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

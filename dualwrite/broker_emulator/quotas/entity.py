@@ -1,4 +1,7 @@
-"""The entities that quotas are set for, and the filters that select them."""
+"""The entities that quotas are set for, and the filters of DescribeClientQuotas that select them.
+
+An entity is a user, a client id, both together, or an address: by name, or as the default for all other names.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal(USER, "ANONYMOUS")
-"""The principal of clients at a listener without authentication."""
+"""The principal of clients that are not authenticated."""
 
 
 _KEYWORDS: Final = {

@@ -183,9 +183,8 @@ class _Settings:
 def _tls(settings: _Settings, protocol: SecurityProtocol) -> Tls:
     client_auth = settings.choice("ssl.client.auth", ClientAuth, ClientAuth.NONE)
     if protocol.has_sasl and settings.own("ssl.client.auth") is None:
-        client_auth = (
-            ClientAuth.NONE
-        )  # with a SASL login no certificate is needed too, unless this very listener requires it
+        # with a SASL login no certificate is needed too, unless this very listener requires it
+        client_auth = ClientAuth.NONE
     enabled = settings.get("ssl.enabled.protocols")
     return Tls(
         keystore_type=_store_type(settings, "ssl.keystore"),

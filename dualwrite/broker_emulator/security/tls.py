@@ -84,9 +84,8 @@ class Tls:
     def server_context(self) -> ssl.SSLContext:
         """Return the SSL context for connections. Raises ValueError with the reason for an unusable file."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.options |= (
-            ssl.OP_NO_RENEGOTIATION
-        )  # as Kafka; otherwise one client could keep the broker busy at little cost
+        # as Kafka; otherwise one client could keep the broker busy at little cost
+        context.options |= ssl.OP_NO_RENEGOTIATION
         versions = sorted(_VERSIONS[version] for version in self.enabled_protocols)
         context.minimum_version, context.maximum_version = versions[0], versions[-1]
         context.verify_mode = _VERIFY_MODES[self.client_auth]

@@ -47,6 +47,7 @@ def _shape(action: type[Any]) -> Any:
 
 _ACTIONS: Mapping[str, Callable[..., faults.Action]] = {action.__name__: action for action in get_args(faults.Action)}
 
+# derived at run time, so that an action is declared once; type checkers see Any
 if TYPE_CHECKING:
     ActionShape: TypeAlias = Any
 else:

@@ -40,7 +40,7 @@ class TopicView:
     topic_id: str
     partitions: int
     is_internal: bool
-    configs: Annotated[dict[str, str | None], "The settings of the topic's own."]
+    configs: Annotated[dict[str, str | None], "The topic's own settings."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
