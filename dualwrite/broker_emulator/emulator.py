@@ -228,10 +228,10 @@ class Emulator:
 
     async def _open_control(self, host: str, port: int) -> tuple[ControlServer, str]:
         # what nobody asks for need not be there, nor take time to load
-        from dualwrite.broker_emulator.control.controlled import Controlled
+        from dualwrite.broker_emulator.control.controlled import ControlledEmulator
         from dualwrite.broker_emulator.control.server import ControlServer
 
-        controlled = Controlled(self._cluster, self._operations, self.bootstrap_servers, self._start_node)
+        controlled = ControlledEmulator(self._cluster, self._operations, self.bootstrap_servers, self._start_node)
         server = ControlServer(controlled, own_name=host)
         await server.start(host.strip("[]"), port)
         return server, f"http://{host}:{server.port}"
@@ -481,7 +481,7 @@ class Emulator:
 
     def metrics(self) -> MetricsSnapshot:
         """What the brokers count and measure, as it is now (`metrics.prometheus` writes it as text)."""
-        from dualwrite.broker_emulator.metrics.collect import collect  # as with control: not before it is asked for
+        from dualwrite.broker_emulator.metrics.snapshot import collect  # as with control: not before it is asked for
 
         return self._call(lambda: collect(self._cluster))
 

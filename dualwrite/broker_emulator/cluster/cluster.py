@@ -17,7 +17,7 @@ from dualwrite.broker_emulator.cluster.topic_names import is_legal_topic_name
 from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, AlteredConfigs, ConfigResource
-from dualwrite.broker_emulator.configs.values import broker_log_config, group_values
+from dualwrite.broker_emulator.configs.effective import broker_log_config, group_values
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog

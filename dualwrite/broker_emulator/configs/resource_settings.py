@@ -1,4 +1,4 @@
-"""Every setting of a topic of Apache Kafka 4.4, and the brokers' settings that a topic without its own goes by."""
+"""Kafka 4.4's settings of topics, groups (KIP-848, KIP-932, KIP-1071) and client metrics subscriptions (KIP-714)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dualwrite.broker_emulator.configs.setting import (
     Between,
     BetweenOr,
     ConfigType,
+    OffsetReset,
     OneOf,
     Setting,
     ThrottledReplicas,
@@ -63,7 +64,7 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = by_name(
     )
 )
 
-BROKER_SETTING_OF: Final[Mapping[str, str]] = {
+BROKER_SETTING_OF_TOPIC: Final[Mapping[str, str]] = {
     "segment.bytes": "log.segment.bytes",
     "segment.ms": "log.roll.ms",
     "segment.jitter.ms": "log.roll.jitter.ms",
@@ -94,9 +95,69 @@ BROKER_SETTING_OF: Final[Mapping[str, str]] = {
     "local.retention.ms": "log.local.retention.ms",
     "local.retention.bytes": "log.local.retention.bytes",
     "remote.copy.lag.ms": "log.remote.copy.lag.ms",
-    "message.format.version": "log.message.format.version",  # these three until Kafka 3.9
+    "message.format.version": "log.message.format.version",  # these three: until Kafka 3.9
     "message.downconversion.enable": "log.message.downconversion.enable",
     "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
     "remote.copy.lag.bytes": "log.remote.copy.lag.bytes",
 }
-"""Which setting of its brokers a topic goes by that has none of its own."""
+"""The broker setting that applies to a topic without a value of its own."""
+
+
+GROUP_SETTINGS: Final[Mapping[str, Setting]] = by_name(
+    (
+        Setting("consumer.session.timeout.ms", ConfigType.INT, "45000", Between(1)),
+        Setting("consumer.heartbeat.interval.ms", ConfigType.INT, "5000", Between(1)),
+        Setting("consumer.assignment.interval.ms", ConfigType.INT, "1000", Between(0)),
+        Setting("share.session.timeout.ms", ConfigType.INT, "45000", Between(1)),
+        Setting("share.heartbeat.interval.ms", ConfigType.INT, "5000", Between(1)),
+        Setting("share.record.lock.duration.ms", ConfigType.INT, "30000", Between(1000)),
+        Setting("share.delivery.count.limit", ConfigType.INT, "5", Between(2)),
+        Setting("share.partition.max.record.locks", ConfigType.INT, "2000", Between(100)),
+        Setting("share.assignment.interval.ms", ConfigType.INT, "1000", Between(0)),
+        Setting("share.auto.offset.reset", ConfigType.STRING, "latest", OffsetReset()),
+        Setting(
+            "share.isolation.level",
+            ConfigType.STRING,
+            "read_uncommitted",
+            OneOf(("read_committed", "read_uncommitted")),
+        ),
+        Setting("share.renew.acknowledge.enable", ConfigType.BOOLEAN, "true"),
+        Setting("streams.session.timeout.ms", ConfigType.INT, "45000", Between(1)),
+        Setting("streams.heartbeat.interval.ms", ConfigType.INT, "5000", Between(1)),
+        Setting("streams.num.standby.replicas", ConfigType.INT, "0", Between(0)),
+        Setting("streams.initial.rebalance.delay.ms", ConfigType.INT, "3000", Between(0)),
+        Setting("streams.assignment.interval.ms", ConfigType.INT, "1000", Between(0)),
+        Setting("streams.assignor.name", ConfigType.STRING, None),
+        Setting("streams.rack.aware.assignment.tags", ConfigType.LIST, ""),
+        Setting("errors.deadletterqueue.topic.name", ConfigType.STRING, ""),
+        Setting("errors.deadletterqueue.copy.record.enable", ConfigType.BOOLEAN, "false"),
+    )
+)
+
+BROKER_SETTING_OF_GROUP: Final[Mapping[str, str]] = {
+    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
+    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+    "consumer.assignment.interval.ms": "group.consumer.assignment.interval.ms",
+    "share.session.timeout.ms": "group.share.session.timeout.ms",
+    "share.heartbeat.interval.ms": "group.share.heartbeat.interval.ms",
+    "share.record.lock.duration.ms": "group.share.record.lock.duration.ms",
+    "share.delivery.count.limit": "group.share.delivery.count.limit",
+    "share.partition.max.record.locks": "group.share.partition.max.record.locks",
+    "share.assignment.interval.ms": "group.share.assignment.interval.ms",
+    "streams.session.timeout.ms": "group.streams.session.timeout.ms",
+    "streams.heartbeat.interval.ms": "group.streams.heartbeat.interval.ms",
+    "streams.num.standby.replicas": "group.streams.num.standby.replicas",
+    "streams.initial.rebalance.delay.ms": "group.streams.initial.rebalance.delay.ms",
+    "streams.assignment.interval.ms": "group.streams.assignment.interval.ms",
+    "streams.assignor.name": "group.streams.assignors",
+    "streams.rack.aware.assignment.tags": "group.streams.rack.aware.assignment.tags",
+}
+"""The broker setting that applies to a group without a value of its own."""
+
+CLIENT_METRICS_SETTINGS: Final[Mapping[str, Setting]] = by_name(
+    (
+        Setting("metrics", ConfigType.LIST, ""),
+        Setting("interval.ms", ConfigType.INT, "300000"),
+        Setting("match", ConfigType.LIST, ""),
+    )
+)
