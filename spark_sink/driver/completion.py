@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from dualwrite.async_producer import AsyncProducer, run_in_background
 from dualwrite.errors import DualWriteError, FencedError, KafkaTimeoutError, OutcomeUnknown, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.attempt.states import Claim, Ended, Ending, Verdict
 from spark_sink.pause_points import Pause, PausePoint
-from spark_sink.sink_kafka import Claim, Ended, Ending, Verdict
 
 _NOTHING: Final = PreparedTxnState()
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from spark_sink.errors import SinkOptionError
-from spark_sink.option_values import OptionValues
+from spark_sink.options import OptionValues
 from spark_sink.reading.kafka_settings import checked_settings
 from spark_sink.reading.offsets import EARLIEST, LATEST, Offsets, Partition, from_json
 

@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError, DataError, DBAPIError, IntegrityError, ProgrammingError
 
 from dualwrite.recipes.sqlalchemy.state_table import exact_text
-from spark_sink.attempt.copying import copy_in
 from spark_sink.errors import DualTableError, SinkOptionError
 from spark_sink.options import DualMode, DualTable
 from spark_sink.store.dual_columns import (
@@ -34,11 +33,11 @@ from spark_sink.store.dual_columns import (
     mapped,
     refused,
 )
-from spark_sink.store.dual_types import ColumnKind, ColumnType
-from spark_sink.store.moving import Moving, as_sql
-from spark_sink.store.mysql_session import exact_values
+from spark_sink.store.row_transfer import RowMove, as_sql, copy_in, exact_values
 from spark_sink.store.table_catalog import (
+    ColumnKind,
     Columns,
+    ColumnType,
     TableName,
     engine_without_transactions,
     parse_table_name,
@@ -270,7 +269,7 @@ class DualTableWriter:
     # ---- the decision ------------------------------------------------------------------------------------------
 
     def _moving(self, conn: sa.Connection, staged: Columns, winners: Collection[str]) -> sa.TextClause:
-        moving = Moving(conn.dialect, self._target, self._staging, list(staged), OWN_COLUMNS)
+        moving = RowMove(conn.dialect, self._target, self._staging, list(staged), OWN_COLUMNS)
         if self._options.mode is DualMode.INSERT:
             return moving.insert(winners)
         return moving.upsert(winners, self._key(conn, staged))

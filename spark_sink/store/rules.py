@@ -16,7 +16,7 @@ from spark_sink.errors import (
 )
 from spark_sink.handoff import TaskOutcome, TaskResult
 from spark_sink.options import OnNewCheckpoint
-from spark_sink.store.rows import AttemptRow, BatchRow, Decision
+from spark_sink.store.tables import AttemptRow, BatchRow, Decision
 
 JOB_PREFIX: Final = "job:"
 """Of the query ids of batch jobs, which have no checkpoint."""

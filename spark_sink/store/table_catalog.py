@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 import sqlalchemy as sa
-
-from spark_sink.store.dual_types import OF_TIME, ColumnKind, ColumnType
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,41 @@ def parse_table_name(text: str) -> TableName | None:
             return None
         at += 1
     return None
+
+
+class ColumnKind(Enum):
+    """What a column holds, as far as it matters for what may be written into it."""
+
+    BOOLEAN = "booleans"
+    INTEGER = "whole numbers"
+    DECIMAL = "decimal numbers"
+    BINARY_NUMERIC = "numbers, exact to 15 digits"
+    """SQLite's NUMERIC affinity."""
+    FLOAT32 = "4-byte floats"
+    FLOAT64 = "8-byte floats"
+    TEXT = "text"
+    FREE_TEXT = "any text"
+    """SQLite's TEXT, in which it has dates and exact decimals too."""
+    PARSED = "what the database reads from text"
+    """uuid, json, enum, inet and others."""
+    BYTES = "bytes"
+    DATE = "dates"
+    TIMESTAMP = "timestamps without a zone"
+    INSTANT = "timestamps with a zone"
+    TIME = "times of day"
+    ANYTHING = "anything"
+    UNKNOWN = "a type the sink does not know"
+
+
+OF_TIME: Final = frozenset({ColumnKind.TIMESTAMP, ColumnKind.INSTANT, ColumnKind.TIME})
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """A column's type; `scale`: digits after the point, of a number or of seconds; None where there is no limit."""
+
+    kind: ColumnKind
+    scale: int | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from spark_sink.driver.protocol import Sink
 from spark_sink.handoff import TaskIdentity, TaskResult
 from spark_sink.options import SinkOptions, parse
 from spark_sink.pause_points import Pause, PausePoint
-from spark_sink.producer_side import ProducerSide
+from spark_sink.sink_kafka import ProducerSinkKafka
 from spark_sink.store.commit_store import CommitStore
 
 SCHEMA = pa.schema([("value", pa.string())])
@@ -108,7 +108,7 @@ class ApplicationWorld:
         options: Mapping[str, str],
     ) -> None:
         parsed = self.options(sink_id, **options)
-        side = ProducerSide(parsed, pause=pause)
+        side = ProducerSinkKafka(parsed, pause=pause)
         try:
             self._carry_out(Sink(parsed, self.store, side, pause=pause), batch_id, partitions, query_id)
         finally:

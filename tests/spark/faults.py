@@ -16,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from spark_sink.datasource import DualWriteKafka
 from spark_sink.driver.protocol import Sink
+from spark_sink.face import DualWriteKafka
 from spark_sink.options import SinkOptions
 from spark_sink.pause_points import PausePoint
 from tests.support.conditions import until

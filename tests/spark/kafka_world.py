@@ -12,11 +12,11 @@ import pyarrow as pa
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.attempt.states import Claim, Ended, Ending, Verdict
 from spark_sink.attempt.task_transaction import ProducerTransaction
 from spark_sink.options import SinkOptions, parse
 from spark_sink.pause_points import Pause
-from spark_sink.producer_side import ProducerSide
-from spark_sink.sink_kafka import Claim, Ended, Ending, Verdict
+from spark_sink.sink_kafka import ProducerSinkKafka
 from tests.support.conditions import until
 from tests.support.topics import read_topic
 
@@ -56,7 +56,7 @@ class KafkaWorld:
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
         self.faults = emulator.faults
-        self._sides: list[ProducerSide] = []
+        self._sides: list[ProducerSinkKafka] = []
 
     def options(self, **options: Any) -> SinkOptions:
         """Of a sink that takes every tier; names with `__` for dots, and None for an option that is left out."""
@@ -75,13 +75,13 @@ class KafkaWorld:
         given |= {name.replace("__", "."): value for name, value in options.items()}
         return parse({name: str(value) for name, value in given.items() if value is not None})
 
-    def side(self, *, pause: Pause | None = None, **options: Any) -> ProducerSide:
+    def side(self, *, pause: Pause | None = None, **options: Any) -> ProducerSinkKafka:
         """Of a process of its own, as far as Kafka can tell."""
-        made = ProducerSide(self.options(**options), pause=pause)
+        made = ProducerSinkKafka(self.options(**options), pause=pause)
         self._sides.append(made)
         return made
 
-    def prepared(self, side: ProducerSide, transactional_id: str, *values: str) -> PreparedTxnState:
+    def prepared(self, side: ProducerSinkKafka, transactional_id: str, *values: str) -> PreparedTxnState:
         """What a task does that ends well."""
         transaction = side.open(transactional_id, mine)
         transaction.write(rows(*values))
@@ -89,7 +89,7 @@ class KafkaWorld:
         transaction.close()
         return state
 
-    def sent(self, side: ProducerSide, transactional_id: str, *values: str) -> ProducerTransaction:
+    def sent(self, side: ProducerSinkKafka, transactional_id: str, *values: str) -> ProducerTransaction:
         """A task that is at work: its rows have reached the broker."""
         transaction = side.open(transactional_id, mine)
         transaction.write(rows(*values))

@@ -22,7 +22,7 @@ from spark_sink.handoff import Plan, TaskIdentity, TaskResult
 from spark_sink.options import OnNewCheckpoint, SinkOptions, StoreOptions, TxnMode
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rows import BatchStatus
+from spark_sink.store.tables import BatchStatus
 from tests.spark.fake_kafka import FakeBroker, FakeKafkaSide
 from tests.support.databases import unique
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from spark_sink.attempt import open_sinks
-from spark_sink.attempt.open_sinks import sink_of
+from spark_sink.attempt import worker
+from spark_sink.attempt.worker import sink_of
 from spark_sink.driver import batch_log
 from spark_sink.driver.batch_log import MANY_TRANSACTIONS, log_batch
 from spark_sink.driver.protocol import CommitSummary
@@ -75,7 +75,7 @@ log.info("heard")
 def test_the_committer_of_a_batch_job_writes_the_line() -> None:
     code = """
 from types import SimpleNamespace
-from spark_sink.datasource import JobWriter
+from spark_sink.face import JobWriter
 from spark_sink.handoff import Plan
 from spark_sink.options import parse
 from spark_sink.driver.protocol import CommitSummary
@@ -106,7 +106,7 @@ def open_fake(options: SinkOptions) -> Any:
 
 
 def test_a_worker_keeps_the_sinks_it_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_sinks, "_sinks", OrderedDict())
+    monkeypatch.setattr(worker, "_sinks", OrderedDict())
 
     def options(sink_id: str, job: str = "j") -> SinkOptions:
         given = {"sinkId": sink_id, "jobId": job, "kafka.bootstrap.servers": "b:1", "commitStore.url": "sqlite:////s"}

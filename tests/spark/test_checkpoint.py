@@ -66,7 +66,7 @@ def test_one_that_cannot_be_read_says_nothing(location: str | None, monkeypatch:
 def test_metadata_that_is_not_spark_s_says_nothing(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     (directory / "metadata").write_text("{}")
     assert Checkpoint(str(directory)).query_id() is None
-    assert "is not what Spark writes there" in caplog.text
+    assert "does not have the content that Spark writes" in caplog.text
 
 
 class Bucket:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import LIVE, AttemptStatus
+from spark_sink.attempt.states import LIVE, AttemptStatus, Ended, Ending, Verdict
 from spark_sink.errors import (
     AttemptCondemnedError,
     BatchLostError,
@@ -21,9 +21,8 @@ from spark_sink.errors import (
 )
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
-from spark_sink.sink_kafka import Ended, Ending, Verdict
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rows import BatchStatus, Decision
+from spark_sink.store.tables import BatchStatus, Decision
 from tests.spark.sink_model import QUERY, new_store, task
 from tests.spark.store_engines import engine_on
 from tests.support.databases import unique
@@ -143,7 +142,7 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for url, env, sentence in (
         (None, "NO_STORE", "spark.executorEnv.NO_STORE"),
         (None, None, "commitStore.url"),
-        ("nonsense", None, "not a URL"),
+        ("nonsense", None, "is not a SQLAlchemy URL"),
         ("oracle://x", None, "not in oracle"),
         ("postgresql+nodriver://x", None, r"driver of postgresql\+nodriver:// cannot be loaded .*nothing was written"),
     ):

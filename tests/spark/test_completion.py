@@ -14,9 +14,9 @@ from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore, DropReply,
 from dualwrite.errors import KafkaTimeoutError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.attempt.states import Claim, Ending, Verdict
 from spark_sink.errors import AttemptCondemnedError
 from spark_sink.pause_points import PausePoint
-from spark_sink.sink_kafka import Claim, Ending, Verdict
 from tests.spark.kafka_world import TIERS, KafkaWorld, claim, endings, everything, kafka_world, mine, rows
 from tests.support.conditions import until
 

@@ -7,8 +7,7 @@ import re
 from spark_sink import errors, options
 from spark_sink.attempt.states import AttemptStatus
 from spark_sink.reading import options as source_options
-from spark_sink.store.rows import BatchStatus
-from spark_sink.store.tables import StoreTables
+from spark_sink.store.tables import BatchStatus, StoreTables
 from tests.test_docs import DOCS, rows
 
 PAGE = (DOCS / "spark.md").read_text()

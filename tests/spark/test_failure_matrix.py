@@ -182,7 +182,7 @@ def test_a_broker_that_refuses_phase_two_is_told_again_by_the_next_plan(matrix: 
         BrokerFault(api="EndTxn", action=Error("TRANSACTIONAL_ID_AUTHORIZATION_FAILED"), count=None)
     )
     matrix.add_batch()
-    with pytest.raises(StreamingQueryException, match="could not be ended"):
+    with pytest.raises(StreamingQueryException, match="could not be completed"):
         matrix.run()
     assert len(matrix.world.open_transactions()) == 2, "the decision stands"
     refusal.remove()

@@ -105,7 +105,7 @@ def test_a_checkpoint_that_was_restored_is_refused_if_it_is_told(spark: SparkSes
 def test_options_are_checked_before_the_query_starts(sqlite_world: SinkWorld) -> None:
     with pytest.raises(SinkOptionError, match="did you mean topic"):
         dualwrite_batch({**sqlite_world.options, "topik": "a"})
-    with pytest.raises(SinkOptionError, match="jobId is for batch jobs"):
+    with pytest.raises(SinkOptionError, match="jobId is only for batch jobs"):
         dualwrite_batch({**sqlite_world.options, "jobId": "a"})
 
 

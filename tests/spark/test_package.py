@@ -48,16 +48,16 @@ def test_other_names_are_not() -> None:
 
 def test_workers_of_another_python_are_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Spark takes `python3` of the PATH; in an environment that is not activated that is another one."""
-    from spark_sink.registration import _warn_of_another_python
+    from spark_sink.face import warn_of_another_python
 
     another = tmp_path / "python3"
     another.write_text("")
     another.chmod(0o755)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _warn_of_another_python(sys.executable)
+        warn_of_another_python(sys.executable)
         monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-        _warn_of_another_python("python3")
+        warn_of_another_python("python3")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.warns(UserWarning, match=f"which is {another}.*PYSPARK_PYTHON"):
-        _warn_of_another_python("python3")
+        warn_of_another_python("python3")

@@ -23,7 +23,7 @@ from spark_sink.errors import (
 from spark_sink.handoff import TaskOutcome, TaskResult
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rows import BatchStatus
+from spark_sink.store.tables import BatchStatus
 from tests.spark.sink_model import QUERY, Process, Stalling, World, new_store, run_batch, task
 from tests.spark.spark_model import Query
 from tests.spark.store_engines import engine_on, sqlite_engine
@@ -299,7 +299,7 @@ def test_a_loser_that_cannot_be_aborted_does_not_hold_the_batch_up(world: World)
     world.broker.down_ids = {f"{world.options.sink_id}-0-0"}
     summary = process.commit([winner], 0, [1])
     assert (summary.committed, summary.aborted, summary.unfinished) == (1, 0, 1)
-    with pytest.raises(SinkError, match="could not be ended"):
+    with pytest.raises(SinkError, match="could not be completed"):
         process.plan()
     world.broker.down_ids = set()
     assert process.sink.finish().aborted == 1

@@ -16,9 +16,9 @@ from spark_sink.errors import AttemptCondemnedError
 from spark_sink.handoff import Plan, TaskResult
 from spark_sink.options import parse
 from spark_sink.pause_points import PausePoint
-from spark_sink.producer_side import ProducerSide
+from spark_sink.sink_kafka import ProducerSinkKafka
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rows import BatchStatus
+from spark_sink.store.tables import BatchStatus
 from tests.spark.kafka_world import TIERS, Tier
 from tests.spark.sink_model import QUERY, Crash, Stalling, task
 from tests.spark.store_engines import engine_on
@@ -67,7 +67,7 @@ class Real:
         self.options = parse(given)
 
     def sink(self, pause: Callable[[PausePoint], None] | None = None) -> Sink:
-        made = Sink(self.options, self.store, ProducerSide(self.options, pause=pause), pause=pause)
+        made = Sink(self.options, self.store, ProducerSinkKafka(self.options, pause=pause), pause=pause)
         self._sinks.append(made)
         return made
 

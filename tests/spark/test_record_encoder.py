@@ -13,9 +13,9 @@ from dualwrite.errors import InvalidRecordError
 from dualwrite.guarantee import Tier
 from dualwrite.partitioners import murmur2_partition
 from spark_sink.attempt.record_encoder import by_topic, check_schema
+from spark_sink.attempt.states import Verdict
 from spark_sink.errors import SinkOptionError
 from spark_sink.options import SinkOptions, parse
-from spark_sink.sink_kafka import Verdict
 from tests.spark.kafka_world import KafkaWorld, claim, everything, kafka_world, mine
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -17,7 +17,7 @@ from spark_sink.driver.completion import Completion
 from spark_sink.driver.recovery import Action, RecoveryReport, SinkRecovery
 from spark_sink.errors import AttemptCondemnedError, BatchLostError
 from spark_sink.pause_points import PausePoint
-from spark_sink.store.rows import BatchStatus
+from spark_sink.store.tables import BatchStatus
 from tests.spark.applications import ApplicationWorld
 from tests.support.conditions import until
 from tests.support.databases import Database, unique

@@ -13,8 +13,8 @@ from dualwrite.broker_emulator.faults import DropReply, Fault
 from dualwrite.errors import FatalError, InvalidRecordError, KafkaTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.attempt.states import Ending, Verdict
 from spark_sink.errors import AttemptCondemnedError, SinkOptionError
-from spark_sink.sink_kafka import Ending, Verdict
 from tests.spark.kafka_world import (
     TIERS,
     KafkaWorld,
