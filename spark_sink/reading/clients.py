@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
-from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import AuthenticationError, ConfigError, KafkaError
 from spark_sink.errors import SinkOptionError, SourceReadError
 from spark_sink.reading.kafka_settings import api_timeout_ms, connection_settings, needs_kafka_python
@@ -105,6 +104,8 @@ def connect(options: SourceOptions) -> Cluster:
 
 def _log_in(options: SourceOptions) -> None:
     """Say what a person has to mend: both libraries try a login again and again, and then report a timeout."""
+    from dualwrite.admin import TransactionAdmin  # tasks read records and do not log in here
+
     timeout_ms = api_timeout_ms(options.kafka)
     try:
         with TransactionAdmin(connection_settings(options.kafka)) as admin:
