@@ -94,7 +94,7 @@ class DualWriteKafka(DataSource):
     """The sink that writes to Kafka, and to a table in the same commit, exactly once. See docs/spark.md for options."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises SinkOptionError. Spark calls it in the planner for every batch, and once in the committer."""
+        """Parse the options. Raises SinkOptionError. The planner does this for every batch, and the committer once."""
         self._options = parse(options)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a task does: reads a range of offsets. It knows nothing of the tasks before it."""
+"""Read a range of offsets, in a task. Tasks share no state except the idle consumers of their process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read_range(options: SourceOptions, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Its records, in order. Raises SourceReadError, and SourceDataLossError for what was deleted meanwhile."""
+    """Yield the records of the range, in order. Raises SourceReadError, and SourceDataLossError for deleted records."""
     rows = Rows(wanted.partition, schema)
     try:
         yield from _read(options, wanted, rows)
@@ -37,7 +37,7 @@ def _read(options: SourceOptions, wanted: OffsetRange, rows: Rows) -> Iterator[p
 
 
 def _what_is_left(options: SourceOptions, wanted: OffsetRange) -> OffsetRange:
-    """Retention may take what was there when the batch was planned."""
+    """Return what still exists of a range: retention may delete records after the batch was planned."""
     cluster = connect(options)
     try:
         beginning = cluster.beginnings([wanted.partition])[wanted.partition]

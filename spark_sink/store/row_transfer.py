@@ -1,4 +1,9 @@
-"""Arrow columns into a table, by the fastest way that the database has for many rows."""
+"""Transfer rows unchanged: Arrow columns into the staging table, and staged rows into the target table.
+
+Arrow columns are copied in the fastest way that the database has for many rows: CSV for COPY, or tuples for an INSERT.
+A timestamp with a zone is an instant. A column without a zone stores it in UTC, whatever the zone of the session: in
+any other zone, one hour of each autumn would stand for two instants.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from spark_sink.store.table_catalog import OF_TIME, ColumnKind, ColumnType, Tabl
 
 
 def copy_in(conn: sa.Connection, table: TableName, rows: Mapping[str, tuple[pa.Array, ColumnType]]) -> None:
-    """Add rows, given by column, in the transaction of `conn`.
+    """Insert rows, given by column, in the transaction of `conn`.
 
     Raises SQLAlchemy's errors, and DualTableError for values that the database would change.
     """
@@ -34,7 +39,7 @@ def copy_in(conn: sa.Connection, table: TableName, rows: Mapping[str, tuple[pa.A
 
 
 def _insert(conn: sa.Connection, table: TableName, names: list[str], rows: list[tuple[Any, ...]]) -> None:
-    """Past SQLAlchemy's handling of each value: the driver gets the tuples as they are."""
+    """Insert without SQLAlchemy's handling of each value: the driver gets the tuples as they are."""
     into = f"{table.quoted(conn.dialect)} ({', '.join(quoted_name(name, conn.dialect) for name in names)})"
     if conn.dialect.paramstyle == "qmark":
         place = "?"
@@ -64,26 +69,26 @@ def _copy(conn: sa.Connection, table: TableName, names: list[str], rows: memoryv
 
 
 _MICROSECONDS: Final = 6
-"""Digits of a second that Spark has."""
+"""The digits of a second in Spark's timestamps."""
 _CSV: Final = csv.WriteOptions(include_header=False, quoting_style="needed")
-"""Text is in quotes, so that an empty one is no NULL."""
+"""Text is quoted, so that an empty string is not read as NULL."""
 
 
 def check_fractions(column: pa.Array, type_: ColumnType) -> None:
-    """Raise DualTableError for fractions of a second that the column would round, maybe into the next day."""
+    """Raise DualTableError for fractions of a second that the column would round, possibly into the next day."""
     if type_.kind not in OF_TIME or type_.scale is None or type_.scale >= _MICROSECONDS:
         return
     unit = 10 ** (_MICROSECONDS - type_.scale)
     moments = _in_microseconds(column).view(pa.int64())
     if pc.any(pc.not_equal(pc.multiply(pc.divide(moments, unit), unit), moments)).as_py():
         raise DualTableError(
-            f"a column keeps {type_.scale} digits of a second, and a value has more, which the database would round; "
-            "nothing of this attempt was written: cut them off with date_trunc(), or give the column 6 digits"
+            f"a column keeps {type_.scale} digits of a second, but a value has more, which the database would round; "
+            "nothing of this attempt was written: remove them with date_trunc(), or give the column 6 digits"
         )
 
 
 def as_csv(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> memoryview:
-    """As COPY of PostgreSQL takes them with FORMAT csv, in UTF-8."""
+    """Return the rows for PostgreSQL's COPY with FORMAT csv, in UTF-8."""
     written = [_postgres(column, type_) for column, type_ in zip(columns, types, strict=True)]
     output = pa.BufferOutputStream()
     csv.write_csv(pa.record_batch(written, [str(index) for index in range(len(written))]), output, _CSV)
@@ -104,7 +109,7 @@ def _postgres(column: pa.Array, type_: ColumnType) -> pa.Array:
 
 
 def as_mysql_tuples(columns: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
-    """As PyMySQL takes them, whose session must be in UTC. Raises DualTableError for floats that MySQL has not."""
+    """Return the rows for PyMySQL with a session in UTC. Raises DualTableError for floats that MySQL cannot store."""
     return list(zip(*[_mysql(column) for column in columns], strict=True))
 
 
@@ -119,7 +124,7 @@ def _mysql(column: pa.Array) -> list[Any]:
 
 
 def as_sqlite_tuples(columns: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
-    """As the standard library's sqlite3 takes them. Raises DualTableError for NaN, which SQLite would make NULL."""
+    """Return the rows for sqlite3. Raises DualTableError for NaN, which SQLite would store as NULL."""
     return list(zip(*[_sqlite(column) for column in columns], strict=True))
 
 
@@ -143,7 +148,7 @@ def _sqlite(column: pa.Array) -> list[Any]:
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:
-    """Timestamps as a clock in UTC showed them; those without a zone as they are."""
+    """Return timestamps as the time of a clock in UTC, and those without a zone unchanged."""
     if pt.is_timestamp(column.type):
         return column.view(pa.timestamp(column.type.unit)).cast(pa.timestamp("us"))
     return column.cast(pa.time64("us")) if pt.is_time(column.type) else column
@@ -159,9 +164,10 @@ _AS_BEFORE: Final = "SET SESSION sql_mode = @dw_sql_mode, SESSION time_zone = @d
 
 @contextmanager
 def exact_values(conn: sa.Connection) -> Iterator[None]:
-    """On MySQL, refuse what would be cut off or replaced (strict mode), and read timestamps as UTC.
+    """Make MySQL refuse values that it would truncate or replace (strict mode), and read timestamps as UTC.
 
-    Other databases always refuse, and get a zone with each timestamp. A session that was lost needs nothing back.
+    Restores the settings of the session afterwards, unless the connection was lost. Other databases always refuse such
+    values, and get a zone with each timestamp.
     """
     if conn.dialect.name not in ("mysql", "mariadb"):
         yield
@@ -175,7 +181,10 @@ def exact_values(conn: sa.Connection) -> Iterator[None]:
 
 
 class RowMove:
-    """Moves the columns `columns` of one dialect's tables; `own` are the staging table's attempt, partition and seq."""
+    """The statements that move `columns` in one dialect; `own` are the staging table's attempt, partition and seq.
+
+    They are written as text: SQLAlchemy's upsert for MySQL doubles each % in the name of a column twice.
+    """
 
     def __init__(
         self,
@@ -192,7 +201,7 @@ class RowMove:
         self._attempt, self._partition, self._seq = own
 
     def insert(self, winners: Collection[str]) -> sa.TextClause:
-        """Insert the rows of these attempts."""
+        """Return the statement that inserts the rows of these attempts."""
         columns = self._list(self._columns)
         return self._of(
             winners,
@@ -201,11 +210,10 @@ class RowMove:
         )
 
     def upsert(self, winners: Collection[str], key: Sequence[str]) -> sa.TextClause:
-        """Insert the rows of these attempts, or update those that are there by the key.
+        """Return the statement that inserts the rows of these attempts, or updates those with the same key.
 
-        Of the rows with one key only the last counts: PostgreSQL refuses to update a row twice, and the others do it in
-        whatever order they come upon them. The order is for keys that only the table's index takes to be equal
-        (NOCASE).
+        Of several rows with one key only the last is used: PostgreSQL refuses to update a row twice, and the others do
+        so in an arbitrary order. The ORDER BY is for keys that only the index of the table treats as equal (NOCASE).
         """
         columns, partition, seq = self._list(self._columns), self._partition, self._seq
         return self._of(
@@ -214,10 +222,10 @@ class RowMove:
             f"SELECT {columns}, {partition}, {seq}, ROW_NUMBER() OVER ("
             f"PARTITION BY {self._list(key)} ORDER BY {partition} DESC, {seq} DESC) AS dw_from_the_last "
             f"FROM {self._from} WHERE {self._attempt} IN :winners) AS dw_rows "
-            f"WHERE dw_from_the_last = 1 ORDER BY {partition}, {seq} {self._where_it_is_there(key)}",
+            f"WHERE dw_from_the_last = 1 ORDER BY {partition}, {seq} {self._on_conflict(key)}",
         )
 
-    def _where_it_is_there(self, key: Sequence[str]) -> str:
+    def _on_conflict(self, key: Sequence[str]) -> str:
         others = [name for name in self._columns if name not in key]
         if self._dialect.name in ("mysql", "mariadb"):
             changes = [f"{name} = VALUES({name})" for name in map(self._name, others or key[:1])]
@@ -238,5 +246,5 @@ class RowMove:
 
 
 def as_sql(text: str) -> str:
-    """For `sa.text()`, without parameters in it."""
+    """Return SQL for `sa.text()`, with no part of it taken for a parameter."""
     return text.replace(":", "\\:")

@@ -372,7 +372,7 @@ def test_an_upsert_of_nothing_but_keys(database: Database) -> None:
 
 def test_a_key_that_is_null_is_refused(database: Database) -> None:
     run_sql(database, "CREATE TABLE target (a INT UNIQUE, b INT)")
-    with pytest.raises(DualTableError, match="has no a, which the upsert goes by"):
+    with pytest.raises(DualTableError, match="has no a, a key column of the upsert"):
         write(database, writer(key=("A",)), batch({"a": [1, None], "b": [1, 2]}))
 
 
@@ -382,7 +382,7 @@ def test_an_upsert_needs_a_key_that_the_table_keeps_unique(database: Database) -
     assert "has no primary key" in refusal(database, writer(mode=DualMode.UPSERT), schema)
     assert "no unique key of just these columns" in refusal(database, writer(key=("a",)), schema)
     assert "no unique key of just these columns" in refusal(database, writer(key=("a", "b")), schema)
-    assert "the rows bring no c" in refusal(database, writer(key=("c",)), schema)
+    assert "the rows have no c" in refusal(database, writer(key=("c",)), schema)
     assert "names nothing, which" in refusal(database, writer(key=("nothing",)), schema)
     write(database, writer(key=("b",)), batch({"a": [1], "b": [2]}), batch({"a": [3], "b": [2]}))
     assert rows_of(database) == [(3, 2, None)]
@@ -451,16 +451,16 @@ def test_a_table_in_another_schema(database: Database) -> None:
 @pytest.mark.parametrize(
     ("columns", "arrow", "sentence"),
     [
-        ("id INT", {"other": pa.int32()}, "names other, which the table target does not have; it has id"),
+        ("id INT", {"other": pa.int32()}, "names other, which the table target does not have; its columns are id"),
         ("id INT, must INT NOT NULL", {"id": pa.int32()}, "needs a value in must"),
-        ("id INT, t TEXT", {"t": pa.int32()}, "int does not go into"),
-        ("id INT", {"id": pa.string()}, "string does not go into whole numbers"),
-        ("id INT", {"id": pa.float64()}, "double does not go into whole numbers"),
+        ("id INT, t TEXT", {"t": pa.int32()}, "int cannot be stored as"),
+        ("id INT", {"id": pa.string()}, "string cannot be stored as whole numbers"),
+        ("id INT", {"id": pa.float64()}, "double cannot be stored as whole numbers"),
         ("id INT", {"id": pa.list_(pa.int32())}, "to_json"),
-        ("id INT, f DOUBLE PRECISION", {"f": pa.int64()}, "long does not go into 8-byte floats"),
+        ("id INT, f DOUBLE PRECISION", {"f": pa.int64()}, "long cannot be stored as 8-byte floats"),
         ("id INT", {"id": pa.decimal128(10, 2)}, "0 digits after the point"),
         ("id INT", {"value": pa.string()}, "the DataFrame has no column for it"),
-        ("id INT, dw_seq INT", {"id": pa.int32()}, "a name that the sink needs for itself"),
+        ("id INT, dw_seq INT", {"id": pa.int32()}, "a name that the sink reserves"),
     ],
 )
 def test_columns_that_do_not_fit(

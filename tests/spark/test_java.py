@@ -73,12 +73,12 @@ def test_one_without_a_release_file_is_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.20"])
 def test_a_java_home_that_is_too_old_is_refused(tmp_path: Path, version: str) -> None:
     home = installation(tmp_path / "old", version)
-    with pytest.raises(JavaError, match=rf"a Java {version.removeprefix('1.').split('.')[0]}, and Spark needs 17"):
+    with pytest.raises(JavaError, match=rf"a Java {version.removeprefix('1.').split('.')[0]}, but Spark needs 17"):
         find_java({"JAVA_HOME": str(home)})
 
 
 def test_a_java_home_without_java_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(JavaError, match="no bin/java can be run"):
+    with pytest.raises(JavaError, match="has no bin/java that runs"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 

@@ -367,9 +367,9 @@ def lose_commit(faulty: Database, *, applied: bool) -> None:
     if isinstance(faulty, SqliteDatabase):
         faulty.lose_commit(applied=applied)
     elif applied:
-        faulty._proxy.swallow_answer_to(_is_commit)  # type: ignore[attr-defined]
+        faulty.proxy.swallow_answer_to(_is_commit)  # type: ignore[attr-defined]
     else:
-        faulty._proxy.cut_at(_is_commit)  # type: ignore[attr-defined]
+        faulty.proxy.cut_at(_is_commit)  # type: ignore[attr-defined]
 
 
 def _is_commit(request: bytes) -> bool:

@@ -73,7 +73,7 @@ def test_what_may_not(columns: dict[str, pa.DataType], given: dict[str, str], se
 
 def test_a_column_twice() -> None:
     schema = pa.schema([("value", pa.string()), ("value", pa.string())])
-    with pytest.raises(SinkOptionError, match="value is there 2 times"):
+    with pytest.raises(SinkOptionError, match="there are 2 columns value; select only one"):
         check_schema(schema, options(topic="t"))
 
 

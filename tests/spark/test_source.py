@@ -108,7 +108,7 @@ def test_batches_are_limited_and_what_is_gone_ends_the_query(topics: Topics, str
     topics.delete_records(topic, 17)
     with pytest.raises(StreamingQueryException) as ended:
         stream.run(subscribe=topic)
-    assert f"{topic}-0 begins at offset 17 now, and offsets 15 to 16 were still to be read" in str(ended.value)
+    assert f"{topic}-0 begins at offset 17 now, but offsets 15 to 16 were not read yet" in str(ended.value)
     assert stream.run(subscribe=topic, failOnDataLoss="false") == [["k", "l"]]
 
 

@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_and_has_no_secret(
     else:
         options = come("TLS", {"ssl.ca.location": str(certificates.stranger)})
     with pytest.raises(
-        SourceReadError, match=r"Kafka does not let the source in: .*(password|ssl.ca.location)"
+        SourceReadError, match=r"Kafka refuses the login of the source: .*(password|ssl.ca.location)"
     ) as refused:
         read(options, topic)
     assert "a-wrong-secret" not in str(refused.value)
