@@ -35,11 +35,12 @@ from pyspark.sql.types import (
 
 from spark_sink.driver.batch_log import speak_in_worker
 from spark_sink.errors import SinkOptionError, SourceReadError
-from spark_sink.reading.clients import Cluster, connect
+from spark_sink.reading.clients import Cluster, OffsetOutOfRangeError
+from spark_sink.reading.connections import connect, consumer
 from spark_sink.reading.offsets import EARLIEST, LATEST, OffsetRange, Offsets, from_json, to_json
 from spark_sink.reading.options import SourceOptions, check_for_batch, check_for_stream, parse
-from spark_sink.reading.planner import Planner
-from spark_sink.reading.task import read_range
+from spark_sink.reading.planner import Planner, lost_offsets, report_loss
+from spark_sink.reading.rows import Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,3 +194,38 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def stop(self) -> None:
         """Close the connection, at the end of the query."""
         self._disconnect()
+
+
+# ---- in a task --------------------------------------------------------------------------------------------------
+
+
+def read_range(options: SourceOptions, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the records of the range, in order. Raises SourceReadError, and SourceDataLossError for deleted records."""
+    rows = Rows(wanted.partition, schema)
+    try:
+        yield from _read_records(options, wanted, rows)
+    except OffsetOutOfRangeError:
+        unread = OffsetRange(wanted.partition, max(wanted.start, rows.next_offset), wanted.end)
+        yield from _read_records(options, _what_is_left(options, unread), rows)
+    yield from rows.take()
+
+
+def _read_records(options: SourceOptions, wanted: OffsetRange, rows: Rows) -> Iterator[pa.RecordBatch]:
+    if not wanted.size:
+        return
+    with consumer(options) as records:
+        for chunk in records.read(wanted, headers=options.include_headers, patience_ms=options.poll_timeout_ms):
+            rows.add(chunk)
+            if rows.is_full:
+                yield from rows.take()
+
+
+def _what_is_left(options: SourceOptions, wanted: OffsetRange) -> OffsetRange:
+    """Return what still exists of a range: retention may delete records after the batch was planned."""
+    cluster = connect(options)
+    try:
+        beginning = cluster.beginnings([wanted.partition])[wanted.partition]
+    finally:
+        cluster.close()
+    report_loss(lost_offsets(wanted, beginning), fail=options.fail_on_data_loss)
+    return OffsetRange(wanted.partition, min(max(beginning, wanted.start), wanted.end), wanted.end)

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError
 
 from spark_sink.errors import SinkOptionError
 from spark_sink.reading import librdkafka
-from spark_sink.reading.clients import library_of
+from spark_sink.reading.connections import library_of
 from spark_sink.reading.kafka_settings import (
     api_timeout_ms,
     connection_of_kafka_python,

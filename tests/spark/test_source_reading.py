@@ -14,12 +14,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
 from spark_sink.errors import SourceDataLossError, SourceReadError
-from spark_sink.reading import clients
-from spark_sink.reading.clients import Cluster, connect
+from spark_sink.reading import connections
+from spark_sink.reading.clients import Cluster, Records
+from spark_sink.reading.connections import connect
 from spark_sink.reading.offsets import OffsetRange, Partition
 from spark_sink.reading.options import SourceOptions, parse
-from spark_sink.reading.source import DualWriteKafkaSource
-from spark_sink.reading.task import read_range
+from spark_sink.reading.source import DualWriteKafkaSource, read_range
 from tests.spark.written_topics import Topics
 from tests.support.conditions import until
 
@@ -276,21 +276,21 @@ def test_consumers_are_kept_for_the_next_range_of_this_process(topics: Topics, r
     topics.write(topic, *"xyz", partition=1)
     made: list[object] = []
 
-    def make(options: SourceOptions) -> clients.Records:
-        made.append(clients.open_consumer(options))
+    def make(options: SourceOptions) -> Records:
+        made.append(connections.open_consumer(options))
         return made[-1]  # type: ignore[return-value]
 
     options = read.options(topic, groupIdPrefix="kept")
     for partition in (0, 1, 0):
-        with clients.consumer(options, make) as records:
+        with connections.consumer(options, make) as records:
             wanted = OffsetRange(Partition(topic, partition), 0, 3)
             assert [o for each in records.read(wanted, headers=False, patience_ms=9_000) for o in each.offsets] == [
                 *(0, 1, 2)
             ]
     assert len(made) == 1
-    with pytest.raises(ZeroDivisionError), clients.consumer(options, make):
+    with pytest.raises(ZeroDivisionError), connections.consumer(options, make):
         raise ZeroDivisionError  # what failed in between is not used again
-    with clients.consumer(options, make), clients.consumer(options, make):
+    with connections.consumer(options, make), connections.consumer(options, make):
         pass
     assert len(made) == 3
 

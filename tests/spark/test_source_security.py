@@ -9,7 +9,7 @@ import pytest
 from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates, make_certificates
 from spark_sink.errors import SinkOptionError, SourceReadError
-from spark_sink.reading.clients import connect, consumer
+from spark_sink.reading.connections import connect, consumer
 from spark_sink.reading.offsets import OffsetRange, Partition
 from spark_sink.reading.options import SourceOptions, parse
 from tests.apache_kafka.conftest import running
