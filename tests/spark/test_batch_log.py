@@ -1,4 +1,4 @@
-"""The line of a batch in the log, the warning of many transactions, and the sinks that a worker keeps open."""
+"""The log line of a batch, the warning about many transactions, and the sinks that a worker keeps open."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ JobWriter(options, lambda _: sink, Plan("s", 1), "job:1").commit([])
 
 
 class FakeSink:
-    """What can be opened and closed."""
+    """A sink that can only be opened and closed."""
 
     opened: list[Any] = []  # noqa: RUF012 - the test's
 

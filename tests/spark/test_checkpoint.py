@@ -1,4 +1,4 @@
-"""What is read from a query's checkpoint, and what is done where that cannot be."""
+"""What the sink reads from a checkpoint, and what it does without one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_sink.driver.checkpoint import Checkpoint
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Inside batch 1, with the files that Spark keeps beside its own."""
+    """Write a checkpoint inside batch 1, with Spark's additional files."""
     directory = tmp_path / "check point"
     for log in ("offsets", "commits"):
         (directory / log).mkdir(parents=True)
@@ -70,7 +70,7 @@ def test_metadata_that_is_not_spark_s_says_nothing(directory: Path, caplog: pyte
 
 
 class Bucket:
-    """A file system as fsspec makes them: it lists what it saw once until it is told to forget."""
+    """A file system like those of fsspec: it caches its listings until the cache is emptied."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

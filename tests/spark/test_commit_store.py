@@ -76,7 +76,7 @@ def decision(
 
 
 def decided(store: CommitStore, sink: str, batch_id: int = 0, query_id: str = QUERY) -> None:
-    """A whole batch of one attempt."""
+    """Do a whole batch with one attempt."""
     generation = plan(store, sink, query_id)
     identity = TaskIdentity(query_id, batch_id, 0, 1, "host-1")
     lease = store.lease(sink, generation, identity)
@@ -178,7 +178,7 @@ def test_a_plan_fences_and_condemns(store: CommitStore, sink: str) -> None:
 
 
 def test_a_plan_waits_for_a_lease_and_a_lease_for_a_plan(store: CommitStore, sink: str) -> None:
-    """Whichever comes first, no attempt of the older generation stays OPEN."""
+    """Whichever is first, no attempt of the older generation stays OPEN."""
     generation = plan(store, sink)
     for _ in range(5):
         with ThreadPoolExecutor(5) as threads:

@@ -1,4 +1,4 @@
-"""docs/spark.md names what the code has."""
+"""docs/spark.md lists the options, errors and statuses of the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a batch on their way into a table, on each database: read back by SQL, never through the writer."""
+"""Rows of a batch on their way into a table, on each database; the tests read them with SQL."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kind_of(database: Database) -> str:
 
 
 def run_sql(database: Database, *statements: str) -> None:
-    """As it stands, past every layer that would look for parameters in it."""
+    """Run the statement unchanged, without a layer that looks for parameters."""
     with sa.create_engine(database.url, poolclass=sa.NullPool).begin() as conn:
         cursor = conn.connection.cursor()
         for statement in statements:
@@ -60,7 +60,7 @@ def staged(database: Database, table: DualTableWriter) -> int:
 
 
 def batch(columns: Mapping[str, Any]) -> pa.RecordBatch:
-    """With a column for Kafka beside those of the table."""
+    """Return rows with a column for Kafka beside those of the table."""
     rows = pa.record_batch(dict(columns))
     return rows.append_column("value", pa.array(["for Kafka"] * len(rows)))
 
@@ -73,7 +73,7 @@ def stage(
 
 
 def write(database: Database, table: DualTableWriter, *rows: pa.RecordBatch) -> None:
-    """A whole batch: one attempt for each of the partitions."""
+    """Write a whole batch, with one attempt for each partition."""
     table.create(database.engine, rows[0].schema)
     attempts = {str(uuid.uuid4()): part for part in rows}
     count = sum(
@@ -203,7 +203,7 @@ _ODD_TEXT = "quote ' double \" back \\ \\N tab\t, new\nline \\.\n\\.\r\n %s :x Ã
 
 
 def odd_rows() -> pa.RecordBatch:
-    """Row 1 has what is hard, row 2 what is empty or extreme, row 3 nothing at all."""
+    """Return three rows: with difficult values, with empty or extreme values, and with only NULL."""
     berlin = pa.timestamp("us", "Europe/Berlin")
     return batch(
         {
@@ -231,7 +231,7 @@ def odd_rows() -> pa.RecordBatch:
 
 
 def as_python(row: Sequence[Any]) -> list[Any]:
-    """What a driver gives, in the types of `odd_rows`."""
+    """Convert what a driver returns to the types of `odd_rows`."""
     names = ("id", "t", "y", "n", "big", "b", "f", "g", "d", "u", "l", "h", "small")
     read = {
         "n": Decimal,

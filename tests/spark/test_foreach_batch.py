@@ -1,4 +1,4 @@
-"""`foreachBatch(dualwrite_batch(...))`: topic, and whatever SQL of the caller's does, change in one commit."""
+"""`foreachBatch(dualwrite_batch(...))`: the topic, and what the caller's SQL changes, in one commit."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_options_are_checked_before_the_query_starts(sqlite_world: SinkWorld) ->
 
 
 class DataFrameOfConnect:
-    """What matters of one: its session has no SparkContext."""
+    """A DataFrame of Spark Connect, whose session has no SparkContext."""
 
     @property
     def sparkSession(self) -> DataFrameOfConnect:  # noqa: N802 - Spark's

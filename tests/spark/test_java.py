@@ -1,4 +1,4 @@
-"""Which Java is taken, and that Spark starts on one that lacks the module it asks for."""
+"""Which Java is used, and that Spark starts on one without the module that it requires."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_sink.java import Java, ensure_java, find_java, inspected
 
 @pytest.fixture(autouse=True)
 def _nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No usual places, a cache of this test's own, and an environment that comes back."""
+    """Use no usual places, a cache of this test's own, and an environment that is restored."""
     monkeypatch.setattr(java, "_USUAL_PLACES", (str(tmp_path / "usual" / "*"),))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
@@ -24,7 +24,7 @@ def _nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def installation(home: Path, version: str, *, modules: str | None = "java.base jdk.incubator.vector") -> Path:
-    """A directory that looks like one."""
+    """Make a directory that looks like a Java installation."""
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "java"
     program.write_text(

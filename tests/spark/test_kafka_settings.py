@@ -1,4 +1,4 @@
-"""The options `kafka.*`: each is taken, translated or refused with a sentence; none is ignored, no secret is told."""
+"""The options `kafka.*`: each is passed on, translated or refused; none is ignored, and no secret is quoted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ transaction.two.phase.commit.enable transactional.id value.serializer
 
 
 def token() -> str:
-    """For the name of a function in an option."""
+    """Return a token; an option names this function."""
     return "t"
 
 

@@ -1,4 +1,4 @@
-"""Options are read before anything is begun, and what cannot be is refused in words."""
+"""Options are parsed before any transaction, and invalid ones are refused with a sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST = {
 
 
 def with_(**more: object) -> SinkOptions:
-    """The least of options and `more`, whose names have underscores for dots."""
+    """Parse the required options and `more`, whose names have underscores for dots."""
     return parse({**LEAST, **{name.replace("_", "."): value for name, value in more.items()}})
 
 

@@ -1,4 +1,4 @@
-"""What `import spark_sink` costs, and what it offers."""
+"""The public names of `spark_sink`, and which modules its imports load."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_other_names_are_not() -> None:
 
 
 def test_workers_of_another_python_are_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Spark takes `python3` of the PATH; in an environment that is not activated that is another one."""
+    """Spark uses `python3` on the PATH, which is another Python if the environment is not activated."""
     from spark_sink.face import warn_of_another_python
 
     another = tmp_path / "python3"

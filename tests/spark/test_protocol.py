@@ -1,4 +1,4 @@
-"""PLAN, WRITE, COMMIT, ABORT and FINISH: what each does, in every order, and when others fail."""
+"""PLAN, WRITE, COMMIT, ABORT and FINISH: what each does, in every order, and after failures."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_abort_gives_up_what_is_not_decided(world: World) -> None:
 
 @pytest.mark.parametrize("given", ["results", "query id", "nothing"])
 def test_abort_leaves_a_decision_alone(world: World, given: str) -> None:
-    """Spark calls it with all results when COMMIT has raised, which may be after the decision."""
+    """Spark calls ABORT with all results if COMMIT has raised, which may be after the decision."""
     process = world.process()
     results = [process.write(process.plan(), 0, 0, [1])]
     committer = Stalling(lambda me: world.process(me.reach).commit(results, 0, [1])).until(PausePoint.AFTER_DECISION)
@@ -363,7 +363,7 @@ def faulty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]
 
 
 def lose_commit(faulty: Database, *, applied: bool) -> None:
-    """As `faulty.lose_commit`, which would take a statement that has the status COMMIT in it for one."""
+    """Do `faulty.lose_commit`, which itself would match a statement with the status COMMIT."""
     if isinstance(faulty, SqliteDatabase):
         faulty.lose_commit(applied=applied)
     elif applied:
@@ -446,7 +446,7 @@ def test_the_database_is_away_while_kafka_is_told(faulty: Database, point: Pause
 
 @pytest.mark.parametrize("step", ["plan", "write", "commit"])
 def test_the_database_is_away(faulty: Database, step: str) -> None:
-    """Whoever reads the error learns what it means for the batch."""
+    """The error says what it means for the batch."""
     world = World(new_store(faulty.engine))
     plan = world.process().plan()
     results = prepared_batch(world.process(), 1, 2)
@@ -466,7 +466,7 @@ def test_the_database_is_away(faulty: Database, step: str) -> None:
 
 
 def test_the_answer_to_prepared_is_lost(faulty: Database) -> None:
-    """Nobody was told of the attempt, so whatever its row says, it is none that Spark can choose."""
+    """The attempt was not reported, so Spark cannot choose it, whatever its row says."""
     world = World(new_store(faulty.engine))
     plan = world.process().plan()
     lose = reached(PausePoint.BEFORE_PREPARED, lambda: lose_commit(faulty, applied=True))

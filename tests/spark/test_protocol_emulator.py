@@ -72,14 +72,14 @@ class Real:
         return made
 
     def run(self, pause: Callable[[PausePoint], None] | None = None, partitions: int = 2) -> None:
-        """Batch 0, in a process of its own."""
+        """Run batch 0 in a process of its own."""
         sink = self.sink(pause)
         plan = sink.plan(SCHEMA, query_id=QUERY)
         results = [self.write(sink, plan, number, partitions) for number in range(partitions)]
         sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest=None)
 
     def write(self, sink: Sink, plan: Plan, number: int, partitions: int = 2) -> TaskResult:
-        """One of so many partitions of batch 0."""
+        """Write one of so many partitions of batch 0."""
         values = VALUES[number::partitions]
         rows = pa.record_batch([values, list(range(len(values)))], schema=SCHEMA)
         return sink.write(plan, task(0, number), iter([rows]))
@@ -101,7 +101,7 @@ class Real:
 
 @pytest.mark.parametrize("point", PausePoint)
 def test_killed_at_a_pause_point_and_started_again(broker: Emulator, engine: sa.Engine, point: PausePoint) -> None:
-    """An object that is not used any more stands for a process that is gone, but for what Python cleans up."""
+    """An unused object stands for a dead process, except for what Python cleans up."""
     world = Real(broker, engine)
 
     def pause(at: PausePoint) -> None:

@@ -1,4 +1,4 @@
-"""What is done about an attempt, by its row and by ages."""
+"""What recovery does about an attempt, given its row and its ages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the format refuses where Spark calls it, before a sink is opened; without Spark."""
+"""What the format refuses before it opens a sink; without Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _no_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Format(DualWriteKafka):
-    """Whose sink must not be opened."""
+    """A format whose sink must not be opened."""
 
     @staticmethod
     def open_sink(options: SinkOptions) -> Any:

@@ -1,4 +1,4 @@
-"""Where a query starts, how far a batch goes, what was lost: decided without Spark and without Kafka."""
+"""Where a query starts, how far a batch reads, and what was lost; without Spark and without Kafka."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 
 
 class KnownCluster:
-    """A cluster as a test wants it: by partition, beginning, last stable offset and high watermark."""
+    """A cluster with given beginning, last stable offset and high watermark for each partition."""
 
     def __init__(self, logs: Mapping[Partition, tuple[int, int, int]]) -> None:
         self.logs = dict(logs)

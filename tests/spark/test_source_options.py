@@ -1,4 +1,4 @@
-"""The source's options: Spark's names in any case, and a sentence for whatever cannot be."""
+"""The source's options: Spark's names in any case, and a sentence for each invalid value."""
 
 from __future__ import annotations
 

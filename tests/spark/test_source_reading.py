@@ -1,4 +1,4 @@
-"""Tasks and the driver read what is there, and nothing else, with both libraries. No Spark in here."""
+"""Tasks and the driver read exactly the committed records, with both libraries; without Spark."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Reads:
         return batches
 
     def rows(self, topic: str, start: int, end: int, partition: int = 0, **more: str) -> list[tuple[int, str]]:
-        """Offsets and values."""
+        """Return offsets and values."""
         return [
             (row["offset"], row["value"].decode())
             for batch in self.batches(topic, start, end, partition, **more)
@@ -306,7 +306,7 @@ def test_a_forked_child_makes_its_own(topics: Topics, read: Reads) -> None:
 
 
 def test_one_task_after_the_other_on_other_partitions_of_a_stopped_read(topics: Topics, read: Reads) -> None:
-    """A task that only wanted some rows leaves its range; nothing of it may show up in the next one."""
+    """A task that needs only some rows abandons its range; the next range must not contain any of it."""
     topic = topics.create(partitions=2)
     topics.write(topic, *(f"{number}" for number in range(25_000)))
     topics.write(topic, "a", partition=1)

@@ -1,4 +1,4 @@
-"""The source comes in by TLS and SASL with both libraries, and says what is wrong; against a real Apache Kafka."""
+"""The source logs in with TLS and SASL with both libraries, and reports what is wrong; on Apache Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the store that need no database: statuses, slots, and what is kept."""
+"""The rules of the store that need no database: statuses, slots, and retention."""
 
 from __future__ import annotations
 
