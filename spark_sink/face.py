@@ -37,7 +37,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark_sink.attempt.worker import OpenSink, sink_of, streaming_task, task_of
-from spark_sink.driver.batch_log import log, log_batch, speak_in_worker
+from spark_sink.driver.batch_log import configure_worker_logging, log, log_batch
 from spark_sink.driver.checkpoint import Checkpoint, check_trigger
 from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkError, SinkOptionError
@@ -113,7 +113,7 @@ class DualWriteKafka(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's
         """Return the writer of one batch. Spark calls this in the planner, which plans the batch, and the committer."""
-        speak_in_worker()
+        configure_worker_logging()
         if overwrite:
             raise SinkOptionError(
                 "the complete mode would replace the content of the topic, which Kafka cannot do; use the append mode, "
@@ -130,7 +130,7 @@ class DualWriteKafka(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Plan a batch job and return its writer, which Spark pickles for the tasks and for the committer."""
-        speak_in_worker()
+        configure_worker_logging()
         if overwrite:
             raise SinkOptionError('a topic cannot be overwritten; use mode("append")')
         job = f"job:{self._options.job_id or uuid.uuid4()}"
@@ -195,13 +195,13 @@ class _Writer:
         return TaskMessage(self._sink.write(self._plan, task, rows))
 
     def _commit(self, results: Sequence[TaskResult], query_id: str, batch_id: int, offsets_digest: str | None) -> None:
-        speak_in_worker()  # the committer of a batch job is a process in which Spark has not called writer()
+        configure_worker_logging()  # the committer of a batch job is a process in which Spark has not called writer()
         summary = self._sink.commit(results, query_id=query_id, batch_id=batch_id, offsets_digest=offsets_digest)
         log_batch(self._options.sink_id, query_id, batch_id, results, summary)
 
     def _abort(self, results: Sequence[TaskResult], query_id: str | None, batch_id: int) -> None:
         """Abort the batch. Never raises: Spark would show that error instead of the one that made it abort."""
-        speak_in_worker()
+        configure_worker_logging()
         try:
             self._sink.abort(results, query_id=query_id, batch_id=batch_id)
         except Exception:

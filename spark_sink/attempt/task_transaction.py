@@ -20,6 +20,7 @@ from dualwrite.errors import DualWriteError, FencedError, KafkaError, Unsupporte
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, ProducerState
+from spark_sink.attempt.record_encoder import by_topic
 from spark_sink.errors import AttemptCondemnedError, SinkOptionError
 from spark_sink.options import SinkOptions, TxnMode
 
@@ -40,13 +41,9 @@ class ProducerTransaction:
     """A `TaskTransaction`; `begin` makes it, with the transaction begun."""
 
     def __init__(self, producer: Producer, transactional_id: str, topic: str | None) -> None:
-        # Not at the top: the driver's processes only complete transactions, and do not need Arrow for that.
-        from spark_sink.attempt.record_encoder import by_topic
-
         self._producer = producer
         self._transactional_id = transactional_id
         self._topic = topic
-        self._by_topic = by_topic
         self._records = self._bytes = 0
 
     @property
@@ -66,7 +63,7 @@ class ProducerTransaction:
         over, AbortableError and KafkaTimeoutError if Kafka did not accept the records.
         """
         with _fenced_means_condemned(self._transactional_id):
-            for topic, of_topic, size in self._by_topic(rows, self._topic):
+            for topic, of_topic, size in by_topic(rows, self._topic):
                 self._producer.send_batch(topic, of_topic)
                 self._records += of_topic.num_rows
                 self._bytes += size

@@ -20,7 +20,7 @@ MANY_TRANSACTIONS: Final = 50
 _warned_of: set[str] = set()
 
 
-def speak_in_worker() -> None:
+def configure_worker_logging() -> None:
     """Make the log of this Spark worker process visible: logging is not configured there, so INFO would be lost.
 
     What the process writes to stderr appears in the log of the driver or executor. If

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_sink.driver.batch_log import speak_in_worker
+from spark_sink.driver.batch_log import configure_worker_logging
 from spark_sink.errors import SinkOptionError, SourceReadError
 from spark_sink.reading.clients import Cluster, OffsetOutOfRangeError
 from spark_sink.reading.connections import connect, consumer
@@ -93,7 +93,7 @@ class DualWriteKafkaSource(DataSource):
                 f"{FORMAT} has fixed columns ({', '.join(self.schema().names)}) and does not accept another schema; "
                 "cast the column value, or use from_json on it"
             )
-        speak_in_worker()
+        configure_worker_logging()
         return schema
 
 
@@ -131,7 +131,7 @@ class _Reader:
         """Read a range, in a task. Spark passes a partition of its own if a batch query has none."""
         if not isinstance(partition, TaskRange):
             return iter(())
-        speak_in_worker()
+        configure_worker_logging()
         return read_range(self._options, partition.wanted, to_arrow_schema(self._schema, timezone="UTC"))
 
 

@@ -59,13 +59,13 @@ def test_many_transactions_are_warned_of_once(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize(
     ("configuration", "lines"), [("", 1), ("logging.basicConfig(level=logging.WARNING, stream=sys.stderr)", 1)]
 )
-def test_a_worker_in_which_nobody_configured_logging_speaks(configuration: str, lines: int) -> None:
+def test_a_worker_without_configured_logging_writes_its_log(configuration: str, lines: int) -> None:
     code = f"""
 import logging, sys
-from spark_sink.driver.batch_log import log, speak_in_worker
+from spark_sink.driver.batch_log import log, configure_worker_logging
 {configuration}
 for _ in range(2):
-    speak_in_worker()
+    configure_worker_logging()
 log.info("heard")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -377,7 +377,7 @@ def test_what_kafka_answered_twice_changes_nothing(store: CommitStore, sink: str
     assert status_of(store, sink, loser) is AttemptStatus.ABORTED
 
 
-def test_a_lost_batch_stops_the_sink_until_somebody_has_looked(store: CommitStore, sink: str) -> None:
+def test_a_lost_batch_stops_the_sink_until_it_is_acknowledged(store: CommitStore, sink: str) -> None:
     generation = plan(store, sink)
     winners = [prepared(store, sink, generation, partition=n) for n in range(2)]
     store.decide(decision(sink, generation, *winners), FAIL)

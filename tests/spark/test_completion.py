@@ -91,7 +91,7 @@ def test_a_second_time_ends_in_the_same_way(world: KafkaWorld) -> None:
     assert world.committed() == ids_of(*claims[:2])
 
 
-def test_nothing_to_end_asks_nobody(newest: KafkaWorld) -> None:
+def test_without_claims_nothing_is_called(newest: KafkaWorld) -> None:
     newest.emulator.crash_node(0)
     assert newest.side().end([], everything) == {}
     newest.emulator.start_node(0)

@@ -121,7 +121,7 @@ def test_a_plan_discards_whatever_is_left(database: Database) -> None:
     assert staged(database, table) == 0
 
 
-def test_a_task_that_is_about_to_stage_holds_nobody_up(database: Database) -> None:
+def test_a_task_that_is_about_to_stage_blocks_no_other(database: Database) -> None:
     if kind_of(database) == "sqlite":
         pytest.skip("SQLite has one writer at a time")
     run_sql(database, "CREATE TABLE target (id INT PRIMARY KEY)")

@@ -177,7 +177,7 @@ def test_a_committer_that_ends_after_the_decision_has_committed(matrix: Matrix, 
 # ---- the servers fail ------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_refuses_phase_two_is_told_again_by_the_next_plan(matrix: Matrix) -> None:
+def test_a_broker_that_refused_phase_two_completes_it_at_the_next_plan(matrix: Matrix) -> None:
     refusal = matrix.world.broker.faults.add(
         BrokerFault(api="EndTxn", action=Error("TRANSACTIONAL_ID_AUTHORIZATION_FAILED"), count=None)
     )

@@ -89,7 +89,9 @@ def test_the_update_mode(spark: SparkSession, sqlite_world: SinkWorld) -> None:
     assert sorted((record.key, record.value) for record in world.records()) == [("a", "2"), ("a", "3"), ("b", "1")]
 
 
-def test_a_checkpoint_that_was_restored_is_refused_if_it_is_told(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+def test_a_checkpoint_that_was_restored_is_refused_if_its_location_is_given(
+    spark: SparkSession, sqlite_world: SinkWorld
+) -> None:
     world = sqlite_world
     world.add_values("a")
     location = str(world.checkpoint)
@@ -121,7 +123,7 @@ class DataFrameOfConnect:
         raise PySparkAttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED]")
 
 
-def test_through_connect_the_query_must_be_told(sqlite_world: SinkWorld) -> None:
+def test_through_connect_the_query_must_be_named(sqlite_world: SinkWorld) -> None:
     write: Any = dualwrite_batch(sqlite_world.options)
     with pytest.raises(SinkOptionError, match="the query's checkpointLocation as an option, or a query_id"):
         write(DataFrameOfConnect(), 0)

@@ -116,7 +116,7 @@ def test_the_servers_are_not_optional() -> None:
         checked_settings({})
 
 
-def test_a_secret_is_told_to_nobody() -> None:
+def test_no_secret_is_in_an_error() -> None:
     for given in (
         {"sasl.jaas.config": "org.example.LoginModule required password='hush';"},
         {"sasl.password": "hush", "sasl.mechanism": "NONE", "security.protocol": "SASL_SSL"},

@@ -50,7 +50,7 @@ def test_a_task_loads_nothing_that_only_others_need() -> None:
     given = {"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:///f", "topic": "t"}
     writer = pickle.dumps(StreamWriter(parse(given), DualWriteKafka.open_sink, Plan("s", 1)))
     unpickle = f"import pickle; pickle.loads({writer!r})"
-    write = "import spark_sink.attempt.record_encoder, spark_sink.attempt.task_transaction"
+    write = "import spark_sink.attempt.task_transaction"
     assert loaded_by(unpickle, OF_THE_PRODUCER + OF_THE_DRIVER + OF_OTHERS) == "[]"
     assert loaded_by(f"{unpickle}; {write}", OF_THE_DRIVER + OF_OTHERS) == "[]"
 

@@ -227,7 +227,7 @@ def test_abort_gives_up_what_is_not_decided(world: World) -> None:
     with pytest.raises(SinkFencedError, match="aborted"):
         process.commit(results, 0, [0, 1])
     with pytest.raises(SinkFencedError, match="aborted"):
-        process.write(plan, 0, 0, [0])  # one that comes late, when nobody would end it
+        process.write(plan, 0, 0, [0])  # a late one, which no process would complete
 
 
 @pytest.mark.parametrize("given", ["results", "query id", "nothing"])
@@ -428,7 +428,7 @@ def test_the_database_is_away_after_the_decision_was_sent(faulty: Database, appl
 
 
 @pytest.mark.parametrize("point", [PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_STATUSES])
-def test_the_database_is_away_while_kafka_is_told(faulty: Database, point: PausePoint) -> None:
+def test_the_database_is_unreachable_during_phase_two(faulty: Database, point: PausePoint) -> None:
     world = World(new_store(faulty.engine))
     results = prepared_batch(world.process(), 1, 2)
 

@@ -129,7 +129,7 @@ def test_a_writer_that_slept_between_lease_and_initialisation(store: CommitStore
     world.assert_exactly_once(BATCHES[0])
 
 
-def test_a_writer_that_slept_after_it_was_told_that_the_attempt_is_its_own(store: CommitStore) -> None:
+def test_a_writer_that_stalled_after_it_read_that_the_attempt_is_its_own(store: CommitStore) -> None:
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.BEFORE_COMPLETION)
     committer = first_batch(world).until(PausePoint.AFTER_DECISION)

@@ -108,7 +108,7 @@ def test_what_was_decided_is_committed(sqlite_world: World, point: PausePoint) -
 
 
 @pytest.mark.parametrize("point", UNDECIDED)
-def test_what_nobody_decided_is_its_applications_unless_that_is_named(sqlite_world: World, point: PausePoint) -> None:
+def test_an_undecided_attempt_is_left_alone_unless_its_sink_is_named(sqlite_world: World, point: PausePoint) -> None:
     world = sqlite_world
     world.write("s", 0, [["a"], ["b"]], die_at=point)
     left = world.recovery().recover()
@@ -271,7 +271,7 @@ def bounded_world(tmp_path: Any) -> Iterator[World]:
         made.engine.dispose()
 
 
-def test_a_lost_transaction_is_reported_until_somebody_acknowledges_it(bounded_world: World) -> None:
+def test_a_lost_transaction_is_reported_until_it_is_acknowledged(bounded_world: World) -> None:
     world = bounded_world
     world.write("s", 0, [["a"]], die_at=P.AFTER_DECISION, **{"txn.timeoutMs": "60000"})
     world.emulator.advance_clock(80_000)

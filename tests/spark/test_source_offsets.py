@@ -95,7 +95,7 @@ def test_equal_offsets_have_equal_texts(offsets: dict[Partition, int]) -> None:
     ),
     st.integers(1, 2000),
 )
-def test_a_limit_is_kept_and_starves_nobody(logs: dict[Partition, tuple[int, int]], most: int) -> None:
+def test_a_limit_is_kept_and_no_partition_starves(logs: dict[Partition, tuple[int, int]], most: int) -> None:
     start = {each: low for each, (low, _) in logs.items()}
     end = {each: low + size for each, (low, size) in logs.items()}
     reached = limited(start, end, most)
@@ -270,7 +270,7 @@ def test_a_deleted_topic() -> None:
     assert planner(logs, subscribe="a,b", failOnDataLoss="false").ranges({A0: 7, B0: 3}, end) == [OffsetRange(A0, 7, 8)]
 
 
-def test_a_topic_that_was_made_anew() -> None:
+def test_a_topic_that_was_recreated() -> None:
     logs = {A0: (0, 2, 2)}
     end = planner(logs).latest({A0: 8})
     assert end == {A0: 2}

@@ -170,7 +170,7 @@ def test_secrets_are_in_no_repr_and_no_error() -> None:
     assert SECRET not in str(refused.value)
 
 
-def test_what_librdkafka_is_told() -> None:
+def test_the_settings_of_librdkafka() -> None:
     settings = parsed(
         **SASL,
         kafka__request__timeout__ms="5000",
@@ -206,7 +206,7 @@ def test_one_file_may_have_certificate_and_key() -> None:
     assert (other["ssl_certfile"], other["ssl_check_hostname"]) == ("/client.pem", False)
 
 
-def test_what_kafka_python_is_told() -> None:
+def test_the_settings_of_kafka_python() -> None:
     settings = parsed(**SASL, kafka__fetch__max__bytes="1000", kafka__client__rack="b", kafka__group__id="g").kafka
     told = connection_of_kafka_python(settings)
     assert told["bootstrap_servers"] == ["broker:9092"]

@@ -107,7 +107,7 @@ def test_an_attempt_that_was_given_up_leaves_the_next_holders_transaction_alone(
 
 
 @pytest.mark.parametrize("left_open", [False, True], ids=["clean", "left open"])
-def test_an_attempt_that_sleeps_after_it_was_told_to_go_on(world: KafkaWorld, left_open: bool) -> None:
+def test_an_attempt_that_stalls_after_its_check(world: KafkaWorld, left_open: bool) -> None:
     """While it stalls, it is condemned and finished, and the next owner of its id prepares."""
     if left_open:
         world.sent(world.side(), "s-0-0", "older").close()
