@@ -43,7 +43,7 @@ MOST_FILES_WAITING = 12
 MOST_ARMED = 2
 CALM_S = 180.0
 NEVER = {"BatchLostError", "CheckpointMismatchError", "SinkOptionError"}
-"""Log lines that no fault may cause."""
+"""The errors that no fault may cause."""
 OVER = {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
 
 
