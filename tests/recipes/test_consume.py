@@ -22,7 +22,7 @@ from dualwrite.recipes.consume.consume import (
     OffsetsInTransaction,
 )
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
-from dualwrite.recipes.consume.consumer_side import side_of
+from dualwrite.recipes.consume.consumers import adapter_of
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.support.conditions import until
@@ -285,7 +285,7 @@ def test_the_row_of_a_partition_fences_by_itself(emulator: Emulator, sqlite: Dat
     site = Site(emulator, sqlite, confluent_kafka, "database")
     site.fill("a")
     slow, quick = OffsetsInDatabase(sqlite.engine), OffsetsInDatabase(sqlite.engine)
-    consumer = side_of(site.consumer())
+    consumer = adapter_of(site.consumer())
     writer = site.writer()
     for offsets in (slow, quick):
         blocking.run(offsets.start(consumer, []))

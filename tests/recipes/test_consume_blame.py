@@ -22,8 +22,8 @@ from dualwrite.errors import (
     TransactionTooLargeError,
 )
 from dualwrite.recipes.consume import steps as consume_steps
-from dualwrite.recipes.consume.blame import blames_records, may_pass
 from dualwrite.recipes.consume.consume import ConsumedRecord, ConsumeTransformWrite
+from dualwrite.recipes.consume.steps import blames_records, is_transient
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.recipes.test_consume import Site, carry, copy, insert
 from tests.recipes.test_consume import library as library
@@ -280,7 +280,7 @@ def test_a_handler_that_cannot_be_blamed_on_its_record_ends_the_step(site: Site)
     ],
 )
 def test_who_is_to_blame(error: Exception, blamed: bool, passes: bool) -> None:
-    assert (blames_records(error), may_pass(error)) == (blamed, passes)
+    assert (blames_records(error), is_transient(error)) == (blamed, passes)
 
 
 def test_what_it_was_raised_from_counts() -> None:

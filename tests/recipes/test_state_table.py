@@ -12,7 +12,7 @@ import sqlalchemy as sa
 import dualwrite.recipes
 from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.sql import mysql_row_lock
+from dualwrite.recipes.sqlalchemy import mysql_row_lock
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
 from tests.support.databases import Database
 

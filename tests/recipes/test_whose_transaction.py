@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from dualwrite.errors import IllegalStateError, StateRowError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.sql.postgres_row_lock import MARK, MARK_ATTRIBUTE
+from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 from dualwrite.client.records.serializing import Serializers
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
-from dualwrite.recipes.core.state_row import MAX_TRANSACTIONAL_ID_LENGTH
+from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
 
 _NOT_OF_THE_PRODUCER: Final = ("key_serializer", "value_serializer", "transactional_id")
 """Serializers are asked before, and the id has a suffix that the database knows (`database_identity.py`)."""

@@ -23,8 +23,7 @@ from dualwrite.recipes.core.coordinator import (
     settle,
 )
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.telemetry import SlotWait, count_timeout
-from dualwrite.recipes.pool import telemetry as pool_telemetry
+from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, observe_pool
 from dualwrite.recipes.pool.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.runtime import Runtime
@@ -99,7 +98,7 @@ class PoolCoordinator:
             new_writes=new_writes,
             runtime=runtime,
         )
-        pool_telemetry.observe(self)
+        observe_pool(self)
 
     def status(self) -> PoolStatus:
         """What goes on now, and the sums since the pool was made."""
@@ -313,7 +312,7 @@ class PoolCoordinator:
             )
         await self._keeper.stop()
         await self._keeper.give_up_all()
-        pool_telemetry.forget(self)
+        forget_pool(self)
 
 
 def _lowest_missing(leases: list[Lease]) -> int:

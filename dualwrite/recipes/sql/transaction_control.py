@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from dualwrite.errors import IllegalStateError, RecipeError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.sql.statements import (
+from dualwrite.recipes.sql.lexer import (
     MYSQL_READINGS,
     POSTGRES_READINGS,
     SQLITE_READINGS,

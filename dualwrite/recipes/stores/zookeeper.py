@@ -38,7 +38,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWrite
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.state_row import not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.core.store import not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueDualWriter
 
