@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core import pool_gauges
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -78,10 +77,10 @@ class Instruments:
             "dualwrite.pool.timeouts", "{block}", "blocks that got no slot in time, by prefix"
         )
         meter.create_observable_gauge(
-            "dualwrite.pool.slots", [_count_slots], "{slot}", "slots of this process, by prefix and state"
+            "dualwrite.pool.slots", [pool_gauges.slots], "{slot}", "slots of this process, by prefix and state"
         )
         meter.create_observable_gauge(
-            "dualwrite.pool.waiting", [_count_waiting], "{block}", "blocks that wait for a slot, by prefix"
+            "dualwrite.pool.waiting", [pool_gauges.waiting], "{block}", "blocks that wait for a slot, by prefix"
         )
 
     def in_doubt(self, transactional_id: str) -> None:
@@ -252,73 +251,3 @@ def instruments() -> Instruments | None:
 
 def _id(transactional_id: str) -> dict[str, str]:
     return {"messaging.kafka.transactional_id": transactional_id}
-
-
-# ---- pools ----------------------------------------------------------------------------------------------------------
-
-
-class ObservedStatus(Protocol):
-    """The numbers of a pool that the gauges report."""
-
-    @property
-    def in_use(self) -> int: ...
-
-    @property
-    def idle(self) -> int: ...
-
-    @property
-    def set_aside(self) -> Collection[str]: ...
-
-    @property
-    def waiting(self) -> int: ...
-
-
-class ObservedPool(Protocol):
-    """A pool whose slots the gauges count."""
-
-    @property
-    def prefix(self) -> str: ...
-
-    def status(self) -> ObservedStatus: ...
-
-    @property
-    def is_of_this_process(self) -> bool: ...
-
-
-# By id() of the pool: a dictionary can be copied while other threads and the garbage collector change it.
-_pools: dict[int, weakref.ref[ObservedPool]] = {}
-
-
-def observe_pool(pool: ObservedPool) -> None:
-    """Count the slots of the pool as long as it lives, or until `forget_pool`."""
-    key = id(pool)
-    _pools[key] = weakref.ref(pool, lambda _: _pools.pop(key, None))
-
-
-def forget_pool(pool: ObservedPool) -> None:
-    """Stop counting the slots of a pool that was closed."""
-    _pools.pop(id(pool), None)
-
-
-def _count_slots(options: CallbackOptions) -> Iterable[Observation]:
-    return _sums(
-        lambda status: {"in_use": status.in_use, "idle": status.idle, "set_aside": len(status.set_aside)}, "state"
-    )
-
-
-def _count_waiting(options: CallbackOptions) -> Iterable[Observation]:
-    return _sums(lambda status: {"": status.waiting}, None)
-
-
-def _sums(numbers: Callable[[ObservedStatus], dict[str, int]], attribute: str | None) -> Iterable[Observation]:
-    """Sum over all pools of this process by prefix: two observations with the same attributes would collide."""
-    from opentelemetry.metrics import Observation
-
-    sums: Counter[tuple[str, str]] = Counter()
-    for pool in [found for each in list(_pools.values()) if (found := each()) is not None]:
-        if pool.is_of_this_process:
-            sums.update({(pool.prefix, name): number for name, number in numbers(pool.status()).items()})
-    return [
-        Observation(number, {"prefix": prefix} | ({attribute: name} if attribute else {}))
-        for (prefix, name), number in sums.items()
-    ]

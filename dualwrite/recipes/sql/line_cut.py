@@ -1,6 +1,6 @@
-"""A time limit for a statement whose server may not answer for hours, on whatever driver's connection.
+"""A time limit for a statement whose server may not respond for hours, for the connection of any driver.
 
-No driver is asked to stop waiting, and no server to cancel: the socket is shut down, and whoever waits finds the
+It asks neither the driver to stop waiting nor the server to cancel: it shuts the socket down, so the driver finds the
 connection lost.
 """
 
@@ -14,13 +14,13 @@ from typing import Any, Self
 
 
 class LineCut:
-    """Shuts the socket of `connection` down if a `with` lasts longer than `after_s`.
+    """Shuts the socket of `connection` down if the `with` block lasts longer than `after_s`.
 
-    Where the driver does not show its socket, there is no limit.
+    There is no limit if the driver does not expose its socket.
     """
 
     def __init__(self, connection: Any, after_s: float) -> None:
-        # a duplicate: the driver's number may be that of somebody else's socket by then
+        # a duplicate: by then, the driver may have closed its socket and another one may have the same number
         self._socket = _duplicate(_fileno(connection))
         self._timer = threading.Timer(after_s, self._cut)
         self._timer.daemon = True
@@ -41,23 +41,23 @@ class LineCut:
                 self._socket = None
 
     def _cut(self) -> None:
-        with self._ending, suppress(OSError):  # it was lost before
+        with self._ending, suppress(OSError):  # the connection was already lost
             if self._socket is not None:
                 self.was_cut = True
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def _fileno(connection: Any) -> int | None:
-    """Of the socket of a driver's connection: psycopg's and psycopg2's own, asyncpg's transport, PyMySQL's socket."""
+    """Return the file descriptor of a connection's socket, as psycopg, psycopg2, asyncpg and PyMySQL expose it."""
     transport = getattr(connection, "_transport", None)
     if transport is not None:
         connection = transport.get_extra_info("socket")
     found = getattr(connection, "_sock", None) or connection
-    ask = getattr(found, "fileno", None)
-    return None if ask is None else int(ask())
+    fileno = getattr(found, "fileno", None)
+    return None if fileno is None else int(fileno())
 
 
 def _duplicate(fileno: int | None) -> socket.socket | None:
     if fileno is None:
         return None
-    return socket.fromfd(fileno, socket.AF_INET, socket.SOCK_STREAM)  # whichever family: it is only shut down
+    return socket.fromfd(fileno, socket.AF_INET, socket.SOCK_STREAM)  # the family does not matter for a shutdown

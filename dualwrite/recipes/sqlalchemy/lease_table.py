@@ -17,7 +17,7 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
 from dualwrite.recipes.pool.isolation import locks_whole_database
-from dualwrite.recipes.pool.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.adapter import Carry, here
 from dualwrite.recipes.sqlalchemy.state_table import exact_text
