@@ -110,9 +110,9 @@ class _RocksDbStore:
             if STATE_COLUMN_FAMILY not in Rdict.list_cf(self._db.path()):
                 self._db.create_column_family(STATE_COLUMN_FAMILY, Options(raw_mode=self._raw_mode))
             if self.state_of(_SUFFIX_KEY) is None:
-                self._rewrite(_SUFFIX_KEY, new_suffix())
+                self.rewrite(_SUFFIX_KEY, new_suffix())
             if self.state_of(transactional_id) is None:
-                self._rewrite(transactional_id, "")
+                self.rewrite(transactional_id, "")
             return DatabaseIdentity(self.state_of(_SUFFIX_KEY) or "")
 
     async def begin(self) -> _RocksDbTransaction:
@@ -142,7 +142,7 @@ class _RocksDbStore:
         """
         failed = self._shared.failed_writes  # this write does not supersede one that fails from here on
         if failed > self._shared.superseded_failures:
-            self._rewrite(transactional_id, self.state_of(transactional_id) or "")
+            self.rewrite(transactional_id, self.state_of(transactional_id) or "")
             with _counting:
                 self._shared.superseded_failures = max(failed, self._shared.superseded_failures)
 
@@ -154,7 +154,7 @@ class _RocksDbStore:
                 self._shared.failed_writes += 1
             raise
 
-    def _rewrite(self, transactional_id: str, text: str) -> None:
+    def rewrite(self, transactional_id: str, text: str) -> None:
         batch = self.new_batch()
         batch.put(transactional_id.encode(), text.encode(), self.family(STATE_COLUMN_FAMILY))
         self.write_durably(batch)
