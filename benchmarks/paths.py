@@ -164,7 +164,7 @@ class Paths:
         return producer
 
     def send_to_ack(self) -> Trace:
-        """`send`, until the broker has acknowledged the record: the first one of a transaction."""
+        """Trace `send` of the first record of a transaction, until the broker has acknowledged it."""
         producer = self._producer("send")
 
         def run() -> None:
@@ -177,7 +177,7 @@ class Paths:
             return self._median(run)
 
     def complete(self, *, in_emulator: bool = False) -> Trace:
-        """`complete_transaction` of a prepared transaction with one record."""
+        """Trace `complete_transaction` of a prepared transaction with one record."""
         producer = self._producer("complete")
 
         def run() -> None:
@@ -191,11 +191,11 @@ class Paths:
             return self._median(run, in_emulator=in_emulator)
 
     def end_txn(self) -> Trace:
-        """The emulator's side of `complete`: EndTxn, the markers included."""
+        """Trace the emulator's side of `complete`: EndTxn, including the markers."""
         return self.complete(in_emulator=True)
 
     def sqlalchemy_block(self) -> Trace:
-        """A ready `DualWriter`: a block with one row and one record."""
+        """Trace a block of a ready `DualWriter`, with one row and one record."""
         writer = DualWriter(
             self._engine, bootstrap_servers=self._broker.bootstrap_servers, transactional_id="paths-sqlalchemy"
         )
@@ -209,7 +209,7 @@ class Paths:
             return self._median(run)
 
     def psycopg_block(self) -> Trace:
-        """A ready `PsycopgDualWriter` on a connection of the caller: a block with one row and one record."""
+        """Trace a block of a ready `PsycopgDualWriter` on a given connection, with one row and one record."""
         writer = PsycopgDualWriter(
             self._conninfo, bootstrap_servers=self._broker.bootstrap_servers, transactional_id="paths-psycopg"
         )
@@ -223,7 +223,7 @@ class Paths:
             return self._median(run)
 
     def take_over(self) -> Trace:
-        """`recover()` of a new `DualWriter`, whose predecessor crashed between the two commits."""
+        """Trace `recover()` of a new `DualWriter` whose predecessor crashed between the two commits."""
 
         def run() -> None:
             name = f"paths-{uuid.uuid4().hex[:8]}"
