@@ -34,7 +34,7 @@ def run_demo(server: PostgresServer, *arguments: str) -> subprocess.CompletedPro
 
 
 def cells(output: str, row: str) -> list[str]:
-    """The numbers in the line of the table that starts with `row`."""
+    """Return the numbers in the line of the table that starts with `row`."""
     (line,) = [line for line in output.splitlines() if line.strip(" │┃").startswith(row)]
     return [cell.strip() for cell in line.strip(" │").split("│")[1:]]
 

@@ -1,4 +1,4 @@
-"""Workers that do not end as they should."""
+"""Workers that do not end as planned."""
 
 from __future__ import annotations
 

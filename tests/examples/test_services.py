@@ -1,4 +1,4 @@
-"""The worker, the pipeline and the way out of an outbox do what they say, and run as they are."""
+"""The worker, the pipeline and the migration from an outbox run as they are, and do what they say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each input record is in the table and in the output topic exactly once, whoever fails in between."""
+"""Each input record is in the table and in the output topic exactly once, whichever part fails in between."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sqlite(tmp_path: Path) -> Iterator[Database]:
 
 
 class Site:
-    """One input topic, one table, one output topic, and who carries from the one to the others."""
+    """One input topic, one table, one output topic, and the pipelines between them."""
 
     def __init__(self, emulator: Emulator, database: Database, library: Consumers, place: str) -> None:
         self.emulator = emulator
@@ -281,7 +281,7 @@ def test_the_database_is_away_while_partitions_are_assigned(
 
 
 def test_the_row_of_a_partition_fences_by_itself(emulator: Emulator, sqlite: Database) -> None:
-    """Two that believe to have the partition, and the first row is made by the other."""
+    """Two consumers believe to have the partition, and the first row is made by the other one."""
     site = Site(emulator, sqlite, confluent_kafka, "database")
     site.fill("a")
     slow, quick = OffsetsInDatabase(sqlite.engine), OffsetsInDatabase(sqlite.engine)

@@ -1,4 +1,4 @@
-"""What a consumer reads is what follows on what was written: its errors, other logs under the same name, and gaps."""
+"""Records continue what was written: errors of the consumer, other logs under the same name, and gaps."""
 
 from __future__ import annotations
 

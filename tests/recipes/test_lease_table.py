@@ -1,4 +1,4 @@
-"""The leases in their table, on each database."""
+"""Leases in their table, on each database."""
 
 from __future__ import annotations
 

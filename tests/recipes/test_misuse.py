@@ -1,4 +1,4 @@
-"""What a newcomer tries: it is refused with a sentence, at once, and nothing is half written."""
+"""Mistakes of a newcomer: each is refused at once with a clear message, and nothing is half written."""
 
 from __future__ import annotations
 

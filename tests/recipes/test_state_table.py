@@ -29,7 +29,7 @@ def store(database: Database) -> SqlAlchemyStateStore:
 
 
 def statements_of(connection: sa.Connection) -> list[str]:
-    """What `connection` sends from now on."""
+    """Record the statements that `connection` sends from now on."""
     statements: list[str] = []
     sa.event.listen(connection, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     return statements

@@ -1,4 +1,4 @@
-"""What dual writes tell OpenTelemetry, read from its own memory."""
+"""The metrics and spans of dual writes, read from OpenTelemetry's in-memory exporters."""
 
 from __future__ import annotations
 

@@ -186,6 +186,6 @@ def not_as_locked(transactional_id: str, previous: PreparedTxnState, *, past: st
     return StateRowError(
         f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r} under the "
         "lock of this transaction, so the dual write was given up: something else writes to this table, or "
-        f"COMMIT or ROLLBACK was sent bypassing {past}; a COMMIT has made the statements before it permanent, without "
+        f"COMMIT or ROLLBACK was sent past {past}; a COMMIT has made the statements before it permanent, without "
         "the records"
     )
