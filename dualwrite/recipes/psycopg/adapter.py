@@ -49,7 +49,6 @@ from dualwrite.recipes.sql.database_identity import (
     new_suffix,
     present_place,
 )
-from dualwrite.recipes.sql.line_cut import LineCut
 from dualwrite.recipes.sql.pinned_tables import (
     STATE_TABLE,
     PinnedTables,
@@ -71,6 +70,7 @@ from dualwrite.recipes.sql.postgres import (
     lock_row,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
+from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 
 _log = logging.getLogger(__name__)
 
@@ -614,7 +614,7 @@ class PsycopgDatabase:
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         transaction = await self._begin(self._beside, RecordBuffer())
-        cut = LineCut(transaction.connection, timeout_ms / 1000)
+        cut = SocketTimeout(transaction.connection, timeout_ms / 1000)
         try:
             with cut:
                 seen = await transaction.witness(transactional_id)
@@ -622,7 +622,7 @@ class PsycopgDatabase:
                     raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
                 await transaction.commit()
         except psycopg.OperationalError as error:
-            if not cut.was_cut:
+            if not cut.has_fired:
                 raise
             raise not_durable(transactional_id, row, f"a commit was not answered within {timeout_ms} ms") from error
         finally:

@@ -35,7 +35,6 @@ from dualwrite.recipes.core.store import (
     stayed_locked,
 )
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.sql.line_cut import LineCut
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, assert_still_there, execute_query, table_replaced
 from dualwrite.recipes.sql.postgres import (
     IS_MARKED,
@@ -48,6 +47,7 @@ from dualwrite.recipes.sql.postgres import (
     WITNESS,
     lock_row,
 )
+from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sql.sqlite import sync
 from dualwrite.recipes.sqlalchemy.background_engine import engine_beside, shares_one_connection
 from dualwrite.recipes.sqlalchemy.commit_wait import deciding
@@ -477,7 +477,7 @@ class SqlAlchemyStateStore:
         with engine_beside(self._engine).connect() as connection:
             driver: Any = connection.connection.driver_connection
             connection.detach()
-            cut = LineCut(driver, timeout_ms / 1000)
+            cut = SocketTimeout(driver, timeout_ms / 1000)
             try:
                 with cut, deciding(dialect.driver, driver) as wait:
                     seen = self._row_lock.witness(connection, self._known, transactional_id)
@@ -485,7 +485,7 @@ class SqlAlchemyStateStore:
                         raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
                     connection.commit()
             except (DBAPIError, OSError) as error:
-                if not cut.was_cut:
+                if not cut.has_fired:
                     raise
                 why = f"a commit was not answered within {timeout_ms} ms"
                 raise not_durable(transactional_id, row, why) from error

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 
-class LineCut:
+class SocketTimeout:
     """Shuts the socket of `connection` down if the `with` block lasts longer than `after_s`.
 
     There is no limit if the driver does not expose its socket.
@@ -22,10 +22,10 @@ class LineCut:
     def __init__(self, connection: Any, after_s: float) -> None:
         # a duplicate: by then, the driver may have closed its socket and another one may have the same number
         self._socket = _duplicate(_fileno(connection))
-        self._timer = threading.Timer(after_s, self._cut)
+        self._timer = threading.Timer(after_s, self._fire)
         self._timer.daemon = True
         self._ending = threading.Lock()
-        self.was_cut = False
+        self.has_fired = False
 
     def __enter__(self) -> Self:
         self._timer.start()
@@ -40,15 +40,19 @@ class LineCut:
                 self._socket.close()
                 self._socket = None
 
-    def _cut(self) -> None:
+    def _fire(self) -> None:
         with self._ending, suppress(OSError):  # the connection was already lost
             if self._socket is not None:
-                self.was_cut = True
+                self.has_fired = True
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def _fileno(connection: Any) -> int | None:
-    """Return the file descriptor of a connection's socket, as psycopg, psycopg2, asyncpg and PyMySQL expose it."""
+    """Return the file descriptor of a connection's socket, or None if the driver does not expose it.
+
+    psycopg and psycopg2 have `fileno()`. asyncpg's `_transport` and PyMySQL's `_sock` are private, for lack of a public
+    way; tests/unit/test_socket_timeout.py fails if they disappear.
+    """
     transport = getattr(connection, "_transport", None)
     if transport is not None:
         connection = transport.get_extra_info("socket")
