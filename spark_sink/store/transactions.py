@@ -11,9 +11,9 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
-from dualwrite.recipes.core.database_conflicts import is_conflict
-from dualwrite.recipes.core.state_row import wait_given_up
-from dualwrite.recipes.sql.postgres_durability import RAISE, RAISE_FOR_SESSION
+from dualwrite.recipes.core.database_errors import is_conflict
+from dualwrite.recipes.core.store import wait_given_up
+from dualwrite.recipes.sql.postgres import RAISE, RAISE_FOR_SESSION
 from dualwrite.recipes.sqlalchemy.commit_wait import deciding
 from dualwrite.recipes.sqlalchemy.prepared_statements import prepare_nothing
 from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError

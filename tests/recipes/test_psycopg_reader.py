@@ -1,4 +1,4 @@
-"""Our own waiting for psycopg's AsyncConnection: whatever it is waited for, and no socket is left behind."""
+"""dualwrite's own reader for psycopg's AsyncConnection: every kind of wait, and no socket is left registered."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_notifications_come_and_a_time_limit_ends_the_wait_for_them(conninfo: st
     async def use() -> None:
         connection, other = await connected(conninfo), await connected(conninfo)
         await connection.execute("LISTEN news")
-        await other.execute("NOTIFY news, 'unasked'")  # while nobody waits
+        await other.execute("NOTIFY news, 'unasked'")  # while no task waits
         assert await answer(connection, "SELECT 1") == 1
         await other.execute("NOTIFY news, 'asked'")
         heard = [notify.payload async for notify in connection.notifies(timeout=0.2)]

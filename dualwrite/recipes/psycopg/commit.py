@@ -19,7 +19,7 @@ from psycopg.abc import PQGen
 
 from dualwrite.recipes.psycopg.pipelined_statement import PipelinedStatement
 from dualwrite.recipes.psycopg.reader import WAIT_INTERVAL_S, closed, reader_of
-from dualwrite.recipes.sql.postgres_durability import GIVEN_UP_IN
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 

@@ -1,8 +1,11 @@
-"""A consumer of aiokafka, as consume-transform-dual-write needs it.
+"""The adapter for aiokafka's consumer.
 
-aiokafka asks for a group's offsets in a way that does not wait for transactions which are still to be completed
-(OffsetFetch before version 7, KIP-447): after a crash between the two commits it would give out records again whose
-consumption is decided. So their stable offsets are asked for here, on its own connection to the coordinator.
+aiokafka fetches a group's offsets without waiting for transactions that are not completed yet (OffsetFetch before
+version 7, KIP-447): after a crash between the two commits it would return records again whose consumption is decided.
+So the adapter requests stable offsets itself, on aiokafka's connection to the group coordinator.
+
+For that, and to check the consumer's settings, `_Internals` reads private attributes of aiokafka, which has no public
+ones; tests/recipes/test_consumer_internals.py fails if they disappear.
 """
 
 from __future__ import annotations
@@ -31,14 +34,14 @@ from aiokafka.protocol.types import (
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, KafkaTimeoutError
-from dualwrite.recipes.consume.consumer_side import (
+from dualwrite.recipes.consume.consumers import (
     AUTO_COMMIT,
     DESERIALIZERS,
     READ_UNCOMMITTED,
     Batch,
     Bounds,
     ConsumedRecord,
-    Start,
+    StartPositions,
 )
 
 _OFFSET_FETCH: Final = 9
@@ -109,36 +112,37 @@ class _StableOffsets(Request[_OffsetFetchRequest]):
         return request_struct_class(self._group_id, topics, True, no_tags)
 
 
-class AiokafkaSide:
+class AiokafkaAdapter:
     """aiokafka's AIOKafkaConsumer, started.
 
-    Its rebalance listener runs in a task of the library, so it just takes note, and the positions are set after the
-    poll that it was called in, whose records are dropped where others are wanted.
+    A rebalance listener runs in a task of the library. So it just notes the partitions, their positions are set after
+    the poll in which it was called, and records of that poll from other positions are dropped.
     """
 
     def __init__(self, consumer: Any) -> None:
         if not isinstance(consumer, AIOKafkaConsumer):
             raise ConfigError(f"consumer takes an aiokafka.AIOKafkaConsumer, not {consumer!r}; nothing was read")
-        if consumer._enable_auto_commit:
+        self._internals = _Internals(consumer)
+        if self._internals.commits_by_itself:
             raise ConfigError(AUTO_COMMIT)
-        if consumer._isolation_level != "read_committed":
+        if self._internals.isolation_level != "read_committed":
             raise ConfigError(READ_UNCOMMITTED)
-        if consumer._key_deserializer or consumer._value_deserializer:
+        if self._internals.has_deserializers:
             raise ConfigError(DESERIALIZERS)
-        if consumer._group_id is None:
-            raise ConfigError("the consumer has no group, whose partitions it would share; nothing was read")
+        if self._internals.group_id is None:
+            raise ConfigError("the consumer has no group_id; nothing was read: set one, so that partitions are shared")
         self._consumer: Any = consumer
-        self._unplaced: set[TopicPartition] = set()
+        self._new_partitions: set[TopicPartition] = set()
 
-    async def subscribe(self, topics: Collection[str], start: Start) -> None:
-        unplaced = self._unplaced
+    async def subscribe(self, topics: Collection[str], start: StartPositions) -> None:
+        new_partitions = self._new_partitions
 
         class Listener(ConsumerRebalanceListener):
             def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-                unplaced.difference_update(TopicPartition(*each) for each in revoked)
+                new_partitions.difference_update(TopicPartition(*each) for each in revoked)
 
             def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-                unplaced.update(TopicPartition(*each) for each in assigned)
+                new_partitions.update(TopicPartition(*each) for each in assigned)
 
         self._start = start
         self._consumer.subscribe(list(topics), listener=Listener())
@@ -146,22 +150,22 @@ class AiokafkaSide:
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         found: Mapping[Any, list[Any]] = {}
         try:
-            async with asyncio.timeout(timeout_ms / 1000 + 1):  # it waits for the end of a rebalance without limit
+            async with asyncio.timeout(timeout_ms / 1000 + 1):  # a rebalance would hold it without limit
                 found = await self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
         except TimeoutError:
-            """Nothing was taken out of its buffers."""
-        except NoOffsetForPartitionError:  # with auto_offset_reset="none": the group has none, others may be kept
+            """Its buffers still hold every record."""
+        except NoOffsetForPartitionError:  # with auto_offset_reset="none": Kafka has none, the database may have one
             if not await self._place(timeout_ms / 1000):
                 raise
-        membership = self._membership()  # before anything else is awaited, during which it may be lost
+        membership = self._membership()  # before the next await, during which it may be lost
         first = {TopicPartition(*each): records[0].offset for each, records in found.items()}
         try:
             placed = await self._place(timeout_ms / 1000)
         except BaseException:
-            self.go_on_at(first)
+            self.seek(first)
             raise
         if placed is None:
-            self.go_on_at(first)
+            self.seek(first)
             return Batch([], membership)
         records = [
             _of_aiokafka(record)
@@ -172,20 +176,22 @@ class AiokafkaSide:
         return Batch(records, membership)
 
     async def _place(self, timeout_s: float) -> Collection[TopicPartition] | None:
-        """Set what was assigned to its positions; None where those are not stable yet. Stays to be done then, and where
-        this raises."""
-        if not self._unplaced:
+        """Seek newly assigned partitions to their positions and return those, or None if they are not stable yet.
+
+        After None or an error, the next poll tries again.
+        """
+        if not self._new_partitions:
             return ()
-        new = frozenset(self._unplaced)
+        new = frozenset(self._new_partitions)
         try:
             stable = await self._stable_offsets(new, timeout_s)
         except KafkaTimeoutError:
             return None
         positions = {**stable, **await self._start(new)}
-        if not new <= self._unplaced:
-            return None  # a rebalance has come in between
-        self.go_on_at(positions)
-        self._unplaced -= new
+        if not new <= self._new_partitions:
+            return None  # there was a rebalance meanwhile
+        self.seek(positions)
+        self._new_partitions -= new
         return positions.keys()
 
     def assignment(self) -> set[TopicPartition]:
@@ -197,31 +203,29 @@ class AiokafkaSide:
     async def _stable_offsets(
         self, partitions: Collection[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, int]:
-        """Raises KafkaTimeoutError while a transaction that has offsets of them is still to be completed."""
+        """Return the stable offsets. Raises KafkaTimeoutError while a transaction with offsets of them is in doubt."""
         deadline_s = time.monotonic() + timeout_s
         while partitions:
             try:
-                return await self._ask_for_stable_offsets(partitions)
+                return await self._fetch_stable_offsets(partitions)
             except KafkaError as error:
                 if not error.retriable:
                     raise
                 if time.monotonic() >= deadline_s:
                     raise KafkaTimeoutError(
-                        f"the offsets of group {self.group_id!r} are not stable, because a transaction that has some "
-                        "of them is still to be completed, or the group's coordinator is away; nothing was read: try "
-                        "again; recover the transactional id if its owner is gone"
+                        f"the offsets of group {self.group_id!r} are not stable, because a transaction with some of "
+                        "them is not completed yet, or because the group's coordinator is unavailable; nothing was "
+                        "read: try again; recover the transactional id if its owner is gone"
                     ) from error
             await asyncio.sleep(_RETRY_S)
         return {}
 
-    async def _ask_for_stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        coordinator = self._consumer._coordinator
-        await coordinator.ensure_coordinator_known()
-        answer = await coordinator._send_req(_StableOffsets(self.group_id, partitions))
-        _raise_for(answer.error_code)
+    async def _fetch_stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        response = await self._internals.send_to_coordinator(_StableOffsets(self.group_id, partitions))
+        _raise_for(response.error_code)
         offsets: dict[TopicPartition, int] = {}
-        for topic, answers, _ in answer.topics:
-            for partition, offset, _, _, error_code, _ in answers:
+        for topic, fetched, _ in response.topics:
+            for partition, offset, _, _, error_code, _ in fetched:
                 _raise_for(error_code)
                 if offset != _NO_OFFSET:
                     offsets[TopicPartition(topic, partition)] = offset
@@ -234,12 +238,11 @@ class AiokafkaSide:
         return {TopicPartition(*each): Bounds(starts[each], ends[each]) for each in asked}
 
     async def cluster_id(self) -> str | None:
-        client = self._consumer._client
-        answer = await client.send(client.get_random_node(), MetadataRequest([], False))
-        found: str | None = getattr(answer, "cluster_id", None)
+        response = await self._internals.send_to_any_broker(MetadataRequest([], False))
+        found: str | None = getattr(response, "cluster_id", None)
         return found
 
-    def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         assigned = self.assignment()
         for partition, offset in positions.items():
             if partition in assigned:
@@ -247,14 +250,49 @@ class AiokafkaSide:
 
     @property
     def group_id(self) -> str:
-        return str(self._consumer._group_id)
+        return str(self._internals.group_id)
 
     def _membership(self) -> ConsumerGroupMetadata:
         return group_of(self._consumer)
 
 
+class _Internals:
+    """The private attributes of aiokafka's consumer that the adapter needs, in one place."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    @property
+    def commits_by_itself(self) -> bool:
+        return bool(self._consumer._enable_auto_commit)  # noqa: SLF001
+
+    @property
+    def isolation_level(self) -> str:
+        return str(self._consumer._isolation_level)  # noqa: SLF001
+
+    @property
+    def has_deserializers(self) -> bool:
+        return bool(self._consumer._key_deserializer or self._consumer._value_deserializer)  # noqa: SLF001
+
+    @property
+    def group_id(self) -> str | None:
+        found: str | None = self._consumer._group_id  # noqa: SLF001
+        return found
+
+    async def send_to_coordinator(self, request: Any) -> Any:
+        """Send a request to the group's coordinator and return the response."""
+        coordinator = self._consumer._coordinator  # noqa: SLF001
+        await coordinator.ensure_coordinator_known()
+        return await coordinator._send_req(request)  # noqa: SLF001
+
+    async def send_to_any_broker(self, request: Any) -> Any:
+        """Send a request to a random broker and return the response."""
+        client = self._consumer._client  # noqa: SLF001
+        return await client.send(client.get_random_node(), request)
+
+
 class _UnstableOffsetsError(KafkaError):
-    """UNSTABLE_OFFSET_COMMIT, which aiokafka does not know."""
+    """UNSTABLE_OFFSET_COMMIT, for which aiokafka has no error."""
 
     retriable = True
 

@@ -1,4 +1,4 @@
-"""How MySQL and MariaDB lock the state row, and how they tell that the transaction which locked it still runs."""
+"""MySQL's and MariaDB's lock on the state row, and the proof that the transaction that locked it is still running."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dualwrite.recipes.sqlalchemy.tables import AS_NAMED
 LOCK_WAIT_TIMEOUT: Final = 1205
 LOCK_NOWAIT: Final = 3572
 LOCK_TIMEOUTS: Final = frozenset({LOCK_WAIT_TIMEOUT, LOCK_NOWAIT})
-"""Errors of a lock that was not free in time; MariaDB says the first for NOWAIT too."""
+"""Error numbers for a lock that was not free in time; MariaDB uses the first for NOWAIT too."""
 
 INSERT_TIMEOUT_MS: Final = 2_000
 
 WITNESS_ID: Final = "dualwrite/witness"
-"""The row that is changed to have a commit behind all that shows; it belongs to no transactional id.
+"""The row that is changed to have a commit that comes after everything visible; it belongs to no transactional id.
 
-A commit is in the logs of the server, and of a replica that confirms it, behind all that its transaction has seen. It
-is of a row of its own, because the row in question is locked by whoever asks.
+A commit is in the server's log, and in the log of a replica that confirms it, after everything its transaction has
+seen. It needs a row of its own, because the caller holds the lock on the row in question.
 """
 
 _NO_SUCH_SAVEPOINT: Final = 1305
@@ -31,15 +31,15 @@ _POLL_MS: Final = 20
 
 
 def error_code(error: DBAPIError) -> int | None:
-    """The server's number of the error, as every driver for MySQL gives it."""
+    """Return the server's error number, which every MySQL driver has as the first argument."""
     arguments = getattr(error.orig, "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], int) else None
 
 
 def lock_row(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_ms: int | None) -> Any:
-    """Lock the row that `select` finds and mark the transaction; returns the row's value, None where there is no row.
+    """Lock the row that `select` finds, mark the transaction, and return the row's value, or None if there is no row.
 
-    A locking read is of the newest row, also under REPEATABLE READ, whose plain reads show an older one.
+    A locking read returns the newest row, even under REPEATABLE READ, whose plain reads return an older one.
     """
     value = _locked(connection, select, values, timeout_ms)
     connection.exec_driver_sql(f"SAVEPOINT {_MARK}")
@@ -51,7 +51,7 @@ def _locked(connection: sa.Connection, select: sa.Select[Any], values: dict[str,
         return connection.scalar(select.with_for_update(), values, execution_options=AS_NAMED)
     whole_s, rest_ms = divmod(timeout_ms, 1000)
     if not _can_skip(connection.dialect):
-        return _waited_for(connection, select, values, whole_s + bool(rest_ms))
+        return _lock_within(connection, select, values, whole_s + bool(rest_ms))
     free = select.with_for_update(skip_locked=True)
     value = connection.scalar(free, values, execution_options=AS_NAMED)
     while value is None and rest_ms > 0:  # the server itself counts in whole seconds only
@@ -64,7 +64,7 @@ def _locked(connection: sa.Connection, select: sa.Select[Any], values: dict[str,
         return connection.scalar(  # no row, or no lock?
             select.with_for_update(nowait=True), values, execution_options=AS_NAMED
         )
-    return _waited_for(connection, select, values, whole_s)
+    return _lock_within(connection, select, values, whole_s)
 
 
 def _can_skip(dialect: sa.Dialect) -> bool:
@@ -72,14 +72,14 @@ def _can_skip(dialect: sa.Dialect) -> bool:
     return (dialect.server_version_info or ()) >= since
 
 
-def _waited_for(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_s: int) -> Any:
-    with _patience(connection, timeout_s):
+def _lock_within(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_s: int) -> Any:
+    with _lock_wait_limit(connection, timeout_s):
         return connection.scalar(select.with_for_update(), values, execution_options=AS_NAMED)
 
 
 @contextmanager
-def _patience(connection: sa.Connection, timeout_s: int) -> Iterator[None]:
-    """The session's own setting outlives a transaction, so it is put back whatever happens."""
+def _lock_wait_limit(connection: sa.Connection, timeout_s: int) -> Iterator[None]:
+    """Limit how long statements wait for locks. The session's setting outlives a transaction, so it is restored."""
     before = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar()
     connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {max(timeout_s, 1)}")
     try:
@@ -90,25 +90,27 @@ def _patience(connection: sa.Connection, timeout_s: int) -> Iterator[None]:
 
 
 def patience(connection: sa.Connection) -> AbstractContextManager[None]:
-    """Wait no longer than `INSERT_TIMEOUT_MS` for a lock that this very process may hold."""
-    return _patience(connection, INSERT_TIMEOUT_MS // 1000)
+    """Limit waits for locks, which this very process may hold, to `INSERT_TIMEOUT_MS`."""
+    return _lock_wait_limit(connection, INSERT_TIMEOUT_MS // 1000)
 
 
 def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, str]) -> None:
-    """Insert a row; raises the error of a lock that was not free in time, after `INSERT_TIMEOUT_MS`.
+    """Insert a row. Raises the error for a lock that was not free in time after `INSERT_TIMEOUT_MS`.
 
-    Under REPEATABLE READ a SKIP LOCKED that finds nothing locks the gap behind the row. So a dual write of a pool which
-    had to wait for a slot, and then lost it, would wait here for its own transaction, and the server cannot know that.
+    Under REPEATABLE READ a SKIP LOCKED that finds nothing locks the gap behind the row. So a dual write of a pool that
+    had to wait for a slot, and then lost it, would wait here for its own transaction, a deadlock invisible to the
+    server.
     """
     with patience(connection):
         connection.execute(insert, values, execution_options=AS_NAMED)
 
 
 def is_still_locked(connection: sa.Connection) -> bool:
-    """Whether the transaction that locked the row is the one that runs.
+    """Return whether the current transaction is the one that locked the row.
 
-    A savepoint ends with its transaction: with COMMIT, with ROLLBACK from wherever it came, with the commit that DDL
-    implies and with the rollback that a deadlock implies. So the one that was set at the lock proves that none was.
+    A savepoint ends with its transaction: with COMMIT, with ROLLBACK however it was sent, with the implicit commit of
+    DDL and with the implicit rollback of a deadlock. So the savepoint that was set at the lock proves that there was
+    none of these.
     """
     try:
         connection.exec_driver_sql(f"RELEASE SAVEPOINT {_MARK}")

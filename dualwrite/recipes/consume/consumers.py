@@ -1,10 +1,14 @@
-"""A consumer of kafka-python or confluent-kafka, as consume-transform-dual-write needs it.
+"""Adapters for the consumers of kafka-python and confluent-kafka; aiokafka's is in `consumer_aiokafka.py`.
 
-The methods are coroutines so that the steps are written once (`consume_steps.py`); with these two, which block, they
-never suspend. aiokafka's is in `consumer_side_aiokafka.py`.
+The methods are coroutines so that the steps are written once (`steps.py`); those of these two libraries block and never
+suspend.
 
-All are told where to go on when partitions are assigned, before any record of them is given out: what was fetched
-from where the group's own offsets point must not be written again, or left out.
+Every adapter sets the positions of newly assigned partitions before it returns any of their records. Records fetched
+from where the group's own offsets point could already be written, or could leave out some that are not.
+
+`KafkaPythonAdapter` reads one private attribute of kafka-python's consumer, for lack of a public one;
+tests/recipes/test_consumer_internals.py fails if it disappears. The underscored constants of confluent-kafka's
+KafkaError are its public API.
 """
 
 from __future__ import annotations
@@ -22,20 +26,23 @@ from dualwrite.recipes.core import blocking
 
 _log = logging.getLogger(__name__)
 
-Start = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, int]]]
-"""Asked with newly assigned partitions: where to go on; those it leaves out follow the group's offsets."""
+StartPositions = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, int]]]
+"""Called with newly assigned partitions, returns where to resume; those it leaves out follow the group's offsets."""
 
 AUTO_COMMIT: Final = "the consumer commits offsets by itself; nothing was read: set enable_auto_commit=False"
 READ_UNCOMMITTED: Final = (
-    "the consumer reads what may still be aborted, and offsets that are not decided; nothing was read: "
+    "the consumer reads records and offsets whose transaction may still be aborted; nothing was read: "
     "set isolation_level='read_committed'"
 )
-DESERIALIZERS: Final = "deserialize in the handler, where what is malformed can be set aside; nothing was read"
+DESERIALIZERS: Final = (
+    "the consumer has deserializers; nothing was read: deserialize in the handler, so that a malformed record can be "
+    "set aside"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumedRecord:
-    """A record that was read, whichever library read it."""
+    """A record that was read, in the same form for every consumer library."""
 
     topic: str
     partition: int
@@ -51,10 +58,10 @@ class ConsumedRecord:
 
 
 class Batch(NamedTuple):
-    """What one poll gave, and the group membership under which it did.
+    """The records of one poll, and the group membership under which they were fetched.
 
-    The membership is not that of later: a heartbeat in the background finds out that it is lost and forgets it, and a
-    group coordinator takes offsets without membership from anybody.
+    The membership must be taken at the poll: a background heartbeat that finds it lost discards it, and a group
+    coordinator accepts offsets without a membership from any client.
     """
 
     records: list[ConsumedRecord]
@@ -62,56 +69,59 @@ class Batch(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The offsets of a log: the first one that is there, and the next one that may be read."""
+    """The first offset of a log, and the offset behind the last record that may be read."""
 
     start: int
     end: int
 
 
-class ConsumerSide(Protocol):
-    """One consumer, used by one thread or task. Raises what its library raises."""
+class ConsumerAdapter(Protocol):
+    """One consumer, used by one thread or task. Raises its library's own errors."""
 
-    async def subscribe(self, topics: Collection[str], start: Start) -> None: ...
+    async def subscribe(self, topics: Collection[str], start: StartPositions) -> None: ...
 
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
-        """What is there, waiting `timeout_ms` for the first; in order within each partition."""
+        """Return available records, in order within each partition; wait at most `timeout_ms` for the first."""
 
     def assignment(self) -> set[TopicPartition]: ...
 
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The group's offsets in Kafka; without those it has none for."""
+        """Return the group's offsets in Kafka, for the partitions that have one."""
 
-    def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Give out nothing else of these partitions than what is there from these offsets on."""
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Return only records from these offsets on, for these partitions, at the next polls."""
 
     async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Of the logs, as their leaders say now."""
+        """Return the bounds of the logs, as their leaders report them now."""
 
     async def cluster_id(self) -> str | None:
-        """Of the cluster that is read; None where it has none, or the library does not tell."""
+        """Return the id of the cluster, or None if it has none or the library does not know it."""
 
     @property
     def group_id(self) -> str: ...
 
 
-def side_of(consumer: Any) -> ConsumerSide:
-    """Raises ConfigError for a consumer of another library, and for one that would commit offsets by itself."""
+def adapter_of(consumer: Any) -> ConsumerAdapter:
+    """Return the adapter for a consumer.
+
+    Raises ConfigError for another library's consumer, and for settings that break the guarantee (such as auto-commit).
+    """
     library = type(consumer).__module__.partition(".")[0]
     if library == "kafka":
-        return KafkaPythonSide(consumer)
+        return KafkaPythonAdapter(consumer)
     if hasattr(consumer, "consumer_group_metadata"):
-        return ConfluentSide(consumer)
+        return ConfluentAdapter(consumer)
     raise ConfigError(
         f"consumer takes a kafka.KafkaConsumer or a confluent_kafka.Consumer, not {consumer!r}; nothing was read "
         "(an aiokafka.AIOKafkaConsumer is for AsyncConsumeTransformWrite)"
     )
 
 
-class KafkaPythonSide:
+class KafkaPythonAdapter:
     """kafka-python's KafkaConsumer.
 
-    What its rebalance listener raises is only logged, so the listener just takes note, and the positions are set after
-    the poll that it was called in, whose records are dropped where others are wanted.
+    kafka-python only logs what a rebalance listener raises. So the listener just notes the partitions, their positions
+    are set after the poll that called it, and records of that poll from other positions are dropped.
     """
 
     def __init__(self, consumer: Any) -> None:
@@ -124,28 +134,28 @@ class KafkaPythonSide:
         self._consumer = consumer
         self._structs = import_module("kafka.structs")
         self._no_offset = import_module("kafka.errors").NoOffsetForPartitionError
-        self._unplaced: set[TopicPartition] = set()
+        self._new_partitions: set[TopicPartition] = set()
 
-    async def subscribe(self, topics: Collection[str], start: Start) -> None:
+    async def subscribe(self, topics: Collection[str], start: StartPositions) -> None:
         base: Any = import_module("kafka").ConsumerRebalanceListener
-        unplaced = self._unplaced
+        new_partitions = self._new_partitions
 
         class Listener(base):  # type: ignore[misc]
             def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-                unplaced.difference_update(TopicPartition(*each) for each in revoked)
+                new_partitions.difference_update(TopicPartition(*each) for each in revoked)
 
             def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-                unplaced.update(TopicPartition(*each) for each in assigned)
+                new_partitions.update(TopicPartition(*each) for each in assigned)
 
         self._start = start
-        for topic in topics:  # its assignor gives nothing of a topic that it has not heard of, and does not try again
+        for topic in topics:  # its assignor skips a topic without metadata, and does not try again
             self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe(list(topics), listener=Listener())
 
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         try:
             found = self._consumer.poll(timeout_ms, max_records=max_records)
-        except self._no_offset:  # with auto_offset_reset="none": the group has no offset, but others may be kept
+        except self._no_offset:  # with auto_offset_reset="none": Kafka has no offset, but the database may have one
             positions = await self._place()
             if not positions:
                 raise
@@ -154,7 +164,7 @@ class KafkaPythonSide:
         try:
             replaced = await self._place()
         except BaseException:
-            self.go_on_at({TopicPartition(*each): records[0].offset for each, records in found.items()})
+            self.seek({TopicPartition(*each): records[0].offset for each, records in found.items()})
             raise
         records = [
             _of_kafka_python(record)
@@ -165,12 +175,12 @@ class KafkaPythonSide:
         return Batch(records, membership)
 
     async def _place(self) -> Collection[TopicPartition]:
-        """Set what was assigned to its positions. Stays to be done where this raises."""
-        if not self._unplaced:
+        """Seek newly assigned partitions to their positions; return those. After an error the next poll tries again."""
+        if not self._new_partitions:
             return ()
-        positions = await self._start(frozenset(self._unplaced))
-        self.go_on_at(positions)
-        self._unplaced.clear()
+        positions = await self._start(frozenset(self._new_partitions))
+        self.seek(positions)
+        self._new_partitions.clear()
         return positions.keys()
 
     def assignment(self) -> set[TopicPartition]:
@@ -186,10 +196,10 @@ class KafkaPythonSide:
         return {TopicPartition(*each): Bounds(starts[each], ends[each]) for each in asked}
 
     async def cluster_id(self) -> str | None:
-        found: str | None = self._consumer._cluster.cluster_id
+        found: str | None = self._consumer._cluster.cluster_id  # noqa: SLF001 - see above
         return found
 
-    def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         for partition, offset in positions.items():
             self._consumer.seek(self._structs.TopicPartition(*partition), offset)
 
@@ -213,11 +223,11 @@ def _of_kafka_python(record: Any) -> ConsumedRecord:
     )
 
 
-class ConfluentSide:
-    """confluent-kafka's Consumer, whose settings nobody can look at: `enable.auto.commit` must be false.
+class ConfluentAdapter:
+    """confluent-kafka's Consumer. Its settings cannot be read back: `enable.auto.commit` must be false.
 
-    Partitions are assigned with their positions, and again to change them: a seek is refused while a partition has
-    not begun to fetch.
+    Partitions are assigned with their positions, and assigned again to change them, because librdkafka refuses to seek
+    a partition that has not started fetching.
     """
 
     _TIMEOUT_S = 30.0
@@ -226,83 +236,83 @@ class ConfluentSide:
         self._consumer = consumer
         self._library = import_module("confluent_kafka")
         self._is_cooperative = False
-        self._unplaced: list[Any] = []
+        self._new_partitions: list[Any] = []
         self._failure: Any = None
         self._cluster_id: str | None = None
         self._moved: set[TopicPartition] = set()
         self._assigned_at: dict[TopicPartition, int] = {}
 
-    async def subscribe(self, topics: Collection[str], start: Start) -> None:
+    async def subscribe(self, topics: Collection[str], start: StartPositions) -> None:
         def assigned(consumer: Any, partitions: list[Any]) -> None:
             self._moved.update(TopicPartition(each.topic, each.partition) for each in partitions)
-            self._unplaced = partitions
+            self._new_partitions = partitions
             blocking.run(self._place())
 
         def revoked(consumer: Any, partitions: list[Any]) -> None:
             self._moved.update(TopicPartition(each.topic, each.partition) for each in partitions)
-            self._unplaced = []
+            self._new_partitions = []
 
         self._start = start
-        # not in the callbacks, where it makes the library forget in which call it is, and end the process
+        # not in the callbacks: calling it there makes librdkafka lose track of its caller and abort the process
         self._cluster_id = self._consumer.list_topics(*list(topics)[:1], timeout=self._TIMEOUT_S).cluster_id
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked)
 
     async def _place(self) -> None:
-        """Assign what the group gave, at its positions. Stays to be done where this raises."""
-        partitions = self._unplaced
+        """Assign the group's partitions at their positions. After an error the next poll tries again."""
+        partitions = self._new_partitions
         try:
             positions = await self._start([TopicPartition(each.topic, each.partition) for each in partitions])
         except BaseException:
-            self._assign([])  # else they would be assigned by themselves, wherever the group's own offsets are
+            self._assign([])  # otherwise librdkafka would assign them itself, at the group's own offsets
             raise
         for each in partitions:
             partition = TopicPartition(each.topic, each.partition)
             each.offset = self._assigned_at[partition] = positions.get(partition, each.offset)
         self._assign(partitions)
-        self._unplaced = []
+        self._new_partitions = []
 
     def _assign(self, partitions: list[Any]) -> None:
-        """As the group's protocol wants it (KIP-429), which librdkafka tells only by refusing the other way."""
+        """Assign as the group's protocol requires (KIP-429), which shows only by librdkafka refusing the other way."""
         try:
             self._consumer.assign(partitions)
         except self._library.KafkaException as error:
-            if error.args[0].code() != self._library.KafkaError._STATE:
+            if error.args[0].code() != self._library.KafkaError._STATE:  # noqa: SLF001 - a public constant
                 raise
             self._is_cooperative = True
             self._consumer.incremental_assign(partitions)
 
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
-        if self._unplaced:
+        if self._new_partitions:
             await self._place()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise self._library.KafkaException(failure)
-        # consume() waits until it has all that it may have, so it is asked for more only once there is something
+        # consume() waits until it has as many records as asked for, so ask for more only once there is one
         first = self._consumer.poll(timeout_ms / 1000)
-        # before more is taken, because that may carry out a rebalance, after which the first is another consumer's
+        # before consume(), which may run a rebalance, after which the first record belongs to another consumer
         membership = self._membership()
         if first is None:
             return Batch([], membership)
         self._moved.clear()
         more = self._consumer.consume(max_records - 1, 0) if max_records > 1 else ()
         if first.error() is None and TopicPartition(first.topic(), first.partition()) in self._moved:
-            messages = more  # a rebalance came in between: the first is another consumer's, or is given again
+            messages = more  # after a rebalance, the first record is another consumer's, or will be fetched again
         else:
             messages = [first, *more]
         records = [self._of_confluent(message) for message in messages if message.error() is None]
         errors = [message.error() for message in messages if self._is_failure(message)]
         if errors and not records:
             raise self._library.KafkaException(errors[0])
-        if errors:  # not with records that were taken: the consumer will not give them again
+        if errors:  # raised at the next poll, because these records would not be fetched again
             self._failure = errors[0]
         return Batch(records, membership)
 
     def _is_failure(self, message: Any) -> bool:
         error = message.error()
-        if error is None or error.code() == self._library.KafkaError._PARTITION_EOF:
+        if error is None or error.code() == self._library.KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
             return False
-        if error.code() == self._library.KafkaError._MAX_POLL_EXCEEDED:
-            _log.warning("the consumer took too long and has left its group, which it joins again: %s", error.str())
+        if error.code() == self._library.KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001 - a public constant
+            _log.warning("the consumer took too long between polls and left its group; it rejoins: %s", error.str())
             return False
         return True
 
@@ -332,7 +342,7 @@ class ConfluentSide:
             bounds = self._consumer.get_watermark_offsets(self._library.TopicPartition(*each), self._TIMEOUT_S)
             if bounds is None:
                 raise KafkaTimeoutError(
-                    f"the bounds of {each.topic}-{each.partition} were not told within {self._TIMEOUT_S:.0f} s; "
+                    f"the bounds of {each.topic}-{each.partition} were not received within {self._TIMEOUT_S:.0f} s; "
                     "nothing was written: try again"
                 )
             found[each] = Bounds(*bounds)
@@ -341,7 +351,7 @@ class ConfluentSide:
     async def cluster_id(self) -> str | None:
         return self._cluster_id
 
-    def go_on_at(self, positions: Mapping[TopicPartition, int]) -> None:
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         if not positions:
             return
         self._assigned_at.update(positions)
@@ -351,10 +361,10 @@ class ConfluentSide:
             self._consumer.incremental_assign(given)
             return
         others = self.assignment() - positions.keys()
-        self._consumer.assign([*given, *self._where_they_are(others)])
+        self._consumer.assign([*given, *self._positions(others)])
 
-    def _where_they_are(self, partitions: Collection[TopicPartition]) -> list[Any]:
-        """One that has given no record since it was assigned has no position, and is where it was assigned."""
+    def _positions(self, partitions: Collection[TopicPartition]) -> list[Any]:
+        """Return the positions; a partition without a record since its assignment is still where it was assigned."""
         found: list[Any] = self._consumer.position([self._library.TopicPartition(*each) for each in partitions])
         for each in found:
             if each.offset < 0:

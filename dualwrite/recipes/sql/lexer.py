@@ -1,8 +1,8 @@
-"""Cut SQL text into statements at the `;` that stand outside of strings, quoted names and comments, per database.
+"""Split SQL text into statements, at each `;` outside of strings, quoted names and comments, per database.
 
-Pure. Only as much of a dialect's lexical rules as decides where a string, a quoted name or a comment ends, because that
-decides what is a statement and what is data. Where a server setting changes these rules, there is a `Reading` for each
-of its values, and the caller compares what they give.
+Pure functions. They know only the lexical rules that decide where a string, a quoted name or a comment ends, because
+that decides what is a statement and what is data. If a server setting changes these rules, there is a `Reading` for
+each value of the setting, and the caller compares the results.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-_SPACE: Final = r"[\s\ufeff]+"  # of ASCII; SQLite skips a byte order mark too
+_SPACE: Final = r"[\s\ufeff]+"  # ASCII whitespace; SQLite skips a byte order mark too
 _OTHER: Final = r"(?P<other>.)"
 _CUT: Final = r"(?P<cut>;)"
 _BLOCK: Final = r"(?P<block>/\*)"
 
-# The quantifiers are possessive: a string without an end must not be found to end earlier after all.
+# The quantifiers are possessive: backtracking must not find an earlier end for a string without an end.
 _STRING: Final = r"'(?:[^']|'')*+'"
 _ESCAPED_STRING: Final = r"'(?:[^'\\]|\\.|'')*+'"
 _NAME: Final = r'"(?:[^"]|"")*+"'
 _BACKQUOTED: Final = r"`(?:[^`]|``)*+`"
 _BRACKETED: Final = r"\[[^\]]*+\]"
 
-# An E'' string goes on as one after a line break, and a tag of a dollar quote ends with the same tag.
+# An E'' string continues after a line break, and a dollar quote ends with the tag with which it began.
 _PIECE: Final = r"(?:[^'\\]|\\.|'')*+'"
 _E_STRING: Final = rf"[eE]'{_PIECE}(?:[ \t\f\v]*[\n\r](?:\s|--[^\n\r]*[\n\r])*'{_PIECE})*+"
 _DOLLAR: Final = r"(?P<dollar>\$(?:[A-Za-z_\x80-\U0010ffff][\w\x80-\U0010ffff]*)?\$)"
-_WORD_OF_POSTGRES: Final = r"[A-Za-z_\x80-\U0010ffff][\w$\x80-\U0010ffff]*"
-_WORD_OF_OTHERS: Final = r"[\w$\x80-\U0010ffff]+"
+_POSTGRES_WORD: Final = r"[A-Za-z_\x80-\U0010ffff][\w$\x80-\U0010ffff]*"
+_OTHER_WORD: Final = r"[\w$\x80-\U0010ffff]+"
 
 
 class Reading(NamedTuple):
-    """How one database, under one setting, reads text."""
+    """The lexical rules of one database under one setting."""
 
     token: re.Pattern[str]
     comments_nest: bool = False
@@ -39,18 +39,18 @@ class Reading(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What a text consists of."""
+    """The statements in a text."""
 
     statements: tuple[tuple[str, ...], ...]
-    """The tokens of each that is whole: words, names and strings with their quotes, and single other characters."""
+    """The tokens of each complete statement: words, names and strings with their quotes, single other characters."""
     problem: str | None
-    """What is not terminated; None where the text was read to its end."""
+    """Why the text could not be read to its end; None if it was."""
     is_conditional: bool
-    """Whether a part of it is carried out by some versions of the server only."""
+    """Whether only some versions of the server execute a part of it."""
 
 
 def cut(text: str, reading: Reading) -> Cut:
-    """The statements of `text`, without empty ones."""
+    """Return the statements of `text`, without empty ones."""
     statements: list[list[str]] = [[]]
     is_conditional = False
     position = 0
@@ -83,7 +83,7 @@ def cut(text: str, reading: Reading) -> Cut:
 
 
 def _end_of_comment(text: str, position: int, reading: Reading) -> int:
-    """Behind the comment that was opened right before `position`; -1 where it has no end."""
+    """Return the position behind the comment that was opened right before `position`, or -1 if it has no end."""
     depth = 1
     while depth:
         mark = _COMMENT_MARK.search(text, position)
@@ -95,7 +95,7 @@ def _end_of_comment(text: str, position: int, reading: Reading) -> int:
         elif reading.comments_nest:
             depth += 1
         else:
-            position -= 1  # `/*/` ends a comment of those that do not nest
+            position -= 1  # `/*/` ends a comment where comments do not nest
     return position
 
 
@@ -114,7 +114,7 @@ def _postgres(string: str) -> Reading:
         _DOLLAR,
         rf"(?P<string>{_E_STRING}|{string}|{_NAME})",
         r"(?P<open>[eE]?'|\")",
-        rf"(?P<word>{_WORD_OF_POSTGRES})",
+        rf"(?P<word>{_POSTGRES_WORD})",
         _OTHER,
     )
     return Reading(token, comments_nest=True)
@@ -128,7 +128,7 @@ def _mysql(string: str, quoted: str) -> Reading:
         _CUT,
         rf"(?P<string>{string}|{quoted}|{_BACKQUOTED})",
         r"(?P<open>['\"`])",
-        rf"(?P<word>{_WORD_OF_OTHERS})",
+        rf"(?P<word>{_OTHER_WORD})",
         _OTHER,
     )
     return Reading(token)
@@ -140,19 +140,19 @@ _SQLITE: Final = _reading(
     _CUT,
     rf"(?P<string>{_STRING}|{_NAME}|{_BACKQUOTED}|{_BRACKETED})",
     r"(?P<open>['\"`\[])",
-    rf"(?P<word>{_WORD_OF_OTHERS})",
+    rf"(?P<word>{_OTHER_WORD})",
     _OTHER,
 )
 _ESCAPED_QUOTED: Final = _ESCAPED_STRING.replace("'", '"')
 
 POSTGRES_READINGS: Final = (_postgres(_STRING), _postgres(_ESCAPED_STRING))
-"""By `standard_conforming_strings`: on, off."""
+"""For `standard_conforming_strings`: on, off."""
 
 MYSQL_READINGS: Final = (
     _mysql(_ESCAPED_STRING, _ESCAPED_QUOTED),
     _mysql(_ESCAPED_STRING, _NAME),
     _mysql(_STRING, _NAME),
 )
-"""By `sql_mode`: usual, ANSI_QUOTES, NO_BACKSLASH_ESCAPES."""
+"""For `sql_mode`: default, ANSI_QUOTES, NO_BACKSLASH_ESCAPES."""
 
 SQLITE_READINGS: Final = (Reading(_SQLITE, comment_may_stay_open=True),)

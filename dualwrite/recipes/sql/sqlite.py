@@ -1,4 +1,4 @@
-"""What makes a commit of SQLite durable, on a connection that may have been told to care less."""
+"""What makes a commit of SQLite durable, also on a connection with a weaker setting."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from pathlib import Path
 from typing import Any, Final
 
 _EXTRA: Final = 3
-"""As FULL, and the directory is synced too, without which a commit that deletes its journal can be undone."""
+"""FULL, plus a sync of the directory, without which a commit that deletes its journal can be undone."""
 
-_SEEN: Final = "dualwrite_synchronous"
+_RAISED: Final = "dualwrite_synchronous"
 
 
 def raise_synchronous(dbapi_connection: Any, record: Any, proxy: Any) -> None:
-    """For a connection that leaves its pool, outside any transaction: inside one SQLite refuses. Once for each."""
-    if record.info.get(_SEEN):
+    """Raise `PRAGMA synchronous` once per connection, as it leaves its pool: SQLite refuses inside a transaction."""
+    if record.info.get(_RAISED):
         return
     cursor = dbapi_connection.cursor()
     try:
         cursor.execute(f"PRAGMA synchronous = {_EXTRA}")
     finally:
         cursor.close()
-    record.info[_SEEN] = True
+    record.info[_RAISED] = True
 
 
 def sync(database_file: str) -> None:
-    """Sync what a process that was killed in the middle of a COMMIT has written and not synced.
+    """Sync what a process that was killed during COMMIT may have written and not synced.
 
-    That is the log of WAL mode, or that the journal is gone. SQLite has no locks on either that this could break.
+    That is the log of WAL mode, or the deletion of the journal. SQLite holds no locks on either that this could break.
     """
     log = Path(f"{database_file}-wal")
     for path in (log, log.parent):
