@@ -119,12 +119,12 @@ class AsyncSentRecords(RecordsFate):
 async def _wait(fate: AsyncRecordFuture | AsyncSentRecords, timeout_s: float | None) -> None:
     waiter = _Waiter(asyncio.get_running_loop())
     ending = fate._ending()
-    with fate._engine.lock:
+    with fate._core.lock:
         ending.listen(waiter.wake)
     try:
         ended = await waiter.wait(timeout_s)
     finally:
-        fate._engine.give_up_waiting(ending, waiter.wake)
+        fate._core.give_up_waiting(ending, waiter.wake)
     if not ended:
         raise fate._no_answer(timeout_s or 0)
     if not fate.done() and ending.error is not None:
@@ -155,7 +155,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             raise IllegalStateError("an AsyncProducer is created in a coroutine, because it lives in its event loop")
         self._loop = loop
         super().__init__(parsed, loop, loop.call_soon)
-        self._sends_values_as_they_are = self._engine.sends_values_as_they_are
+        self._sends_values_as_they_are = self._core.sends_values_as_they_are
         self._lets_loop_send = False
         self._closed = False
 
@@ -169,12 +169,12 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
 
         Raises `AuthorizationError` (may be repeated), `UnsupportedByBrokerError`, `FencedError`, `KafkaTimeoutError`.
         """
-        await self._run(lambda: self._engine.init_transactions(keep_prepared_txn))
+        await self._run(lambda: self._core.init_transactions(keep_prepared_txn))
 
     async def begin_transaction(self) -> None:
         """Open a transaction. Local; Kafka hears of it with its first record."""
         self._check_here()
-        self._engine.begin_transaction()
+        self._core.begin_transaction()
 
     def transaction(self) -> AsyncTransaction:
         """`async with producer.transaction():` begins a transaction, and commits it at the end of the block.
@@ -191,8 +191,8 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         Sends no request of its own (KIP-939). Raises `InvalidTxnStateError` without two-phase commit, and
         `AbortableError` when a record could not be stored.
         """
-        await self._run(self._engine.prepare_transaction)
-        return self._engine.prepared_txn_state
+        await self._run(self._core.prepare_transaction)
+        return self._core.prepared_txn_state
 
     async def complete_transaction(self, state: PreparedTxnState, *, take_over: bool = True) -> None:
         """Commit the prepared transaction if `state` names it, else abort it (KIP-939).
@@ -203,21 +203,21 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         `commit_transaction`. `take_over` as in `Producer.complete_transaction`.
         """
         checked = self._checked_prepared(state)
-        await self._run(lambda: self._engine.complete_transaction(checked, take_over=take_over))
+        await self._run(lambda: self._core.complete_transaction(checked, take_over=take_over))
 
     async def _complete_first(self, state: PreparedTxnState) -> None:
         """As `Producer._complete_first`."""
         checked = self._checked_prepared(state)
-        await self._run(lambda: self._engine.complete_transaction(checked, own=False))
+        await self._run(lambda: self._core.complete_transaction(checked, own=False))
 
     async def _own(self) -> None:
         """As `Producer._own`."""
-        await self._run(self._engine.own)
+        await self._run(self._core.own)
 
     async def _is_current(self) -> bool:
         """As `Producer._is_current`."""
-        await self._run(self._engine.describe)
-        return self._engine.is_current
+        await self._run(self._core.describe)
+        return self._core.is_current
 
     async def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
@@ -225,7 +225,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         Raises `AbortableError` (abort it instead), `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it).
         `CommitOutcomeUnknown` (a `FatalError`) says that a commit was sent, not answered, and cannot be asked for.
         """
-        await self._run(self._engine.commit_transaction)
+        await self._run(self._core.commit_transaction)
 
     def start_commit(self) -> None:
         """Begin what `commit_transaction()` does, and do not wait for it; `commit_transaction()` then joins it.
@@ -233,11 +233,11 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         Until that has returned, no other transaction can be begun. Raises what forbids to commit now.
         """
         self._check_here()
-        self._engine.start(self._engine.commit_transaction, in_loop=True)
+        self._core.start(self._core.commit_transaction, in_loop=True)
 
     async def abort_transaction(self) -> None:
         """Drop what is unsent, and abort. Raises `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it)."""
-        await self._run(self._engine.abort_transaction)
+        await self._run(self._core.abort_transaction)
 
     async def send_offsets_to_transaction(
         self,
@@ -251,7 +251,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         group = group_of(group_metadata)
         positions = positions_of(offsets)
         if positions:
-            await self._run(lambda: self._engine.send_offsets(positions, group))
+            await self._run(lambda: self._core.send_offsets(positions, group))
 
     # ---- records --------------------------------------------------------------------------------------------
 
@@ -288,10 +288,10 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             and type(topic) is str
         ):
             time_ms = time.time_ns() // 1_000_000
-            filled = self._engine.try_fill(topic, value, time_ms)
+            filled = self._core.try_fill(topic, value, time_ms)
             if filled is not None:
                 batch, index = filled
-                return AsyncRecordFuture(batch, index, time_ms, self._engine)
+                return AsyncRecordFuture(batch, index, time_ms, self._core)
         handed = self._hand_over(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         if isinstance(handed, BlockedSend):
             return await self._send_when_possible(handed)
@@ -318,7 +318,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
 
     def _handed(self, future: AsyncRecordFuture) -> AsyncRecordFuture:
         if future._index == 0:
-            self._lets_loop_send = self._engine.can_send_after_opening(future._batch)
+            self._lets_loop_send = self._core.can_send_after_opening(future._batch)
         return future
 
     async def _send_when_possible(self, held: BlockedSend) -> AsyncRecordFuture:
@@ -336,11 +336,11 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         `buffer.memory`, up to `max.block.ms` in all; when that is cancelled, those that were accepted are sent.
         """
         self._check_here()
-        bulk = BulkSend(self._engine, topic, records)
+        bulk = BulkSend(self._core, topic, records)
         deadline_s = self._deadline_s()
         while (operation := bulk.advance()) is not None:
             await self._wait_to_send(operation, bulk.topic, deadline_s, bulk.fate_so_far)
-        return AsyncSentRecords(bulk.topic, bulk.parts, bulk.record_count, self._engine)
+        return AsyncSentRecords(bulk.topic, bulk.parts, bulk.record_count, self._core)
 
     async def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float, fate: Callable[[], str]) -> None:
         if not await self._ends(operation, deadline_s - self._loop.time()):
@@ -351,7 +351,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
     async def flush(self) -> None:
         """Wait until every record sent so far has its fate; their futures and the commit tell which."""
         self._check_here()
-        operation = self._engine.flush()
+        operation = self._core.flush()
         await self._ends(operation, None)
         if operation.error is not None:
             raise operation.error
@@ -374,7 +374,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             return  # a forked child's copy, whose connections are the parent's
         if self._loop.is_closed():
             self._closed = True
-            self._engine.mark_closed(pending=True)
+            self._core.mark_closed(pending=True)
             return  # the connections went with the loop
         self._check_here()
         self._closed = True
@@ -383,12 +383,12 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             limit_s = self._config.max_block_ms / 1000 if timeout_s is None else timeout_s
             ended = await self._end_open_transaction(limit_s)
         finally:
-            self._engine.mark_closed(pending=not ended, hand_over=hand_over)
-            await self._engine.close()
+            self._core.mark_closed(pending=not ended, hand_over=hand_over)
+            await self._core.close()
 
     async def _end_open_transaction(self, timeout_s: float) -> bool:
         """Whether nothing is pending any more."""
-        operation = self._engine.last_operation()
+        operation = self._core.last_operation()
         if operation is None:
             return True
         await self._ends(operation, timeout_s)
@@ -409,8 +409,8 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         if not self._closed and self._generation == process_generation() and not sys.is_finalizing():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             if not self._loop.is_closed():
-                loop, engine = self._loop, self._engine
-                loop.call_soon_threadsafe(lambda: loop.create_task(engine.close()))
+                loop, core = self._loop, self._core
+                loop.call_soon_threadsafe(lambda: loop.create_task(core.close()))
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
@@ -418,10 +418,10 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         """Make a call and wait for it."""
         self._check_here()
         waiter = _Waiter(self._loop)
-        operation = self._engine.start(call, waiter.wake, in_loop=True)
+        operation = self._core.start(call, waiter.wake, in_loop=True)
         if not operation.done:
             await self._wait(operation, waiter)
-        self._engine.heard(operation)  # also where it ended before it could be waited for
+        self._core.heard(operation)  # also where it ended before it could be waited for
         if operation.error is not None:
             raise operation.error
 
@@ -429,24 +429,24 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         try:
             ended = await waiter.wait(self._config.max_block_ms / 1000)
         except BaseException as cancelled:  # the caller will not hear how it ends
-            self._engine.give_up_waiting(operation, waiter.wake)
+            self._core.give_up_waiting(operation, waiter.wake)
             cancelled.add_note(
                 f"{operation.name} was cancelled here while it had no outcome: it may still take effect; "
                 "repeat the same call, which joins it and tells"
             )
             raise
-        if not ended and self._engine.give_up_waiting(operation, waiter.wake):
+        if not ended and self._core.give_up_waiting(operation, waiter.wake):
             raise self._no_answer(operation)
 
     async def _ends(self, operation: Operation, timeout_s: float | None) -> bool:
         """Wait for what decides nothing; whether it ended, or was interrupted, in time."""
         waiter = _Waiter(self._loop)
-        with self._engine.lock:
+        with self._core.lock:
             operation.listen(waiter.wake)
         try:
             return await waiter.wait(timeout_s)
         finally:
-            self._engine.give_up_waiting(operation, waiter.wake)
+            self._core.give_up_waiting(operation, waiter.wake)
 
     def _deadline_s(self) -> float:
         return self._loop.time() + self._config.max_block_ms / 1000

@@ -73,7 +73,7 @@ class Producer(ProducerBase[RecordFuture]):
         parsed = ProducerConfig.parse(config, settings)
         self._io: IoThread = shared_io_thread()
         super().__init__(parsed, self._io.loop, self._io.call_soon)
-        self._sends_values_as_they_are = self._engine.sends_values_as_they_are
+        self._sends_values_as_they_are = self._core.sends_values_as_they_are
         self._closed = False
 
     # ---- transactions ---------------------------------------------------------------------------------------
@@ -88,12 +88,12 @@ class Producer(ProducerBase[RecordFuture]):
 
         Raises `AuthorizationError` (may be repeated), `UnsupportedByBrokerError`, `FencedError`, `KafkaTimeoutError`.
         """
-        self._run(lambda: self._engine.init_transactions(keep_prepared_txn))
+        self._run(lambda: self._core.init_transactions(keep_prepared_txn))
 
     def begin_transaction(self) -> None:
         """Open a transaction. Local; Kafka hears of it with its first record."""
         self._check_process()
-        self._engine.begin_transaction()
+        self._core.begin_transaction()
 
     def transaction(self) -> Transaction:
         """`with producer.transaction():` begins a transaction, and commits it at the end of the block.
@@ -110,8 +110,8 @@ class Producer(ProducerBase[RecordFuture]):
         Sends no request of its own (KIP-939). Raises `InvalidTxnStateError` without two-phase commit, and
         `AbortableError` when a record could not be stored.
         """
-        self._run(self._engine.prepare_transaction)
-        return self._engine.prepared_txn_state
+        self._run(self._core.prepare_transaction)
+        return self._core.prepared_txn_state
 
     def complete_transaction(self, state: PreparedTxnState, *, take_over: bool = True) -> None:
         """Commit the prepared transaction if `state` names it, else abort it (KIP-939).
@@ -128,21 +128,21 @@ class Producer(ProducerBase[RecordFuture]):
         abort is EndTxn with the pair that was found. Nothing that others opened since can be hit by it.
         """
         checked = self._checked_prepared(state)
-        self._run(lambda: self._engine.complete_transaction(checked, take_over=take_over))
+        self._run(lambda: self._core.complete_transaction(checked, take_over=take_over))
 
     def _complete_first(self, state: PreparedTxnState) -> None:
         """`complete_transaction` for who looks at its lock again: the id is this producer's alone after `_own`."""
         checked = self._checked_prepared(state)
-        self._run(lambda: self._engine.complete_transaction(checked, own=False))
+        self._run(lambda: self._core.complete_transaction(checked, own=False))
 
     def _own(self) -> None:
         """Fence whoever was answered as this producer was in `_complete_first`."""
-        self._run(self._engine.own)
+        self._run(self._core.own)
 
     def _is_current(self) -> bool:
         """Between transactions: whether nobody has used the transactional id since. Asks the coordinator."""
-        self._run(self._engine.describe)
-        return self._engine.is_current
+        self._run(self._core.describe)
+        return self._core.is_current
 
     def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
@@ -150,7 +150,7 @@ class Producer(ProducerBase[RecordFuture]):
         Raises `AbortableError` (abort it instead), `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it).
         `CommitOutcomeUnknown` (a `FatalError`) says that a commit was sent, not answered, and cannot be asked for.
         """
-        self._run(self._engine.commit_transaction)
+        self._run(self._core.commit_transaction)
 
     def start_commit(self) -> None:
         """Begin what `commit_transaction()` does, and do not wait for it; `commit_transaction()` then joins it.
@@ -158,11 +158,11 @@ class Producer(ProducerBase[RecordFuture]):
         Until that has returned, no other transaction can be begun. Raises what forbids to commit now.
         """
         self._check_process()
-        self._engine.start(self._engine.commit_transaction)
+        self._core.start(self._core.commit_transaction)
 
     def abort_transaction(self) -> None:
         """Drop what is unsent, and abort. Raises `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it)."""
-        self._run(self._engine.abort_transaction)
+        self._run(self._core.abort_transaction)
 
     def send_offsets_to_transaction(
         self,
@@ -183,7 +183,7 @@ class Producer(ProducerBase[RecordFuture]):
         group = group_of(group_metadata)
         positions = positions_of(offsets)
         if positions:
-            self._run(lambda: self._engine.send_offsets(positions, group))
+            self._run(lambda: self._core.send_offsets(positions, group))
 
     # ---- records --------------------------------------------------------------------------------------------
 
@@ -222,10 +222,10 @@ class Producer(ProducerBase[RecordFuture]):
             and type(topic) is str
         ):
             time_ms = time.time_ns() // 1_000_000
-            filled = self._engine.try_fill(topic, value, time_ms)
+            filled = self._core.try_fill(topic, value, time_ms)
             if filled is not None:
                 batch, index = filled
-                return RecordFuture(batch, index, time_ms, self._engine)
+                return RecordFuture(batch, index, time_ms, self._core)
         handed = self._hand_over(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         return handed if type(handed) is RecordFuture else self._send_when_possible(handed)
 
@@ -266,18 +266,18 @@ class Producer(ProducerBase[RecordFuture]):
         accepted. Raises also `IllegalStateError`, `AbortableError`, and `ConfigError` where a package is missing.
         """
         self._check_process()
-        bulk = BulkSend(self._engine, topic, records)
+        bulk = BulkSend(self._core, topic, records)
         deadline_s = self._deadline_s()
         while (operation := bulk.advance()) is not None:
             self._wait_to_send(operation, topic, deadline_s, bulk.fate_so_far)
-        return SentRecords(topic, bulk.parts, bulk.record_count, self._engine)
+        return SentRecords(topic, bulk.parts, bulk.record_count, self._core)
 
     def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float, fate: Callable[[], str]) -> None:
         waiter = self._new_waiter()
-        with self._engine.lock:
+        with self._core.lock:
             operation.listen(waiter.wake)
         if not waiter.wait(deadline_s - time.monotonic()):
-            self._engine.give_up_waiting(operation, waiter.wake)
+            self._core.give_up_waiting(operation, waiter.wake)
             raise self._not_sent(operation, topic, fate())
         if operation.error is not None:
             raise operation.error
@@ -286,8 +286,8 @@ class Producer(ProducerBase[RecordFuture]):
         """Wait until every record sent so far has its fate; their futures and the commit tell which."""
         self._check_process()
         waiter = self._new_waiter()
-        operation = self._engine.flush()
-        with self._engine.lock:
+        operation = self._core.flush()
+        with self._core.lock:
             operation.listen(waiter.wake)
         waiter.wait(None)
         if operation.error is not None:
@@ -309,19 +309,19 @@ class Producer(ProducerBase[RecordFuture]):
         if self._generation != process_generation() or sys.is_finalizing():
             return  # a forked child's copy, whose connections are the parent's; or the I/O thread has been stopped
         ended = self._end_open_transaction(self._deadline_s() if timeout_s is None else time.monotonic() + timeout_s)
-        self._engine.mark_closed(pending=not ended, hand_over=hand_over)
+        self._core.mark_closed(pending=not ended, hand_over=hand_over)
         try:
-            self._io.start(self._engine.close()).result(_CLOSE_CONNECTIONS_TIMEOUT_S)
+            self._io.start(self._core.close()).result(_CLOSE_CONNECTIONS_TIMEOUT_S)
         except FutureTimeoutError:
             _log.warning("the connections did not close within %g s", _CLOSE_CONNECTIONS_TIMEOUT_S)
 
     def _end_open_transaction(self, deadline_s: float) -> bool:
         """Whether nothing is pending any more."""
         waiter = self._new_waiter()
-        operation = self._engine.last_operation()
+        operation = self._core.last_operation()
         if operation is None:
             return True
-        with self._engine.lock:
+        with self._core.lock:
             operation.listen(waiter.wake)
         if not waiter.wait(deadline_s - time.monotonic()):
             return operation.done
@@ -341,7 +341,7 @@ class Producer(ProducerBase[RecordFuture]):
         """Dropped without `close()`: as if the process had crashed. Connections go, no transaction is ended."""
         if not self._closed and self._generation == process_generation() and not sys.is_finalizing():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-            self._io.start(self._engine.close())
+            self._io.start(self._core.close())
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
@@ -349,10 +349,10 @@ class Producer(ProducerBase[RecordFuture]):
         """Make a call and wait for it in this thread."""
         self._check_process()
         waiter = self._new_waiter()
-        operation = self._engine.start(call, waiter.wake)
+        operation = self._core.start(call, waiter.wake)
         if not operation.done:
             self._wait(operation, waiter)
-        self._engine.heard(operation)  # also where it ended before it could be waited for
+        self._core.heard(operation)  # also where it ended before it could be waited for
         if operation.error is not None:
             raise operation.error
 
@@ -360,9 +360,9 @@ class Producer(ProducerBase[RecordFuture]):
         try:
             ended = waiter.wait(self._config.max_block_ms / 1000)
         except BaseException:  # KeyboardInterrupt: the caller will not hear how it ends
-            self._engine.give_up_waiting(operation, waiter.wake)
+            self._core.give_up_waiting(operation, waiter.wake)
             raise
-        if not ended and self._engine.give_up_waiting(operation, waiter.wake):
+        if not ended and self._core.give_up_waiting(operation, waiter.wake):
             raise self._no_answer(operation)
 
     def _new_waiter(self) -> Waiter:

@@ -96,14 +96,14 @@ class Metadata(NamedTuple):
     topics: tuple[str, ...]
 
 
-class FindCoordinatorAnswer(NamedTuple):
+class FindCoordinatorResponse(NamedTuple):
     error_code: int
     node_id: int = -1
     host: str = ""
     port: int = -1
 
 
-class InitProducerIdAnswer(NamedTuple):
+class InitProducerIdResponse(NamedTuple):
     error_code: int
     producer_id: int = -1
     producer_epoch: int = -1
@@ -111,7 +111,7 @@ class InitProducerIdAnswer(NamedTuple):
     ongoing_producer_epoch: int = -1
 
 
-class TransactionDescribed(NamedTuple):
+class DescribeTransactionResponse(NamedTuple):
     """`state` by Kafka's name; `start_ms` since 1970, -1 for none."""
 
     error_code: int
@@ -122,23 +122,23 @@ class TransactionDescribed(NamedTuple):
     timeout_ms: int = -1
 
 
-class PartitionsAdded(NamedTuple):
+class AddPartitionsToTxnResponse(NamedTuple):
     """The error code of each partition."""
 
     error_codes: Mapping[TopicPartition, int]
 
 
-class OffsetsAdded(NamedTuple):
+class AddOffsetsToTxnResponse(NamedTuple):
     error_code: int
 
 
-class EndTxnAnswer(NamedTuple):
+class EndTxnResponse(NamedTuple):
     error_code: int
     producer_id: int = -1
     producer_epoch: int = -1
 
 
-class TxnOffsetCommitAnswer(NamedTuple):
+class TxnOffsetCommitResponse(NamedTuple):
     """The error codes of all partitions, in the order of the answer."""
 
     error_codes: tuple[int, ...]
@@ -169,19 +169,19 @@ class TopicMetadata(NamedTuple):
     leaders: tuple[int, ...]
 
 
-class MetadataAnswer(NamedTuple):
+class MetadataResponse(NamedTuple):
     brokers: tuple[Broker, ...]
     topics: tuple[TopicMetadata, ...]
 
 
-class SaslHandshakeAnswer(NamedTuple):
+class SaslHandshakeResponse(NamedTuple):
     """`mechanisms`: those that are enabled, whether the one that was asked for is among them or not."""
 
     error_code: int
     mechanisms: tuple[str, ...]
 
 
-class SaslAuthenticateAnswer(NamedTuple):
+class SaslAuthenticateResponse(NamedTuple):
     """`session_lifetime_ms`: when the connection ends unless it logs in again (KIP-368), 0: never."""
 
     error_code: int
@@ -209,16 +209,16 @@ Request = (
     | ApiVersions
     | Metadata
 )
-Answer = (
-    FindCoordinatorAnswer
-    | InitProducerIdAnswer
-    | PartitionsAdded
-    | OffsetsAdded
-    | EndTxnAnswer
-    | TxnOffsetCommitAnswer
-    | TransactionDescribed
+Response = (
+    FindCoordinatorResponse
+    | InitProducerIdResponse
+    | AddPartitionsToTxnResponse
+    | AddOffsetsToTxnResponse
+    | EndTxnResponse
+    | TxnOffsetCommitResponse
+    | DescribeTransactionResponse
     | BrokerFeatures
-    | MetadataAnswer
+    | MetadataResponse
 )
 
 API_OF: dict[type[Request], Api] = {
@@ -234,10 +234,10 @@ API_OF: dict[type[Request], Api] = {
 }
 
 
-def error_codes_of(answer: Answer) -> tuple[int, ...]:
+def error_codes_of(answer: Response) -> tuple[int, ...]:
     """What an answer says as a whole; Metadata says it of each topic instead."""
-    if isinstance(answer, TxnOffsetCommitAnswer):
+    if isinstance(answer, TxnOffsetCommitResponse):
         return answer.error_codes
-    if isinstance(answer, PartitionsAdded):
+    if isinstance(answer, AddPartitionsToTxnResponse):
         return tuple(answer.error_codes.values())
-    return () if isinstance(answer, MetadataAnswer) else (answer.error_code,)
+    return () if isinstance(answer, MetadataResponse) else (answer.error_code,)

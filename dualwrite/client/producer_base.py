@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from dualwrite.client.io_thread import process_generation
-from dualwrite.client.producer_core import Engine
+from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.builder import Header
 from dualwrite.client.records.delivery_callbacks import OnDelivery
 from dualwrite.client.records.record_fate import RecordFate
@@ -62,14 +62,14 @@ class ProducerBase(Generic[FutureT]):
     ) -> None:
         self._config = config
         self._generation = process_generation()
-        self._engine = Engine(config, lease_cluster(ClusterSettings.of(config), loop), call_soon)
+        self._core = ProducerCore(config, lease_cluster(ClusterSettings.of(config), loop), call_soon)
 
     # ---- what is asked about --------------------------------------------------------------------------------
 
     @property
     def prepared_txn_state(self) -> PreparedTxnState:
         """Of the transaction that is prepared, by this producer or found by its initialisation; else empty."""
-        return self._engine.prepared_txn_state
+        return self._core.prepared_txn_state
 
     @property
     def next_prepared_state(self) -> PreparedTxnState:
@@ -78,7 +78,7 @@ class ProducerBase(Generic[FutureT]):
         Empty where that is not known before the first record: before transaction.version 2, and after some failures.
         It promises nothing: a transaction can be committed by it once `prepare_transaction()` has given the same.
         """
-        return self._engine.next_prepared_state
+        return self._core.next_prepared_state
 
     @property
     def guarantee(self) -> Guarantee:
@@ -86,7 +86,7 @@ class ProducerBase(Generic[FutureT]):
 
         Raises `IllegalStateError` before `init_transactions()`, which finds it out.
         """
-        return self._engine.guarantee
+        return self._core.guarantee
 
     def metrics(self) -> dict[str, float]:
         """What this producer has done so far, by Kafka's names where Kafka has one (see docs/producer.md).
@@ -94,17 +94,17 @@ class ProducerBase(Generic[FutureT]):
         Totals and averages since the producer was made; times in milliseconds, those named `-ns-total` in nanoseconds.
         A rate is the difference of two snapshots. Cheap, and from any thread.
         """
-        return self._engine.metrics()
+        return self._core.metrics()
 
     @property
     def transaction_has_records(self) -> bool:
         """Whether the open transaction has a record or an offset. One without needs no commit in Kafka."""
-        return self._engine.transaction_has_records
+        return self._core.transaction_has_records
 
     @property
     def state(self) -> ProducerState:
         """Where this producer stands."""
-        return self._engine.state
+        return self._core.state
 
     # ---- records --------------------------------------------------------------------------------------------
 
@@ -122,9 +122,9 @@ class ProducerBase(Generic[FutureT]):
         if type(topic) is not str:
             check_topic(topic)
         header_list = [] if headers is None else checked_headers(headers)
-        engine = self._engine
-        if engine.serializers.any:
-            key, value = engine.serializers.apply(topic, key, value, header_list)
+        core = self._core
+        if core.serializers.any:
+            key, value = core.serializers.apply(topic, key, value, header_list)
         value_bytes = value if type(value) is bytes else encoded("value", value)
         key_bytes = None if key is None else encoded("key", key)
         if partition is not None:
@@ -143,13 +143,13 @@ class ProducerBase(Generic[FutureT]):
         on_delivery: OnDelivery | None = None,
     ) -> FutureT | BlockedSend:
         """A record that has been checked and serialized."""
-        tried = self._engine.try_send(topic, value, key, headers, partition, timestamp_ms)
+        tried = self._core.try_send(topic, value, key, headers, partition, timestamp_ms)
         if isinstance(tried, Operation):
             return BlockedSend(tried, topic, value, key, headers, partition, timestamp_ms, on_delivery)
         batch, index = tried
         if on_delivery is not None:
-            self._engine.callbacks.add(batch, index, timestamp_ms, on_delivery)
-        future: FutureT = self._future(batch, index, timestamp_ms, self._engine)
+            self._core.callbacks.add(batch, index, timestamp_ms, on_delivery)
+        future: FutureT = self._future(batch, index, timestamp_ms, self._core)
         return future
 
     def _accept_again(self, held: BlockedSend) -> FutureT | BlockedSend:
@@ -161,7 +161,7 @@ class ProducerBase(Generic[FutureT]):
     @property
     def _bounded_ms(self) -> int | None:
         """How long a prepared transaction lasts; None where it has no limit, or nothing is known of one."""
-        return self._engine.manager.bounded_ms
+        return self._core.transaction_manager.bounded_ms
 
     @staticmethod
     def _checked_prepared(state: PreparedTxnState) -> PreparedTxnState:
@@ -181,12 +181,12 @@ class ProducerBase(Generic[FutureT]):
     def _no_answer(self, operation: Operation) -> KafkaTimeoutError:
         return KafkaTimeoutError(
             f"{operation.name} has no answer within max.block.ms={self._config.max_block_ms} "
-            f"({self._engine.obstacle(self._config.max_block_ms)}); {self._engine.manager.standing}, "
+            f"({self._core.obstacle(self._config.max_block_ms)}); {self._core.transaction_manager.standing}, "
             "and it may still take effect: repeat the same call until it returns"
         )
 
     def _not_sent(self, operation: Operation, topic: str, fate: str) -> KafkaTimeoutError:
         return KafkaTimeoutError(
             f"sending to {topic!r} waited for {operation.name} longer than "
-            f"max.block.ms={self._config.max_block_ms} ({self._engine.obstacle(self._config.max_block_ms)}); {fate}"
+            f"max.block.ms={self._config.max_block_ms} ({self._core.obstacle(self._config.max_block_ms)}); {fate}"
         )

@@ -41,7 +41,7 @@ _NO_HEADERS: Final[list[Header]] = []
 _log = logging.getLogger(__name__)
 
 
-class Engine:
+class ProducerCore:
     """One producer. `call_soon` schedules a callback in the loop that does the I/O, which is that of `cluster`."""
 
     def __init__(
@@ -59,8 +59,8 @@ class Engine:
         self._memory_waiter: Operation | None = None
         self._waits: list[Operation] = []
         self._fates: dict[Batch, Operation] = {}
-        self._manager = _transaction_manager(config)
-        self._identity: TransactionManager | IdempotenceManager = self._manager or IdempotenceManager(
+        self._transaction_manager = _new_transaction_manager(config)
+        self._manager: TransactionManager | IdempotenceManager = self._transaction_manager or IdempotenceManager(
             enabled=config.enable_idempotence, backoff=_retry_backoff(config)
         )
         self._cluster = cluster
@@ -74,18 +74,18 @@ class Engine:
         config = self.config
         return Sender(
             lock=self.lock,
-            identity=self._identity,
+            manager=self._manager,
             accumulator=self._accumulator,
             cluster=self._cluster,
             encoder=ProduceEncoder(
                 transactional_id=config.transactional_id, acks=config.acks, timeout_ms=config.request_timeout_ms
             ),
-            transactional=self._manager is not None,
+            transactional=self._transaction_manager is not None,
             expects_answers=config.acks != 0,
             max_in_flight=config.max_in_flight_requests_per_connection,
             linger_ms=config.linger_ms,
             clock_ms=monotonic_ms,
-            problems=LastError(),
+            last_error=LastError(),
             on_refused=self._interrupt_waits,
         )
 
@@ -108,28 +108,28 @@ class Engine:
     @property
     def state(self) -> ProducerState:
         """Where the producer stands."""
-        return self._identity.state
+        return self._manager.state
 
     @property
     def prepared_txn_state(self) -> PreparedTxnState:
         """Of the transaction that is prepared, else empty."""
-        return self._manager.prepared_txn_state if self._manager is not None else PreparedTxnState()
+        return self._transaction_manager.prepared_txn_state if self._transaction_manager is not None else PreparedTxnState()
 
     @property
     def next_prepared_state(self) -> PreparedTxnState:
         """What the open transaction, or else the next one, will be prepared as, if that is known."""
         with self.lock:
-            return self.manager.next_prepared_state
+            return self.transaction_manager.next_prepared_state
 
     @property
     def guarantee(self) -> Guarantee:
         """What a prepared transaction can rely on here; `IllegalStateError` before `init_transactions()`."""
-        return self.manager.guarantee
+        return self.transaction_manager.guarantee
 
     @property
     def transaction_has_records(self) -> bool:
         """Whether the transaction has anything to commit."""
-        return self._manager is not None and self._manager.has_records
+        return self._transaction_manager is not None and self._transaction_manager.has_records
 
     def can_send_after_opening(self, batch: Batch) -> bool:
         """Whether batches need not wait for more records: the one before this one in its partition, or any other's."""
@@ -151,15 +151,15 @@ class Engine:
     # ---- transactions ---------------------------------------------------------------------------------------
 
     @property
-    def manager(self) -> TransactionManager:
+    def transaction_manager(self) -> TransactionManager:
         """The transaction manager; `IllegalStateError` without a transactional id."""
-        if self._manager is None:
+        if self._transaction_manager is None:
             raise IllegalStateError("this producer has no transactional.id; set one to use transactions")
-        return self._manager
+        return self._transaction_manager
 
     def begin_transaction(self) -> None:
         """Local: Kafka hears of a transaction with its first record."""
-        manager = self.manager
+        manager = self.transaction_manager
         began_ns = time.perf_counter_ns()
         with self.lock:
             manager.begin_transaction()
@@ -199,8 +199,8 @@ class Engine:
 
     def _interrupt_waits(self, error: AuthenticationError) -> None:
         """Under the lock: nobody is to wait for what a broker refuses to take."""
-        if self._manager is not None:
-            self._manager.interrupt(error)
+        if self._transaction_manager is not None:
+            self._transaction_manager.interrupt(error)
         for operation in self._waits:
             operation.interrupt(error)
 
@@ -217,57 +217,57 @@ class Engine:
         Not for a caller who was interrupted; one that waited for what goes on has not heard anything.
         """
         with self.lock:
-            self.manager.heard(operation)
+            self.transaction_manager.heard(operation)
             began_ns = self._began_ns.pop(operation, None) if operation.done else None
             if began_ns is not None:
                 self._metrics.waited(operation.name, time.perf_counter_ns() - began_ns)
 
     def init_transactions(self, keep_prepared_txn: bool) -> Operation:
         """To be called by `start`."""
-        return self.manager.init_transactions(keep_prepared_txn)
+        return self.transaction_manager.init_transactions(keep_prepared_txn)
 
     def prepare_transaction(self) -> Operation:
         """To be called by `start`."""
-        return self._flushed(self.manager.prepare_transaction)
+        return self._flushed(self.transaction_manager.prepare_transaction)
 
     def commit_transaction(self) -> Operation:
         """To be called by `start`."""
-        return self._flushed(self.manager.commit_transaction)
+        return self._flushed(self.transaction_manager.commit_transaction)
 
     def abort_transaction(self) -> Operation:
         """To be called by `start`."""
-        return self._flushed(self.manager.abort_transaction)
+        return self._flushed(self.transaction_manager.abort_transaction)
 
     def complete_transaction(self, state: PreparedTxnState, *, take_over: bool = True, own: bool = True) -> Operation:
         """To be called by `start`."""
-        return self._flushed(lambda: self.manager.complete_transaction(state, take_over=take_over, own=own))
+        return self._flushed(lambda: self.transaction_manager.complete_transaction(state, take_over=take_over, own=own))
 
     def own(self) -> Operation:
         """To be called by `start`."""
-        return self.manager.own()
+        return self.transaction_manager.own()
 
     def describe(self) -> Operation:
         """To be called by `start`."""
-        return self.manager.describe()
+        return self.transaction_manager.describe()
 
     @property
     def is_current(self) -> bool:
         """Whether nobody has used the id since this producer, as `describe()` found it."""
         with self.lock:
-            return self.manager.is_current
+            return self.transaction_manager.is_current
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
     ) -> Operation:
         """To be called by `start`."""
-        return self.manager.send_offsets(offsets, group)
+        return self.transaction_manager.send_offsets(offsets, group)
 
     def _flushed(self, call: Callable[[], Operation]) -> Operation:
         """Nothing may linger; and where nothing is left to send, no loop is needed to find that out."""
         operation = call()
         self._accumulator.close_open_batches()
         if not operation.done and self._accumulator.incomplete == 0:
-            self.manager.settle_without_kafka()
+            self.transaction_manager.settle_without_kafka()
         return operation
 
     # ---- records --------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class Engine:
         if self.choice.by_record is not None:
             partition = self.choice.before_lock(topic, key, value, partition, self._topology.partitions(topic))
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             accepted = self._append(topic, value, key, headers, partition, timestamp_ms)
             return accepted if isinstance(accepted, Operation) else (accepted, accepted.record_count - 1)
 
@@ -295,7 +295,7 @@ class Engine:
         This is what most records are, and all that most of them need: it is as short as it can be.
         """
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             batch = self._filling.get(topic)
             if batch is None or batch.queue.open is not batch:
                 return None
@@ -348,7 +348,7 @@ class Engine:
 
     def _opened(self, batch: Batch, *, fills: bool) -> None:
         """A batch got its first record. A batch has the records of one transaction, so this tells of all of them."""
-        self._identity.accepted()
+        self._manager.accepted()
         if fills:
             self._filling[batch.topic] = batch
         self._wake_for(batch)
@@ -363,7 +363,7 @@ class Engine:
     def partitions_of(self, topic: str) -> int | Operation:
         """How many partitions the topic has; or what must end before that is known."""
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             return self._topology.partitions(topic) or self._want_topic(topic)
 
     def accept_records(
@@ -371,7 +371,7 @@ class Engine:
     ) -> Operation | None:
         """Accept records in their order and tell `took` of each; what must end before the next can be accepted."""
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             for value, key, headers, partition, timestamp_ms in records:
                 batch = self._append(topic, value, key, headers, partition, timestamp_ms)
                 if isinstance(batch, Operation):
@@ -384,7 +384,7 @@ class Engine:
     ) -> Operation | None:
         """`accept_records` of nothing but values: only the builder sees each of them."""
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             at = 0
             while at < len(values):
                 batch = self._append(topic, values[at], None, _NO_HEADERS, None, timestamp_ms)
@@ -404,7 +404,7 @@ class Engine:
     def accept_encoded(self, topic: str, partition: int, encoded: EncodedBatch) -> Batch | Operation:
         """Accept records that are bytes already; or what must end before they can be."""
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             batch = self._accumulator.append_full(topic, partition, encoded, encoded.record_count, monotonic_ms())
             if batch is None:
                 self.wake()
@@ -469,12 +469,12 @@ class Engine:
 
     def last_operation(self) -> Operation | None:
         """What to wait for before closing: an abort of what is open and not prepared, or what is pending anyway."""
-        if self._manager is None:
+        if self._transaction_manager is None:
             return self.flush()
         with self.lock:
-            operation = self._manager.operation_before_close()
+            operation = self._transaction_manager.operation_before_close()
             if operation is not None and self._accumulator.incomplete == 0:
-                self._manager.settle_without_kafka()
+                self._transaction_manager.settle_without_kafka()
         self.wake()
         return operation
 
@@ -492,11 +492,11 @@ class Engine:
                 self.config,
                 pending=pending,
                 hand_over=hand_over,
-                bounded_ms=None if self._manager is None else self._manager.bounded_ms,
+                bounded_ms=None if self._transaction_manager is None else self._transaction_manager.bounded_ms,
             )
             if left is not None:
                 _log.log(left.level, "%s", left.sentence)
-            self._identity.close(FatalError("the producer was closed before this was answered; its outcome is unknown"))
+            self._manager.close(FatalError("the producer was closed before this was answered; its outcome is unknown"))
 
     async def close(self) -> None:
         """Drop the connections; in the loop. Records without an answer fail."""
@@ -507,7 +507,7 @@ def _retry_backoff(config: ProducerConfig) -> Backoff:
     return Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
 
 
-def _transaction_manager(config: ProducerConfig) -> TransactionManager | None:
+def _new_transaction_manager(config: ProducerConfig) -> TransactionManager | None:
     if config.transactional_id is None:
         return None
     return TransactionManager(

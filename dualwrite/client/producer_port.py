@@ -16,7 +16,7 @@ class Outgoing(NamedTuple):
     node_id: int
 
 
-class Identity(Protocol):
+class ProducerIdManager(Protocol):
     """Sans-I/O owner of (producer id, epoch). Called under the producer's lock; times in milliseconds."""
 
     producer_id: int
@@ -64,10 +64,10 @@ class Identity(Protocol):
     def poll(self, now_ms: float, *, delivered: bool, in_flight: bool) -> Outgoing | None:
         """The next request, if there is one to send now."""
 
-    def on_answer(self, answer: m.Answer, now_ms: float) -> None:
+    def on_response(self, answer: m.Response, now_ms: float) -> None:
         """What the broker said to the request in flight."""
 
-    def on_no_answer(self, now_ms: float, *, sent: bool) -> None:
+    def on_no_response(self, now_ms: float, *, sent: bool) -> None:
         """The connection was lost with the request in flight, or (not `sent`) there was none to send it on."""
 
     def on_unsupported(self, error: KafkaError) -> None:

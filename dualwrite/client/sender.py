@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from dualwrite.client import messages as m
 from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.last_error import LastError
-from dualwrite.client.producer_port import Identity, Outgoing
+from dualwrite.client.producer_port import Outgoing, ProducerIdManager
 from dualwrite.client.records.accumulator import Accumulator, Batch
 from dualwrite.client.records.delivery import Verdict, judge
 from dualwrite.client.transactions.marker_pace import MarkerPace
@@ -65,7 +65,7 @@ class Sender:
         self,
         *,
         lock: threading.Lock,
-        identity: Identity,
+        manager: ProducerIdManager,
         accumulator: Accumulator,
         cluster: Lease,
         encoder: codec.ProduceEncoder,
@@ -74,12 +74,12 @@ class Sender:
         max_in_flight: int,
         linger_ms: float,
         clock_ms: Callable[[], float],
-        problems: LastError,
+        last_error: LastError,
         on_refused: Callable[[AuthenticationError], None],
     ) -> None:
         self.timer_at_ms = _NEVER
         self._lock = lock
-        self._identity = identity
+        self._manager = manager
         self._accumulator = accumulator
         self._metrics = accumulator.metrics
         self._topology = cluster.topology
@@ -90,7 +90,7 @@ class Sender:
         self._max_in_flight = max_in_flight
         self._linger_ms = linger_ms
         self._clock_ms = clock_ms
-        self._problems = problems
+        self._last_error = last_error
         self._on_refused = on_refused
         self._pace = MarkerPace()
         self._timer: asyncio.TimerHandle | None = None
@@ -135,7 +135,7 @@ class Sender:
         fatal = FatalError(f"a mistake in the producer itself: {type(error).__name__}: {error}")
         fatal.__cause__ = error
         with self._lock:
-            self._identity.fail_fatal(fatal)
+            self._manager.fail_fatal(fatal)
             self._accumulator.drop_all(fatal)
 
     def _pump(self) -> None:
@@ -146,11 +146,11 @@ class Sender:
             # A transaction of one record comes here four times, and only once with something to give up or to drain.
             if self._accumulator.has_waiting:
                 self._give_up(now_ms)
-            self._poll_identity(now_ms)
+            self._poll_manager(now_ms)
             if self._accumulator.has_waiting:
                 drained = self._drain_all(now_ms)
-                if self._identity.wants_partitions:  # which draining found missing
-                    self._poll_identity(now_ms)
+                if self._manager.wants_partitions:  # which draining found missing
+                    self._poll_manager(now_ms)
             if self._new_topics:
                 new_topics, self._new_topics = self._new_topics, []
         for topic in new_topics:
@@ -174,7 +174,7 @@ class Sender:
     def _anything_unsent(self) -> bool:
         return bool(
             self._outgoing is not None
-            or self._identity.retry_at_ms is not None
+            or self._manager.retry_at_ms is not None
             or self._topic_waiters
             or self._accumulator.has_waiting
         )
@@ -183,16 +183,16 @@ class Sender:
         expired = self._accumulator.expire(now_ms, self.obstacle, self._consequence_of_expiry)
         for batch in expired:
             assert batch.error is not None
-            self._identity.fail_abortable(batch.error)
-        if self._identity.drops_unsent:
-            self._accumulator.drop_waiting(_not_sent(self._identity.error))
+            self._manager.fail_abortable(batch.error)
+        if self._manager.drops_unsent:
+            self._accumulator.drop_waiting(_not_sent(self._manager.error))
 
     def _consequence_of_expiry(self) -> str:
-        return self._identity.consequence(Event.ABORTABLE_FAILURE)
+        return self._manager.consequence(Event.ABORTABLE_FAILURE)
 
-    def _poll_identity(self, now_ms: float) -> None:
+    def _poll_manager(self, now_ms: float) -> None:
         if self._outgoing is None:
-            self._outgoing = self._identity.poll(
+            self._outgoing = self._manager.poll(
                 now_ms, delivered=self._accumulator.incomplete == 0, in_flight=self._accumulator.in_flight > 0
             )
 
@@ -201,7 +201,7 @@ class Sender:
         drained: list[_Produce] = []
         if now_ms < self._pace.may_produce_at_ms:
             return drained
-        while self._accumulator.has_waiting and self._identity.may_produce:
+        while self._accumulator.has_waiting and self._manager.may_produce:
             more = self._drain(now_ms)
             if not more:
                 break
@@ -213,11 +213,11 @@ class Sender:
         drained = self._accumulator.drain(
             now_ms,
             lambda topic, partition: self._ready_leader(topic, partition, now_ms, ready),
-            self._identity.producer_id,
-            self._identity.producer_epoch,
+            self._manager.producer_id,
+            self._manager.producer_epoch,
         )
         if drained:
-            self._identity.produced()
+            self._manager.produced()
             self._pace.produced(now_ms)
         for node_id in drained:
             self._produces_in_flight[node_id] = self._produces_in_flight.get(node_id, 0) + 1
@@ -232,7 +232,7 @@ class Sender:
         in_flight = self._produces_in_flight.get(node_id, 0)
         if in_flight >= self._max_in_flight:
             return -1
-        if not self._identity.may_produce_to(topic, partition):
+        if not self._manager.may_produce_to(topic, partition):
             return -1
         if node_id not in ready:
             connection = self._cluster.to_leader(node_id, now_ms, in_flight=in_flight > 0)
@@ -252,10 +252,10 @@ class Sender:
 
     def _due_at_ms(self, now_ms: float) -> float:
         at_ms = _NEVER
-        retry_at_ms = self._identity.retry_at_ms
+        retry_at_ms = self._manager.retry_at_ms
         if retry_at_ms is not None:
             at_ms = retry_at_ms
-        if self._accumulator.has_waiting and self._identity.may_produce:
+        if self._accumulator.has_waiting and self._manager.may_produce:
             at_ms = min(at_ms, self._accumulator.wake_at_ms(now_ms) or _NEVER)
             if now_ms < self._pace.may_produce_at_ms:
                 at_ms = min(at_ms, self._pace.may_produce_at_ms)
@@ -299,7 +299,7 @@ class Sender:
 
     def _produce_versions(self) -> tuple[int, int]:
         if self._transactional:
-            return codec.versions_in_transaction(Api.PRODUCE, self._identity.transaction_version)
+            return codec.versions_in_transaction(Api.PRODUCE, self._manager.transaction_version)
         return codec.SPOKEN_VERSIONS[Api.PRODUCE]
 
     def _fail_produce_unsupported(self, batches: list[Batch]) -> None:
@@ -309,7 +309,7 @@ class Sender:
         with self._lock:
             for batch in batches:
                 self._accumulator.failed(batch, error)
-            self._identity.fail_fatal(error)
+            self._manager.fail_fatal(error)
 
     def _on_produced(
         self, node_id: int, batches: list[Batch], version: int, sent_ms: float, body: memoryview | None
@@ -325,7 +325,7 @@ class Sender:
             results = {} if body is None else {(r.topic, r.partition): r for r in codec.decode_produce(body, version)}
             with self._lock:
                 if body is None:
-                    self._identity.produce_unanswered()
+                    self._manager.produce_unanswered()
                 for batch in batches:
                     if not batch.done:
                         self._settle(batch, results.get((batch.topic, batch.partition)), now_ms)
@@ -347,7 +347,7 @@ class Sender:
         if verdict in (Verdict.SEND_AGAIN, Verdict.SEND_AGAIN_AFTER_LOOKUP):
             if result is not None:
                 where = f"Produce to {batch.topic}-{batch.partition}"
-                self._problems.note(now_ms, f"{where} was answered with {error_name(error_code)}")
+                self._last_error.note(now_ms, f"{where} was answered with {error_name(error_code)}")
             self._accumulator.send_again(batch, now_ms, error_code)
             return
         self._lose(batch, error_code, result.message if result is not None else None, verdict)
@@ -359,20 +359,20 @@ class Sender:
         details += [message] if message else []
         event = Event.FATAL_FAILURE if verdict is Verdict.FATAL else Event.ABORTABLE_FAILURE
         sentence = ": ".join([f"{where} were refused with {error_name(error_code)}", *details])
-        sentence += self._identity.consequence(event)
+        sentence += self._manager.consequence(event)
         if verdict is Verdict.FATAL:
             fatal = exception_for(Api.PRODUCE, error_code, sentence)
             self._accumulator.failed(batch, fatal)
-            self._identity.fail_fatal(fatal)
+            self._manager.fail_fatal(fatal)
         else:
             lost = DeliveryError(sentence, error_code=error_code)
             self._accumulator.failed(batch, lost)
-            self._identity.fail_abortable(lost)
+            self._manager.fail_abortable(lost)
 
-    # ---- the identity's requests ----------------------------------------------------------------------------
+    # ---- the manager's requests ----------------------------------------------------------------------------
 
     def _send_outgoing(self, now_ms: float, outgoing: Outgoing) -> None:
-        """Send the identity's request once its node is connected; tell it when the node cannot be reached."""
+        """Send the manager's request once its node is connected; tell it when the node cannot be reached."""
         if outgoing.node_id == m.ANY_NODE:
             found = self._cluster.to_any(now_ms)
             if not isinstance(found, Connection):
@@ -384,7 +384,7 @@ class Sender:
         self._outgoing = None
         if not isinstance(found, Connection):
             with self._lock:
-                self._identity.on_no_answer(now_ms, sent=False)
+                self._manager.on_no_response(now_ms, sent=False)
             return
         self._send_request(found, outgoing.request)
 
@@ -393,7 +393,7 @@ class Sender:
         version = codec.common_version(codec.versions_wanted(request), connection.features.versions.get(api))
         if version is None:
             with self._lock:
-                self._identity.on_unsupported(
+                self._manager.on_unsupported(
                     UnsupportedByBrokerError(
                         f"the broker does not offer the version of {api.kafka_name} that is needed"
                     )
@@ -416,24 +416,24 @@ class Sender:
             self._set_timer(now_ms + self._linger_ms, now_ms)
         self.pump()
 
-    def _take_answer(self, request: m.Request, answer: m.Answer | None, now_ms: float) -> None:
+    def _take_answer(self, request: m.Request, answer: m.Response | None, now_ms: float) -> None:
         with self._lock:
             if answer is None:
-                self._identity.on_no_answer(now_ms, sent=True)
+                self._manager.on_no_response(now_ms, sent=True)
                 return
-            if isinstance(answer, m.FindCoordinatorAnswer) and answer.error_code == 0:
+            if isinstance(answer, m.FindCoordinatorResponse) and answer.error_code == 0:
                 self._cluster.learn_broker(m.Broker(answer.node_id, answer.host, answer.port))
             self._note_refusals(request, answer, now_ms)
-            self._identity.on_answer(answer, now_ms)
-            if isinstance(answer, m.EndTxnAnswer) and answer.error_code == 0:
+            self._manager.on_response(answer, now_ms)
+            if isinstance(answer, m.EndTxnResponse) and answer.error_code == 0:
                 self._pace.ended(now_ms)
 
-    def _note_refusals(self, request: m.Request, answer: m.Answer, now_ms: float) -> None:
+    def _note_refusals(self, request: m.Request, answer: m.Response, now_ms: float) -> None:
         """Most of them are followed by another try, which may come too late for whoever waits."""
         for error_code in m.error_codes_of(answer):
             if error_code:
                 name = m.API_OF[type(request)].kafka_name
-                self._problems.note(now_ms, f"{name} was answered with {error_name(error_code)}")
+                self._last_error.note(now_ms, f"{name} was answered with {error_name(error_code)}")
 
     # ---- what the cluster tells -----------------------------------------------------------------------------
 
@@ -455,7 +455,7 @@ class Sender:
                 self._end_topic_waiter(topic.name, error)
                 return False
             sentence = f"Metadata for {topic.name!r} was answered with {error_name(topic.error_code)}"
-            self._problems.note(self._clock_ms(), sentence)
+            self._last_error.note(self._clock_ms(), sentence)
             if not waiter.awaited:  # its caller has gone; one that is only about to wait tries again
                 self._end_topic_waiter(topic.name)
                 return False
@@ -474,7 +474,7 @@ class Sender:
 
     def obstacle(self, since_ms: float) -> str:
         """What a caller is told who has waited in vain since then; from any thread."""
-        return self._cluster.obstacle(since_ms, self._problems)
+        return self._cluster.obstacle(since_ms, self._last_error)
 
     # ---- the end --------------------------------------------------------------------------------------------
 

@@ -21,14 +21,14 @@ def test_an_answer_that_is_there_before_it_is_waited_for(
     make_producer: MakeProducer, read_committed: ReadCommitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = make_producer()
-    start = producer._engine.start
+    start = producer._core.start
 
     def start_and_be_slow(call: Callable[[], Operation], listener: Callable[[], None]) -> Operation:
         operation = start(call, listener)
         until(lambda: operation.done)
         return operation
 
-    monkeypatch.setattr(producer._engine, "start", start_and_be_slow)
+    monkeypatch.setattr(producer._core, "start", start_and_be_slow)
     producer.init_transactions()
     for value in ("a", "b"):
         producer.begin_transaction()

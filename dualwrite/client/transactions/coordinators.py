@@ -38,7 +38,7 @@ class Coordinators:
         """The question for a group's coordinator."""
         return Outgoing(m.FindCoordinator(m.CoordinatorType.GROUP, group_id), m.ANY_NODE)
 
-    def learn(self, request: m.FindCoordinator, answer: m.FindCoordinatorAnswer) -> None:
+    def learn(self, request: m.FindCoordinator, answer: m.FindCoordinatorResponse) -> None:
         """Take an answer without an error over."""
         if request.key_type is m.CoordinatorType.TRANSACTION:
             self._transaction = answer.node_id

@@ -114,10 +114,10 @@ class IdempotenceManager:
         else:
             self.producer_id = self.producer_epoch = -1
 
-    def on_answer(self, answer: m.Answer, now_ms: float) -> None:
+    def on_response(self, answer: m.Response, now_ms: float) -> None:
         """The producer id, or why there is none."""
         self._in_flight = False
-        if not isinstance(answer, m.InitProducerIdAnswer):
+        if not isinstance(answer, m.InitProducerIdResponse):
             raise AssertionError(f"{answer!r} does not answer InitProducerId")
         if answer.error_code:
             self._failed_with(answer.error_code, now_ms)
@@ -126,7 +126,7 @@ class IdempotenceManager:
         self.producer_id = answer.producer_id
         self.producer_epoch = answer.producer_epoch
 
-    def on_no_answer(self, now_ms: float, *, sent: bool = True) -> None:
+    def on_no_response(self, now_ms: float, *, sent: bool = True) -> None:
         """The connection was lost; an unused producer id does no harm, ask for another."""
         self._in_flight = False
         self._failed_with(NETWORK_EXCEPTION, now_ms)

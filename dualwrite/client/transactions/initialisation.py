@@ -442,7 +442,7 @@ class Initialisation:
         self.steps.popleft()
 
 
-def described(answer: m.TransactionDescribed) -> Described:
+def described(answer: m.DescribeTransactionResponse) -> Described:
     """An answer without an error, or that there is no such id, as a value. `ValueError` for a state nobody knows."""
     if answer.error_code == TRANSACTIONAL_ID_NOT_FOUND:
         return Described(DescribedState.NOT_FOUND, PreparedTxnState(), -1)

@@ -637,37 +637,37 @@ class TransactionManager(StateMachine):
 
     # ---- answers --------------------------------------------------------------------------------------------
 
-    def on_answer(self, answer: m.Answer, now_ms: float) -> None:
+    def on_response(self, answer: m.Response, now_ms: float) -> None:
         """What the broker said to the request that is in flight."""
         request, self._in_flight = self._in_flight, None
         step, self._step_in_flight = self._step_in_flight, None
         if self.state in _FINISHED:
             return
         match request, answer:
-            case m.FindCoordinator(), m.FindCoordinatorAnswer():
+            case m.FindCoordinator(), m.FindCoordinatorResponse():
                 self._on_coordinator(request, answer, now_ms)
             case m.ApiVersions(), m.BrokerFeatures():
                 self._on_features(step, answer, now_ms)
-            case m.InitProducerId(), m.InitProducerIdAnswer():
+            case m.InitProducerId(), m.InitProducerIdResponse():
                 self._on_initialised(step, answer, now_ms)
-            case m.DescribeTransaction(), m.TransactionDescribed():
+            case m.DescribeTransaction(), m.DescribeTransactionResponse():
                 self._on_described(step, answer, now_ms)
-            case m.AddPartitionsToTxn(), m.PartitionsAdded():
+            case m.AddPartitionsToTxn(), m.AddPartitionsToTxnResponse():
                 self._on_partitions_added(answer, now_ms)
-            case m.AddOffsetsToTxn(), m.OffsetsAdded():
+            case m.AddOffsetsToTxn(), m.AddOffsetsToTxnResponse():
                 self._on_offsets_added(request, answer, now_ms)
-            case m.EndTxn(), m.EndTxnAnswer() if step is Step.SPEND_PAIR:
+            case m.EndTxn(), m.EndTxnResponse() if step is Step.SPEND_PAIR:
                 self._on_pair_spent(answer, now_ms)
-            case m.EndTxn(), m.EndTxnAnswer() if step is Step.END_REOPENED:
+            case m.EndTxn(), m.EndTxnResponse() if step is Step.END_REOPENED:
                 self._on_reopened_ended(answer, now_ms)
-            case m.EndTxn(), m.EndTxnAnswer():
+            case m.EndTxn(), m.EndTxnResponse():
                 self._on_ended(request, answer, now_ms)
-            case m.TxnOffsetCommit(), m.TxnOffsetCommitAnswer():
+            case m.TxnOffsetCommit(), m.TxnOffsetCommitResponse():
                 self._on_offsets(answer, now_ms)
             case _:
                 raise AssertionError(f"{answer!r} does not answer {request!r}")
 
-    def on_no_answer(self, now_ms: float, *, sent: bool = True) -> None:
+    def on_no_response(self, now_ms: float, *, sent: bool = True) -> None:
         """The request that is in flight may have been carried out, if it was `sent`. The same one is asked again."""
         request, self._in_flight = self._in_flight, None
         step, self._step_in_flight = self._step_in_flight, None
@@ -702,7 +702,7 @@ class TransactionManager(StateMachine):
         self._in_flight = self._step_in_flight = None
         self.fail_fatal(error)
 
-    def _on_coordinator(self, request: m.FindCoordinator, answer: m.FindCoordinatorAnswer, now_ms: float) -> None:
+    def _on_coordinator(self, request: m.FindCoordinator, answer: m.FindCoordinatorResponse, now_ms: float) -> None:
         if answer.error_code:
             self._failed_with(Api.FIND_COORDINATOR, answer.error_code, now_ms, resource=request.key)
         else:
@@ -724,7 +724,7 @@ class TransactionManager(StateMachine):
         if refusal is not None:
             self.fail_fatal(refusal)
 
-    def _on_initialised(self, step: Step | None, answer: m.InitProducerIdAnswer, now_ms: float) -> None:
+    def _on_initialised(self, step: Step | None, answer: m.InitProducerIdResponse, now_ms: float) -> None:
         if answer.error_code:
             if step in _KEEPING and self._on_refused_keep(step, answer.error_code):
                 return
@@ -768,7 +768,7 @@ class TransactionManager(StateMachine):
             return True
         return taken
 
-    def _on_kept(self, answer: m.InitProducerIdAnswer) -> None:
+    def _on_kept(self, answer: m.InitProducerIdResponse) -> None:
         found = PreparedTxnState.of(
             producer_id=answer.ongoing_producer_id, producer_epoch=answer.ongoing_producer_epoch
         )
@@ -803,7 +803,7 @@ class TransactionManager(StateMachine):
         self._guarantee = self._initialisation.guarantee
         self._pending.finish(None)
 
-    def _on_described(self, step: Step | None, answer: m.TransactionDescribed, now_ms: float) -> None:
+    def _on_described(self, step: Step | None, answer: m.DescribeTransactionResponse, now_ms: float) -> None:
         if answer.error_code not in (0, TRANSACTIONAL_ID_NOT_FOUND):
             self._on_not_described(answer.error_code, now_ms)
             return
@@ -855,7 +855,7 @@ class TransactionManager(StateMachine):
         elif following in (Settling.LOOK_AGAIN, Settling.AWAIT_RAISE):
             self._retry_at_ms = now_ms + self._backoff.failed()
 
-    def _on_reopened_ended(self, answer: m.EndTxnAnswer, now_ms: float) -> None:
+    def _on_reopened_ended(self, answer: m.EndTxnResponse, now_ms: float) -> None:
         if answer.error_code not in (0, _INVALID_TXN_STATE):  # 48: it was over already
             self._failed_with(Api.END_TXN, answer.error_code, now_ms)
             return
@@ -885,7 +885,7 @@ class TransactionManager(StateMachine):
             refusal = self._sentence(Api.END_TXN, refused_with, None, ErrorClass.FENCED)
             self.fail_fatal(end_not_told(refusal, refused_with, prepared, now))
 
-    def _on_partitions_added(self, answer: m.PartitionsAdded, now_ms: float) -> None:
+    def _on_partitions_added(self, answer: m.AddPartitionsToTxnResponse, now_ms: float) -> None:
         error_code = decisive_code(Api.ADD_PARTITIONS_TO_TXN, tuple(answer.error_codes.values()))
         if error_code:
             refused = [f"{name}-{index}" for (name, index), code in answer.error_codes.items() if code == error_code]
@@ -894,21 +894,21 @@ class TransactionManager(StateMachine):
         self._backoff.succeeded()
         self._registration.add_partitions(answer.error_codes)
 
-    def _on_offsets_added(self, request: m.AddOffsetsToTxn, answer: m.OffsetsAdded, now_ms: float) -> None:
+    def _on_offsets_added(self, request: m.AddOffsetsToTxn, answer: m.AddOffsetsToTxnResponse, now_ms: float) -> None:
         if answer.error_code:
             self._failed_with(Api.ADD_OFFSETS_TO_TXN, answer.error_code, now_ms, resource=request.group_id)
             return
         self._backoff.succeeded()
         self._registration.add_group(request.group_id)
 
-    def _on_pair_spent(self, answer: m.EndTxnAnswer, now_ms: float) -> None:
+    def _on_pair_spent(self, answer: m.EndTxnResponse, now_ms: float) -> None:
         if answer.error_code:
             self._failed_to_take_over(Api.END_TXN, answer.error_code, now_ms)
             return
         self._backoff.succeeded()
         self._took_over(DescribedState.COMPLETE_ABORT, answer.producer_id, answer.producer_epoch)
 
-    def _on_ended(self, request: m.EndTxn, answer: m.EndTxnAnswer, now_ms: float) -> None:
+    def _on_ended(self, request: m.EndTxn, answer: m.EndTxnResponse, now_ms: float) -> None:
         if answer.error_code:
             if request.committed and answer.error_code in _MAY_TAKE_EFFECT:
                 self._commit_unanswered = True
@@ -960,7 +960,7 @@ class TransactionManager(StateMachine):
     def _adopt_pair(self, pair: PreparedTxnState) -> None:
         self._adopt(pair.producer_id, pair.producer_epoch)
 
-    def _on_offsets(self, answer: m.TxnOffsetCommitAnswer, now_ms: float) -> None:
+    def _on_offsets(self, answer: m.TxnOffsetCommitResponse, now_ms: float) -> None:
         error_code = decisive_code(Api.TXN_OFFSET_COMMIT, answer.error_codes)
         if self._offsets is None:
             return  # the transaction failed or is being aborted; its offsets do not matter any more
