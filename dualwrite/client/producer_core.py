@@ -113,7 +113,8 @@ class ProducerCore:
     @property
     def prepared_txn_state(self) -> PreparedTxnState:
         """Of the transaction that is prepared, else empty."""
-        return self._transaction_manager.prepared_txn_state if self._transaction_manager is not None else PreparedTxnState()
+        manager = self._transaction_manager
+        return PreparedTxnState() if manager is None else manager.prepared_txn_state
 
     @property
     def next_prepared_state(self) -> PreparedTxnState:

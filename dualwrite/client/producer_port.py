@@ -16,7 +16,7 @@ class Outgoing(NamedTuple):
     node_id: int
 
 
-class ProducerIdManager(Protocol):
+class ProducerPort(Protocol):
     """Sans-I/O owner of (producer id, epoch). Called under the producer's lock; times in milliseconds."""
 
     producer_id: int

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from dualwrite.client import messages as m
 from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.last_error import LastError
-from dualwrite.client.producer_port import Outgoing, ProducerIdManager
+from dualwrite.client.producer_port import Outgoing, ProducerPort
 from dualwrite.client.records.accumulator import Accumulator, Batch
 from dualwrite.client.records.delivery import Verdict, judge
 from dualwrite.client.transactions.marker_pace import MarkerPace
@@ -65,7 +65,7 @@ class Sender:
         self,
         *,
         lock: threading.Lock,
-        manager: ProducerIdManager,
+        manager: ProducerPort,
         accumulator: Accumulator,
         cluster: Lease,
         encoder: codec.ProduceEncoder,

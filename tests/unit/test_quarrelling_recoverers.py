@@ -70,7 +70,9 @@ class Coordinator:
             if self.state.startswith("Prepare"):
                 return m.EndTxnResponse(51)
             same = self.state == f"Complete{to}"
-            return m.EndTxnResponse(0, *(self.pair if self.version == 2 else (-1, -1))) if same else m.EndTxnResponse(48)
+            if not same:
+                return m.EndTxnResponse(48)
+            return m.EndTxnResponse(0, *(self.pair if self.version == 2 else (-1, -1)))
         if asked != self.pair:
             return m.EndTxnResponse(49 if asked[0] != self.producer_id else 90)
         if self.state != "Ongoing":
