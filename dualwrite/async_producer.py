@@ -29,9 +29,9 @@ from dualwrite.client.records.record import (
     StoredRecords,
 )
 from dualwrite.client.records.record_fate import RecordFate, RecordsFate
-from dualwrite.client.transactions.block import LEAVING, not_aborted
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import BLOCK_EXITS, abort_failed_note
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
@@ -208,11 +208,11 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
     async def _complete_first(self, state: PreparedTxnState) -> None:
         """As `Producer._complete_first`."""
         checked = self._checked_prepared(state)
-        await self._run(lambda: self._core.complete_transaction(checked, own=False))
+        await self._run(lambda: self._core.complete_transaction(checked, fence_others=False))
 
     async def _own(self) -> None:
         """As `Producer._own`."""
-        await self._run(self._core.own)
+        await self._run(self._core.fence_others)
 
     async def _is_current(self) -> bool:
         """As `Producer._is_current`."""
@@ -421,7 +421,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         operation = self._core.start(call, waiter.wake, in_loop=True)
         if not operation.done:
             await self._wait(operation, waiter)
-        self._core.heard(operation)  # also where it ended before it could be waited for
+        self._core.acknowledge(operation)  # also where it ended before it could be waited for
         if operation.error is not None:
             raise operation.error
 
@@ -484,14 +484,14 @@ class AsyncTransaction:
             raise
 
     async def _leave_by(self, error: BaseException) -> None:
-        leaving = LEAVING[self._producer.state]
-        if leaving.note is not None:
-            error.add_note(leaving.note)
-        if leaving.abort:
+        block_exit = BLOCK_EXITS[self._producer.state]
+        if block_exit.note is not None:
+            error.add_note(block_exit.note)
+        if block_exit.abort:
             try:
                 await self._producer.abort_transaction()
             except Exception as failed:
-                error.add_note(not_aborted(failed))
+                error.add_note(abort_failed_note(failed))
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -25,10 +25,9 @@ from dualwrite.client.records.record import (
     TopicPartition,
 )
 from dualwrite.client.records.record_future import RecordFuture, SentRecords, Waiter
-from dualwrite.client.transactions.block import LEAVING, not_aborted
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.client.transactions.operations import Operation
-from dualwrite.client.transactions.states import ProducerState
+from dualwrite.client.transactions.states import BLOCK_EXITS, ProducerState, abort_failed_note
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
@@ -133,11 +132,11 @@ class Producer(ProducerBase[RecordFuture]):
     def _complete_first(self, state: PreparedTxnState) -> None:
         """`complete_transaction` for who looks at its lock again: the id is this producer's alone after `_own`."""
         checked = self._checked_prepared(state)
-        self._run(lambda: self._core.complete_transaction(checked, own=False))
+        self._run(lambda: self._core.complete_transaction(checked, fence_others=False))
 
     def _own(self) -> None:
         """Fence whoever was answered as this producer was in `_complete_first`."""
-        self._run(self._core.own)
+        self._run(self._core.fence_others)
 
     def _is_current(self) -> bool:
         """Between transactions: whether nobody has used the transactional id since. Asks the coordinator."""
@@ -352,7 +351,7 @@ class Producer(ProducerBase[RecordFuture]):
         operation = self._core.start(call, waiter.wake)
         if not operation.done:
             self._wait(operation, waiter)
-        self._core.heard(operation)  # also where it ended before it could be waited for
+        self._core.acknowledge(operation)  # also where it ended before it could be waited for
         if operation.error is not None:
             raise operation.error
 
@@ -399,11 +398,11 @@ class Transaction:
             raise
 
     def _leave_by(self, error: BaseException) -> None:
-        leaving = LEAVING[self._producer.state]
-        if leaving.note is not None:
-            error.add_note(leaving.note)
-        if leaving.abort:
+        block_exit = BLOCK_EXITS[self._producer.state]
+        if block_exit.note is not None:
+            error.add_note(block_exit.note)
+        if block_exit.abort:
             try:
                 self._producer.abort_transaction()
             except Exception as failed:
-                error.add_note(not_aborted(failed))
+                error.add_note(abort_failed_note(failed))

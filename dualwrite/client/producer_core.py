@@ -114,7 +114,7 @@ class ProducerCore:
     def prepared_txn_state(self) -> PreparedTxnState:
         """Of the transaction that is prepared, else empty."""
         manager = self._transaction_manager
-        return PreparedTxnState() if manager is None else manager.prepared_txn_state
+        return PreparedTxnState() if manager is None else manager.transaction.prepared_state
 
     @property
     def next_prepared_state(self) -> PreparedTxnState:
@@ -130,7 +130,7 @@ class ProducerCore:
     @property
     def transaction_has_records(self) -> bool:
         """Whether the transaction has anything to commit."""
-        return self._transaction_manager is not None and self._transaction_manager.has_records
+        return self._transaction_manager is not None and self._transaction_manager.transaction.has_records
 
     def can_send_after_opening(self, batch: Batch) -> bool:
         """Whether batches need not wait for more records: the one before this one in its partition, or any other's."""
@@ -212,13 +212,13 @@ class ProducerCore:
         self._waits.append(operation)
         return operation
 
-    def heard(self, operation: Operation) -> None:
+    def acknowledge(self, operation: Operation) -> None:
         """To be called after `start` and the wait: the outcome has been heard, and the next call may come.
 
         Not for a caller who was interrupted; one that waited for what goes on has not heard anything.
         """
         with self.lock:
-            self.transaction_manager.heard(operation)
+            self.transaction_manager.acknowledge(operation)
             began_ns = self._began_ns.pop(operation, None) if operation.done else None
             if began_ns is not None:
                 self._metrics.waited(operation.name, time.perf_counter_ns() - began_ns)
@@ -239,13 +239,17 @@ class ProducerCore:
         """To be called by `start`."""
         return self._flushed(self.transaction_manager.abort_transaction)
 
-    def complete_transaction(self, state: PreparedTxnState, *, take_over: bool = True, own: bool = True) -> Operation:
+    def complete_transaction(
+        self, state: PreparedTxnState, *, take_over: bool = True, fence_others: bool = True
+    ) -> Operation:
         """To be called by `start`."""
-        return self._flushed(lambda: self.transaction_manager.complete_transaction(state, take_over=take_over, own=own))
+        return self._flushed(
+            lambda: self.transaction_manager.complete_transaction(state, take_over=take_over, fence_others=fence_others)
+        )
 
-    def own(self) -> Operation:
+    def fence_others(self) -> Operation:
         """To be called by `start`."""
-        return self.transaction_manager.own()
+        return self.transaction_manager.fence_others()
 
     def describe(self) -> Operation:
         """To be called by `start`."""

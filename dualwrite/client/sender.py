@@ -20,10 +20,10 @@ from typing import Final, NamedTuple
 from dualwrite.client import messages as m
 from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.last_error import LastError
+from dualwrite.client.marker_pace import MarkerPace
 from dualwrite.client.producer_port import Outgoing, ProducerPort
 from dualwrite.client.records.accumulator import Accumulator, Batch
 from dualwrite.client.records.delivery import Verdict, judge
-from dualwrite.client.transactions.marker_pace import MarkerPace
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import Event
 from dualwrite.client.wire import codec
@@ -113,7 +113,7 @@ class Sender:
         waiter = self._topic_waiters.get(topic)
         if waiter is None:
             waiter = self._topic_waiters[topic] = Operation(f"metadata of {topic}")
-        elif waiter.awaited:
+        elif waiter.has_waiting_caller:
             return waiter
         # asked at once, also where earlier callers gave up: the back-off that they ran into is no matter of this one
         self._new_topics.append(topic)
@@ -456,7 +456,7 @@ class Sender:
                 return False
             sentence = f"Metadata for {topic.name!r} was answered with {error_name(topic.error_code)}"
             self._last_error.note(self._clock_ms(), sentence)
-            if not waiter.awaited:  # its caller has gone; one that is only about to wait tries again
+            if not waiter.has_waiting_caller:  # its caller has gone; one that is only about to wait tries again
                 self._end_topic_waiter(topic.name)
                 return False
             return True

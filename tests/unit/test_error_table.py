@@ -140,7 +140,7 @@ def _ready(*, keep: bool = False, ongoing: int = -1) -> TransactionManager:
     operation = manager.init_transactions(keep)
     _asked(manager, describes=keep)
     manager.on_response(m.InitProducerIdResponse(0, 42, 7, ongoing, ongoing), 0)
-    manager.heard(operation)
+    manager.acknowledge(operation)
     return manager
 
 
@@ -154,9 +154,9 @@ def _open() -> TransactionManager:
 
 def _prepared() -> TransactionManager:
     manager = _open()
-    manager.heard(manager.prepare_transaction())
+    manager.acknowledge(manager.prepare_transaction())
     manager.poll(0, delivered=True)
-    manager.heard(manager.prepare_transaction())
+    manager.acknowledge(manager.prepare_transaction())
     assert manager.state is S.PREPARED_TRANSACTION
     return manager
 
@@ -203,7 +203,7 @@ def _open_v1() -> TransactionManager:
     manager.on_response(m.BrokerFeatures(0, dict.fromkeys(Api, (0, 4)) | {Api.PRODUCE: (0, 11)}, 0), 0)
     _next(manager, m.InitProducerId)
     manager.on_response(m.InitProducerIdResponse(0, 42, 7), 0)
-    manager.heard(operation)
+    manager.acknowledge(operation)
     manager.begin_transaction()
     manager.accepted()
     return manager
@@ -268,7 +268,7 @@ def aborting_after_a_failure() -> tuple[TransactionManager, Operation]:
 
 def completing_after_a_recovery() -> tuple[TransactionManager, Operation]:
     manager = _ready(keep=True, ongoing=5)
-    return _ending(manager, manager.complete_transaction(manager.prepared_txn_state))
+    return _ending(manager, manager.complete_transaction(manager.transaction.prepared_state))
 
 
 def finding_again_to_commit() -> tuple[TransactionManager, Operation]:
@@ -338,7 +338,11 @@ def test_every_code_in_every_situation(situation: Situation, api: Api, before: S
         assert manager.state is before
         what = expected_class(api, code)
         manager.on_response(answer_of(api, code), 0)
-        if manager.prepared_txn_state and manager.state is S.COMMITTING_TRANSACTION and code in ENDED_BY_ANOTHER:
+        if (
+            manager.transaction.prepared_state
+            and manager.state is S.COMMITTING_TRANSACTION
+            and code in ENDED_BY_ANOTHER
+        ):
             _next(manager, m.DescribeTransaction)
             manager.on_response(m.DescribeTransactionResponse(53), 0)  # nobody can tell what became of it
         if what in (RETRY, LOOKUP):
@@ -366,7 +370,7 @@ def test_every_code_in_every_situation(situation: Situation, api: Api, before: S
         assert TO_DO[state] in said
         assert operation.error.error_code == code  # type: ignore[union-attr]
         # what Kafka allows from here works, and the rest is refused with the same class
-        manager.heard(operation)
+        manager.acknowledge(operation)
         if state is S.UNINITIALIZED:
             assert not manager.init_transactions(False).done
         elif state is S.ABORTABLE_ERROR:

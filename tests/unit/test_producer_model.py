@@ -415,7 +415,7 @@ class ProducerModel(RuleBasedStateMachine):
         if self.call is None or not self.call[1].done:
             return
         (name, operation), self.call = self.call, None
-        self.manager.heard(operation)
+        self.manager.acknowledge(operation)
         error = operation.error
         assert error is None or isinstance(error, KafkaError), error
         self._heard(name, error)
@@ -497,7 +497,7 @@ class ProducerModel(RuleBasedStateMachine):
     @rule()
     def decide(self) -> None:
         """The database commits, and holds the prepared state."""
-        self.database = self.manager.prepared_txn_state
+        self.database = self.manager.transaction.prepared_state
         self.decided = self.current
 
     @precondition(lambda self: self._may(S.IN_TRANSACTION))
@@ -510,7 +510,7 @@ class ProducerModel(RuleBasedStateMachine):
     @precondition(lambda self: self._may(S.PREPARED_TRANSACTION) and self.current is not None)
     @rule()
     def complete(self) -> None:
-        self.committing = self.database == self.manager.prepared_txn_state
+        self.committing = self.database == self.manager.transaction.prepared_state
         self._call("complete", lambda: self.manager.complete_transaction(self.database))
 
     @precondition(
@@ -575,7 +575,7 @@ class ProducerModel(RuleBasedStateMachine):
         self.pump()
         if self.call is not None and self.call[0] == "recover" and self.call[1].done:
             operation, self.call = self.call[1], None
-            self.manager.heard(operation)
+            self.manager.acknowledge(operation)
             self.current = None
             if operation.error is None and self.decided is not None:
                 self.decided.told = "committed"

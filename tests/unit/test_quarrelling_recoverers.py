@@ -126,7 +126,7 @@ class Process:
         coordinator.state = "Empty"
         while not process.operation.done:
             process._ask(coordinator, lost=False)
-        process.manager.heard(process.operation)
+        process.manager.acknowledge(process.operation)
         process.manager.begin_transaction()
         process.manager.accepted()
         while not process.manager.may_produce:
@@ -134,7 +134,7 @@ class Process:
         process.manager.produced()
         process.operation = process.manager.prepare_transaction()
         process.manager.settle_without_kafka()
-        assert process.manager.prepared_txn_state == stored
+        assert process.manager.transaction.prepared_state == stored
         return process
 
     @property
@@ -143,7 +143,7 @@ class Process:
 
     def step(self, coordinator: Coordinator, *, lost: bool) -> None:
         if self.operation.done and self.completing is None:
-            self.manager.heard(self.operation)
+            self.manager.acknowledge(self.operation)
             self.completing = self.manager.complete_transaction(self.stored)
             return
         self._ask(coordinator, lost=lost)

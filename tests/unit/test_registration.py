@@ -10,9 +10,9 @@ from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
-from dualwrite.client.transactions.settling import LOOKS
+from dualwrite.client.transactions.recovery import RAISE_CHECKS
+from dualwrite.client.transactions.registration import TxnPartitions
 from dualwrite.client.transactions.states import ProducerState
-from dualwrite.client.transactions.txn_partitions import Registration
 from dualwrite.errors import AbortableError, Api, FatalError, FencedError
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -23,21 +23,21 @@ V2 = V1._replace(versions=dict.fromkeys(Api, (0, 12)), transaction_version=2)
 
 
 def test_a_partition_is_wanted_until_it_is_added_and_for_one_transaction() -> None:
-    registration = Registration()
+    registration = TxnPartitions()
     assert not registration.may_write("t", 0)
     assert not registration.may_write("t", 0)
     assert not registration.may_write("t", 1)
-    assert registration.wanted == (P0, P1)
+    assert tuple(registration.wanted) == (P0, P1)
     assert not registration.confirmed
     registration.add_partitions([P0])
     assert registration.confirmed
     assert registration.may_write("t", 0)
-    assert registration.wanted == (P1,)
+    assert tuple(registration.wanted) == (P1,)
     registration.add_group("g")
     assert registration.has_group("g")
     assert not registration.has_group("h")
     registration.clear()
-    assert (registration.wanted, registration.confirmed, registration.has_group("g")) == ((), False, False)
+    assert (tuple(registration.wanted), registration.confirmed, registration.has_group("g")) == ((), False, False)
     assert not registration.may_write("t", 0)
 
 
@@ -56,7 +56,7 @@ class Driver:
         self.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorResponse(0, 1, "h", 1))
         self.expect(m.ApiVersions(), V1)
         self.expect(m.InitProducerId("tid", 60_000, False, False), m.InitProducerIdResponse(0, 42, 7))
-        self.manager.heard(operation)
+        self.manager.acknowledge(operation)
         self.begin()
 
     def begin(self) -> None:
@@ -97,7 +97,7 @@ def test_partitions_are_added_before_they_are_written_to_and_the_epoch_stays() -
         driver.manager.produced()
         operation = driver.manager.commit_transaction()
         driver.expect(driver.end(committed=True), m.EndTxnResponse(0))
-        driver.manager.heard(operation)
+        driver.manager.acknowledge(operation)
         assert (driver.manager.producer_id, driver.manager.producer_epoch) == (42, 7)
         driver.begin()
 
@@ -170,9 +170,9 @@ def test_after_an_abort_the_epoch_is_raised_before_the_next_record() -> None:
     driver = Driver()
     driver.add(P0)
     driver.manager.produced()
-    driver.manager.heard(driver.manager.abort_transaction())
+    driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.expect(driver.end(committed=False), m.EndTxnResponse(0))
-    driver.manager.heard(driver.manager.abort_transaction())
+    driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.begin()
     assert not driver.manager.may_produce
     raise_epoch = m.InitProducerId("tid", 60_000, False, False, 42, 7)
@@ -191,13 +191,13 @@ def test_who_is_fenced_by_its_own_late_initialisation_can_read_that() -> None:
     driver = Driver()
     driver.manager.fail_abortable(AbortableError("a record was lost"))
     driver.manager.produced()
-    driver.manager.heard(driver.manager.abort_transaction())
+    driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.expect(driver.end(committed=False), m.EndTxnResponse(0))
-    driver.manager.heard(driver.manager.abort_transaction())
+    driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.begin()
     assert isinstance(driver.poll(), m.InitProducerId)
     driver.manager.on_no_response(driver.now_ms)
-    for _ in range(LOOKS):  # nothing has arrived, as far as can be seen
+    for _ in range(RAISE_CHECKS):  # nothing has arrived, as far as can be seen
         driver.now_ms += 100
         if (request := driver.poll()) == m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"):
             driver.answer(m.FindCoordinatorResponse(0, 1, "h", 1))
@@ -213,15 +213,15 @@ def test_who_is_fenced_by_its_own_late_initialisation_can_read_that() -> None:
 def test_an_abort_while_the_epoch_is_being_raised_waits_for_nothing() -> None:
     driver = Driver()
     driver.add(P0)
-    driver.manager.heard(driver.manager.abort_transaction())
+    driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.expect(driver.end(committed=False), m.EndTxnResponse(0))
-    driver.manager.heard(driver.manager.abort_transaction())
+    driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.begin()
     assert isinstance(driver.poll(), m.InitProducerId)
     operation = driver.manager.abort_transaction()
     driver.manager.settle_without_kafka()
     assert operation.done
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     driver.begin()
     assert driver.poll() is None, "one request at a time"
     driver.answer(m.InitProducerIdResponse(0, 42, 8))
@@ -237,8 +237,8 @@ def test_offsets_are_announced_to_the_coordinator_once() -> None:
             driver.expect(m.FindCoordinator(m.CoordinatorType.GROUP, "g"), m.FindCoordinatorResponse(0, 2, "h", 1))
             driver.expect(m.AddOffsetsToTxn("tid", 42, 7, "g"), m.AddOffsetsToTxnResponse(0))
         driver.expect(m.TxnOffsetCommit("tid", 42, 7, GROUP, OFFSETS, 1), m.TxnOffsetCommitResponse((0,)))
-        driver.manager.heard(operation)
-    driver.manager.heard(driver.manager.commit_transaction())
+        driver.manager.acknowledge(operation)
+    driver.manager.acknowledge(driver.manager.commit_transaction())
     driver.expect(driver.end(committed=True), m.EndTxnResponse(0))
 
 
@@ -251,7 +251,7 @@ def test_an_upgrade_is_followed_between_transactions_with_one_bump(during: bool)
         driver.manager.produced()
         operation = driver.manager.commit_transaction()
         driver.expect(driver.end(committed=True), m.EndTxnResponse(0))
-        driver.manager.heard(operation)
+        driver.manager.acknowledge(operation)
         if round_trip:
             break
         driver.now_ms += 400_000
@@ -279,7 +279,7 @@ def test_a_look_at_the_features_that_fails_disturbs_nothing(answered: bool) -> N
     driver = Driver()
     operation = driver.manager.commit_transaction()
     driver.manager.settle_without_kafka()
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     driver.now_ms += 400_000
     assert driver.poll() == m.ApiVersions()
     if answered:
@@ -325,7 +325,7 @@ def test_offsets_are_sent_again_before_the_end_once_an_earlier_request_may_come_
                     driver.manager.on_no_response(driver.now_ms)
                 else:
                     driver.answer(answered(request))
-            driver.manager.heard(operation)
+            driver.manager.acknowledge(operation)
             if operation.name.startswith("send_offsets"):
                 operation = driver.manager.commit_transaction()
         driver.begin()

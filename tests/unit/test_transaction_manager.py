@@ -126,7 +126,7 @@ def test_init_asks_for_what_is_configured(two_phase_commit: bool, keep: bool, ex
     assert operation.error is None
     assert driver.manager.state is ProducerState.READY
     assert (driver.manager.producer_id, driver.manager.producer_epoch) == (42, 7)
-    assert driver.manager.prepared_txn_state.is_empty
+    assert driver.manager.transaction.prepared_state.is_empty
 
 
 def test_one_request_at_a_time() -> None:
@@ -140,14 +140,14 @@ def test_recovery_finds_a_prepared_transaction_and_completes_it_with_the_new_pai
     driver = Driver().initialised(keep=True, answer=m.InitProducerIdResponse(0, 42, 8, 42, 7))
     manager = driver.manager
     assert manager.state is ProducerState.PREPARED_TRANSACTION
-    assert manager.prepared_txn_state == PreparedTxnState("42:7")
-    assert manager.has_records
+    assert manager.transaction.prepared_state == PreparedTxnState("42:7")
+    assert manager.transaction.has_records
     operation = manager.complete_transaction(PreparedTxnState("42:7"))
     assert driver.next() == m.EndTxn("t", 42, 8, True)
     driver.answer(m.EndTxnResponse(0, 42, 9))
     assert operation.done
     assert (manager.state, manager.producer_epoch) == (ProducerState.READY, 9)
-    assert manager.prepared_txn_state.is_empty
+    assert manager.transaction.prepared_state.is_empty
 
 
 @pytest.mark.parametrize("stored", ["", "42:6", "41:7"])
@@ -173,13 +173,13 @@ def test_completing_after_a_recovery_that_found_nothing_is_a_no_op_until_the_nex
         assert operation.done
         assert operation.error is None
         assert driver.next() is None
-        driver.manager.heard(operation)
+        driver.manager.acknowledge(operation)
     assert driver.manager.state is ProducerState.READY
     driver.sent()
     operation = driver.manager.commit_transaction()
     driver.next()
     driver.answer(m.EndTxnResponse(0, 42, 8))
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     with pytest.raises(InvalidTxnStateError):
         driver.manager.complete_transaction(PreparedTxnState("42:6"))
 
@@ -218,7 +218,7 @@ def test_a_lost_reply_to_a_keep_request_does_not_lose_the_ongoing_pair() -> None
     assert driver.next() == asked
     driver.answer(m.InitProducerIdResponse(0, 42, 9, 42, 7))
     assert operation.done
-    assert driver.manager.prepared_txn_state == PreparedTxnState("42:7")
+    assert driver.manager.transaction.prepared_state == PreparedTxnState("42:7")
     assert driver.manager.producer_epoch == 9
 
 
@@ -232,7 +232,7 @@ def test_refused_permission_leaves_the_producer_uninitialised(code: int) -> None
     driver.answer(m.InitProducerIdResponse(code))
     assert isinstance(error_of(operation), AuthorizationError)
     assert driver.manager.state is ProducerState.UNINITIALIZED
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     assert not driver.manager.init_transactions(True).done
 
 
@@ -263,7 +263,7 @@ def test_commit_waits_for_the_records_then_adopts_the_new_epoch() -> None:
     driver.answer(m.EndTxnResponse(0, 42, 8))
     assert operation.done
     assert (driver.manager.state, driver.manager.producer_epoch) == (ProducerState.READY, 8)
-    assert not driver.manager.has_records
+    assert not driver.manager.transaction.has_records
 
 
 @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
@@ -285,7 +285,7 @@ def test_prepare_sends_nothing_and_gives_the_pair() -> None:
     assert driver.next() is None
     assert operation.done
     assert driver.manager.state is ProducerState.PREPARED_TRANSACTION
-    assert driver.manager.prepared_txn_state == PreparedTxnState("42:7")
+    assert driver.manager.transaction.prepared_state == PreparedTxnState("42:7")
 
 
 def test_prepare_without_two_phase_commit_is_refused() -> None:
@@ -308,16 +308,16 @@ def test_no_pair_is_given_out_for_nothing() -> None:
     manager.begin_transaction()
     prepared = manager.prepare_transaction()
     assert driver.next() is None
-    assert manager.prepared_txn_state.is_empty
-    manager.heard(prepared)
+    assert manager.transaction.prepared_state.is_empty
+    manager.acknowledge(prepared)
     completed = manager.complete_transaction(PreparedTxnState())
     assert driver.next() is None
     assert completed.done
-    manager.heard(completed)
+    manager.acknowledge(completed)
     driver.sent()
     manager.prepare_transaction()
     assert driver.next() is None
-    assert manager.prepared_txn_state == PreparedTxnState("42:7")
+    assert manager.transaction.prepared_state == PreparedTxnState("42:7")
 
 
 def test_a_broker_that_keeps_and_does_not_fence_is_refused() -> None:
@@ -345,7 +345,7 @@ def test_an_abort_is_compared_before_anything_is_kept() -> None:
     driver.answer(m.InitProducerIdResponse(42))
     assert found.error is None
     assert manager.guarantee.tier is Tier.KEEP_PREPARED
-    manager.heard(found)
+    manager.acknowledge(found)
     lost = manager.complete_transaction(PreparedTxnState("42:7"))
     assert isinstance(error_of(lost), PreparedTransactionLost)
     assert driver.next() is None
@@ -359,7 +359,7 @@ def test_an_abort_of_another_transaction_is_followed_by_what_keeps() -> None:
     driver.look("CompleteAbort", 8)
     driver.next()
     driver.answer(m.InitProducerIdResponse(42))
-    manager.heard(found)
+    manager.acknowledge(found)
     completed = manager.complete_transaction(PreparedTxnState("42:5"))
     assert driver.next() == m.InitProducerId("t", NO_TIMEOUT, True, True)
     driver.answer(m.InitProducerIdResponse(0, 42, 9))
@@ -428,7 +428,7 @@ def test_an_abortable_commit_is_aborted_with_a_bump() -> None:
     driver.next()
     driver.answer(m.EndTxnResponse(120))
     assert isinstance(error_of(operation), AbortableError)
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     assert driver.manager.state is ProducerState.ABORTABLE_ERROR
     driver.manager.abort_transaction()
     assert driver.next() == driver.end_txn(committed=False)
@@ -438,7 +438,7 @@ def test_a_prepared_transaction_is_not_aborted_because_its_commit_was_refused() 
     driver = Driver().initialised().sent()
     preparing = driver.manager.prepare_transaction()
     assert driver.next() is None
-    driver.manager.heard(preparing)
+    driver.manager.acknowledge(preparing)
     operation = driver.manager.commit_transaction()
     driver.next()
     driver.answer(m.EndTxnResponse(120))
@@ -455,7 +455,7 @@ def test_a_lost_record_fails_the_commit_and_the_abort_bumps_the_epoch() -> None:
     driver.manager.fail_abortable(AbortableError("a record was lost"))
     assert isinstance(error_of(operation), AbortableError)
     assert driver.manager.drops_unsent
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     driver.manager.abort_transaction()
     assert driver.next() == driver.end_txn(committed=False)
     driver.answer(m.EndTxnResponse(0, 42, 8))
@@ -469,7 +469,7 @@ def test_a_failed_flush_is_not_prepared() -> None:
     driver.manager.fail_abortable(AbortableError("a record was lost"))
     assert isinstance(error_of(operation), AbortableError)
     assert driver.manager.state is ProducerState.ABORTABLE_ERROR
-    assert driver.manager.prepared_txn_state.is_empty
+    assert driver.manager.transaction.prepared_state.is_empty
 
 
 # ---- calls whose outcome is not known yet -----------------------------------------------------------------------
@@ -517,7 +517,7 @@ def test_a_caller_who_waits_has_not_heard_before_it_says_so() -> None:
     assert heard == [True]
     with pytest.raises(IllegalStateError, match="repeat that call"):
         driver.manager.begin_transaction()
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     driver.manager.begin_transaction()
 
 
@@ -549,8 +549,8 @@ def test_offsets_go_to_the_group_coordinator_and_make_the_transaction_known() ->
     operation = offsets_in_flight(driver)
     driver.answer(m.TxnOffsetCommitResponse((0,)))
     assert operation.done
-    assert driver.manager.has_records
-    driver.manager.heard(operation)
+    assert driver.manager.transaction.has_records
+    driver.manager.acknowledge(operation)
     driver.manager.commit_transaction()
     assert driver.next() == driver.end_txn()
 
@@ -667,7 +667,7 @@ def test_an_end_after_an_unanswered_commit_does_not_say_that_it_failed(
     assert isinstance(error, OutcomeUnknown)
     assert (error.transactional_id, error.prepared_state) == ("t", "")
     assert "outcome is unknown" in str(error)
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     with pytest.raises(expected, match="outcome is unknown"):
         driver.manager.abort_transaction()
 
@@ -704,7 +704,7 @@ def test_an_answered_commit_leaves_nothing_unknown_for_the_next_one() -> None:
     driver.find_coordinator()
     driver.next()
     driver.answer(m.EndTxnResponse(0, 42, 8))
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     driver.sent()
     operation = driver.manager.commit_transaction()
     driver.next()

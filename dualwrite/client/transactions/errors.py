@@ -98,7 +98,7 @@ def overtaken(transactional_id: str, now: Described, *, stored_is_committed: boo
     )
 
 
-def taken_over(transactional_id: str, own: PreparedTxnState, now: Described) -> FencedError:
+def id_taken_over(transactional_id: str, own: PreparedTxnState, now: Described) -> FencedError:
     """A look between two transactions found the id with another producer."""
     return FencedError(
         f"transactional id {transactional_id!r} is in state {now.state.value} at {now.pair or 'no producer id'}, and "
@@ -135,7 +135,7 @@ def still_prepared_by_keep(transactional_id: str, pair: PreparedTxnState) -> Uns
     )
 
 
-def end_not_told(refusal: str, error_code: int, prepared: PreparedTxnState, now: Described) -> FencedError:
+def end_not_described(refusal: str, error_code: int, prepared: PreparedTxnState, now: Described) -> FencedError:
     """A commit was refused as by `refusal`, and what is described does not say what became of the transaction."""
     return FencedError(
         f"{refusal}. The id is in state {now.state.value} at {now.pair or 'no producer id'}, which does "

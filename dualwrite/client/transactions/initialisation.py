@@ -26,18 +26,20 @@ from typing import Final
 
 from dualwrite.client import messages as m
 from dualwrite.client.transactions.recovery import (
+    RAISE_CHECKS,
     RECOVERIES,
     TRANSACTIONAL_ID_NOT_FOUND,
     Described,
     DescribedState,
     Recovery,
     Relation,
-    SecondLook,
+    SecondDescription,
+    Settling,
+    compare_descriptions,
     find,
-    look_again,
     relation_of,
+    settle,
 )
-from dualwrite.client.transactions.settling import LOOKS, Settling, settle
 from dualwrite.client.transactions.tiers import (
     First,
     Plan,
@@ -57,7 +59,7 @@ _EPOCHS_APART: Final = 2
 
 _TWO_PHASE: Final = (Tier.KEEP_PREPARED, Tier.STORED_PAIR)
 
-_NOBODY: Final = PreparedTxnState.of(producer_id=MAX_PRODUCER_ID, producer_epoch=0)
+_UNUSED_PAIR: Final = PreparedTxnState.of(producer_id=MAX_PRODUCER_ID, producer_epoch=0)
 """A pair that no broker gives out: with it an id is created, and one that exists is not touched."""
 
 
@@ -68,7 +70,7 @@ class Step(Enum):
     TRY_KEEP = "InitProducerId with KeepPreparedTxn"
     PROBE_KEEP = "InitProducerId with KeepPreparedTxn and a pair, which changes nothing: is it supported?"
     DESCRIBE = "DescribeTransactions: what is there?"
-    LOOK_AGAIN = "DescribeTransactions: is anything open that was not decided about?"
+    DESCRIBE_AGAIN = "DescribeTransactions: is anything open that was not decided about?"
     TAKE_OVER = "InitProducerId: aborts what is open, and fences"
     SETTLE = "DescribeTransactions: what did requests without an answer leave, and is the id still ours?"
     END_REOPENED = "EndTxn(abort) of what a late request opened"
@@ -105,12 +107,12 @@ class Initialisation:
         self._timeout_ms = transaction_timeout_ms
         self._features = m.BrokerFeatures(0, {}, 0)
         self._next_version: int | None = None
-        self._decided: Described | None = None
+        self.found: Described | None = None
         # a request that changes a transaction got no answer since the epoch was last raised
         self._may_come_late = False
         self._raise_unanswered = False
-        self._looks_left = LOOKS
-        self._later: tuple[Step, ...] = ()
+        self._raise_checks_left = RAISE_CHECKS
+        self._second_phase: tuple[Step, ...] = ()
         self._claimed = False
         self._may_keep = False
 
@@ -146,7 +148,7 @@ class Initialisation:
         """The request of a step, from the producer that holds `pair` (empty: none)."""
         if step is Step.ASK_FEATURES:
             return m.ApiVersions()
-        if step in (Step.DESCRIBE, Step.LOOK_AGAIN, Step.SETTLE):
+        if step in (Step.DESCRIBE, Step.DESCRIBE_AGAIN, Step.SETTLE):
             return m.DescribeTransaction(self._transactional_id)
         if step is Step.END_REOPENED:
             return m.EndTxn(
@@ -159,7 +161,7 @@ class Initialisation:
         init = m.InitProducerId(self._transactional_id, self._asked_timeout_ms(two_phase), two_phase, tries)
         if step not in (Step.RAISE_EPOCH, Step.CLAIM, Step.PROBE_KEEP):
             return init
-        named = pair or _NOBODY
+        named = pair or _UNUSED_PAIR
         return init._replace(producer_id=named.producer_id, producer_epoch=named.producer_epoch)
 
     def _asked_timeout_ms(self, two_phase: bool) -> int:
@@ -225,7 +227,7 @@ class Initialisation:
         if self._may_keep and not described.is_aborted:
             self.steps = deque([Step.TRY_KEEP])
             return False
-        self._decided = described
+        self.found = described
         if self._may_keep:
             self.steps = deque([Step.PROBE_KEEP])
             return False
@@ -234,29 +236,29 @@ class Initialisation:
 
     def take_support_of_keep(self) -> Described:
         """KeepPreparedTxn is supported, and was not asked for yet: what was described."""
-        assert self._decided is not None
+        assert self.found is not None
         self.tier = Tier.KEEP_PREPARED if self._two_phase_commit else None
         self._plan_take_over()
-        return self._decided
+        return self.found
 
     def decide(self, stored: PreparedTxnState, described: Described | None = None) -> PreparedTxnState:
         """What is there (`described`, where that is news) was compared with `stored`, which it does not name as open.
 
         The pair that the take-over begins with.
         """
-        self._decided = described or self._decided
-        assert self._decided is not None
+        self.found = described or self.found
+        assert self.found is not None
         self._plan_take_over(stored)
-        return self._decided.pair
+        return self.found.pair
 
     def _plan_take_over(self, stored: PreparedTxnState | None = None) -> None:
-        decided = self._decided
+        decided = self.found
         assert decided is not None
         if self._may_keep:
-            self.steps, self._later = deque([Step.TRY_KEEP]), ()
+            self.steps, self._second_phase = deque([Step.TRY_KEEP]), ()
             return
         first, second = self._phases(decided, stored)
-        self.steps, self._later = deque([Step.LOOK_AGAIN, first]), second
+        self.steps, self._second_phase = deque([Step.DESCRIBE_AGAIN, first]), second
 
     def _phases(self, decided: Described, stored: PreparedTxnState | None) -> tuple[Step, tuple[Step, ...]]:
         if decided.state is DescribedState.NOT_FOUND:
@@ -275,76 +277,71 @@ class Initialisation:
         two_phase = self._two_phase_commit and self.tier in _TWO_PHASE
         return decided.timeout_ms in (-1, self._asked_timeout_ms(two_phase))
 
-    def take_second_look(self, now: Described) -> SecondLook:
+    def take_second_description(self, now: Described) -> SecondDescription:
         """Whether the next step may follow."""
-        if self._decided is None:
+        if self.found is None:
             self.steps.popleft()
-            return SecondLook.GO_ON
-        look = look_again(self._decided, now, claimed=self._claimed)
-        if look is SecondLook.GO_ON and self._was_created(now):
-            self._decided, self._claimed = now, False
+            return SecondDescription.GO_ON
+        look = compare_descriptions(self.found, now, claimed=self._claimed)
+        if look is SecondDescription.GO_ON and self._was_created(now):
+            self.found, self._claimed = now, False
             self._plan_take_over()
             self.steps.popleft()  # this was the look
-        elif look is SecondLook.GO_ON:
+        elif look is SecondDescription.GO_ON:
             self.steps.popleft()
-            is_claim = self._claimed and now.state is DescribedState.EMPTY and now.pair != self._decided.pair
+            is_claim = self._claimed and now.state is DescribedState.EMPTY and now.pair != self.found.pair
             if not is_claim:  # which is asked for again with the same pair, and so answered as the first time
-                self._decided = now
+                self.found = now
                 self._claimed = False
         return look
 
     def _was_created(self, now: Described) -> bool:
         """Whether the id is there now and was not: by our own request without an answer, or by another producer's."""
-        assert self._decided is not None
-        return self._decided.state is DescribedState.NOT_FOUND and now.state is DescribedState.EMPTY
+        assert self.found is not None
+        return self.found.state is DescribedState.NOT_FOUND and now.state is DescribedState.EMPTY
 
     def took_over(self, state: DescribedState, pair: PreparedTxnState) -> None:
         """A step has changed the epoch, and leaves the id like this."""
         self.steps.popleft()
         self._claimed = False
         self._may_come_late = self._raise_unanswered = False
-        if self._decided is not None:
-            self._decided = Described(state, pair, -1)
-        if not (self.steps or self._later):
-            self._decided = None
+        if self.found is not None:
+            self.found = Described(state, pair, -1)
+        if not (self.steps or self._second_phase):
+            self.found = None
 
-    def own(self) -> bool:
+    def begin_second_phase(self) -> bool:
         """The second phase may follow. Whether there is one."""
-        self.steps.extend(self._later)
-        self._later = ()
+        self.steps.extend(self._second_phase)
+        self._second_phase = ()
         return bool(self.steps)
 
     def failed_to_take_over(self) -> None:
         """InitProducerId is to be asked again: time has passed, in which somebody may have opened a transaction."""
-        if self.steps and self.steps[0] is Step.CLAIM and self._decided is not None:
+        if self.steps and self.steps[0] is Step.CLAIM and self.found is not None:
             self._claimed = True
-            self.steps.appendleft(Step.LOOK_AGAIN)
+            self.steps.appendleft(Step.DESCRIBE_AGAIN)
 
     def _forget_description(self) -> None:
-        self._decided = None
-        self._later = ()
+        self.found = None
+        self._second_phase = ()
         self._claimed = False
 
     # ---- a transaction that was found -----------------------------------------------------------------------
 
-    @property
-    def found(self) -> Described | None:
-        """What was described and is not decided yet."""
-        return self._decided
-
     def recovery(self, stored: PreparedTxnState) -> Recovery | None:
         """What completing by `stored` takes; None where nothing is left to compare it with."""
-        if self._decided is None:
+        if self.found is None:
             return None
-        return RECOVERIES[find(stored, self._decided, self.transaction_version)]
+        return RECOVERIES[find(stored, self.found, self.transaction_version)]
 
     def committed(self, pair: PreparedTxnState) -> None:
         """What was found open is committed, at `pair`: whatever is open from here on is somebody else's."""
-        assert self._decided is not None
-        second = (Step.SPEND_PAIR if self._has_timeout(self._decided) else Step.CLAIM,)
-        self._decided = Described(DescribedState.COMPLETE_COMMIT, pair, -1)
+        assert self.found is not None
+        second = (Step.SPEND_PAIR if self._has_timeout(self.found) else Step.CLAIM,)
+        self.found = Described(DescribedState.COMPLETE_COMMIT, pair, -1)
         self.steps.clear()
-        self._later = second if self.is_v2 else (Step.CLAIM, Step.CLAIM)  # that commit has not raised the epoch
+        self._second_phase = second if self.is_v2 else (Step.CLAIM, Step.CLAIM)  # that commit has not raised the epoch
 
     def lost(self, stored: PreparedTxnState, described: Described) -> PreparedTransactionLost:
         """The error that says so."""
@@ -395,10 +392,10 @@ class Initialisation:
 
     def before_transaction(self) -> None:
         """A transaction is begun: what must precede its first record."""
-        self.own()
+        self.begin_second_phase()
         if self._may_come_late and not self.is_v2:  # on version 2 each end has raised the epoch
             self.raise_epoch()
-            self._look_before_raising()
+            self._describe_before_raising()
         self._may_come_late = False
         if self.tier is Tier.BOUNDED_V1:
             self.raise_epoch(_EPOCHS_APART)
@@ -417,19 +414,19 @@ class Initialisation:
     def raise_unanswered(self) -> None:
         """The raise of the epoch was sent and not answered: it may be under way."""
         self._raise_unanswered = True
-        self._looks_left = LOOKS
-        self._look_before_raising()
+        self._raise_checks_left = RAISE_CHECKS
+        self._describe_before_raising()
 
-    def _look_before_raising(self) -> None:
+    def _describe_before_raising(self) -> None:
         if self.describes and Step.SETTLE not in self.steps:
             self.steps.appendleft(Step.SETTLE)
 
-    def take_look(self, own: PreparedTxnState, described: Described) -> Settling:
+    def take_settling_description(self, own: PreparedTxnState, described: Described) -> Settling:
         """What the look says, which is what is done next."""
         following = settle(own, described, raise_unanswered=self._raise_unanswered)
         if following is Settling.AWAIT_RAISE:
-            self._looks_left -= 1
-            if self._looks_left <= 0:
+            self._raise_checks_left -= 1
+            if self._raise_checks_left <= 0:
                 following = Settling.RAISE
         if following is Settling.RAISE:
             self.steps.popleft()
