@@ -367,6 +367,37 @@ def test_an_abort_of_another_transaction_is_followed_by_what_keeps() -> None:
     assert (manager.state, manager.producer_epoch) == (ProducerState.READY, 9)
 
 
+def test_after_a_loss_the_next_transaction_keeps_its_id() -> None:
+    driver = Driver()
+    operation = driver.manager.init_transactions(True)
+    driver.find_coordinator()
+    driver.look()
+    assert isinstance(driver.next(), m.InitProducerId)
+    driver.answer(m.InitProducerIdResponse(35))
+    driver.look()
+    driver.manager.acknowledge(operation)
+    lost = driver.manager.complete_transaction(PreparedTxnState("42:7"), take_over=False)
+    assert driver.next() == driver.end_txn()
+    driver.answer(m.EndTxnResponse(90))
+    driver.look("CompleteAbort", producer_epoch=8)
+    assert isinstance(error_of(lost), PreparedTransactionLost)
+    driver.manager.acknowledge(lost)
+    operation = driver.manager.init_transactions(False)
+    for request, response in (
+        (m.ApiVersions, KIP_939),
+        (m.InitProducerId, m.InitProducerIdResponse(35)),
+        (m.InitProducerId, m.InitProducerIdResponse(0, 42, 9)),
+    ):
+        assert isinstance(driver.next(), request)
+        driver.answer(response)
+    driver.manager.acknowledge(operation)
+    driver.sent().manager.commit_transaction()
+    assert driver.next() == driver.end_txn(epoch=9)
+    driver.answer(m.EndTxnResponse(0, 42, 10))
+    assert driver.manager.state is ProducerState.READY
+    assert driver.manager.producer_epoch == 10
+
+
 @pytest.mark.parametrize("code", [14, 15, 16, 51, 7])
 @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
 def test_the_end_is_asked_again_with_the_same_pair(code: int, end: str) -> None:
