@@ -101,7 +101,7 @@ def test_a_producer_whose_id_was_taken_over_leaves_it_alone(site: Site) -> None:
         with closing(site.producer()) as newer:
             site.write(newer, b"newer")
             newer.send_offsets(site.group, site.topic, 20)
-            with pytest.raises(FencedError, match="nothing of it was touched"):
+            with pytest.raises(FencedError, match="none of its transactions was changed"):
                 site.write(older, b"fenced")
                 older.commit()
             newer.commit()

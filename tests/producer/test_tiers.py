@@ -369,7 +369,7 @@ def test_a_recoverer_that_slept_aborts_nothing_of_its_successor(world: World) ->
     old = world.commit(world.ready(), "old")
     slow = world.recovering()
     state = world.prepare(world.recovering(), "decided elsewhere")
-    with pytest.raises(FencedError, match="not there when"):
+    with pytest.raises(FencedError, match="not so when"):
         slow.complete_transaction(old)
     begun_late = world.recovering()
     begun_late.complete_transaction(state)

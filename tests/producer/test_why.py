@@ -188,9 +188,12 @@ def test_what_is_no_record_is_refused_at_once_and_changes_nothing(
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (Producer.commit_transaction, "closed while the commit for transactional id 'tid' had no answer"),
+        (Producer.commit_transaction, "closed while the commit for transactional id 'tid' had no response"),
         (lambda producer: producer.complete_transaction(producer.prepare_transaction()), "stays prepared until"),
-        (lambda producer: producer.close(timeout_s=0), "closed while the abort for transactional id 'tid' had no answ"),
+        (
+            lambda producer: producer.close(timeout_s=0),
+            "closed while the abort for transactional id 'tid' had no response",
+        ),
     ],
     ids=["commit", "complete", "abort by close"],
 )

@@ -39,7 +39,7 @@ class RecordFate:
         self._core.callbacks.add(self._batch, self._index, self._timestamp_ms, lambda *_: callback(self))
 
     def _ending(self) -> Operation:
-        return self._core.fate_of(self._batch)
+        return self._core.delivery_of(self._batch)
 
     def _outcome(self) -> RecordMetadata:
         return metadata_of(self._batch, self._index, self._timestamp_ms)
@@ -68,7 +68,7 @@ class RecordsFate:
         return all(part.batch.done for part in self._parts)
 
     def _ending(self) -> Operation:
-        return self._core.fates_of(self._topic, [part.batch for part in self._parts])
+        return self._core.deliveries_of(self._topic, [part.batch for part in self._parts])
 
     def _outcome(self) -> list[StoredRecords]:
         return list(stored_records(self._parts))

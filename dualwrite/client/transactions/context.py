@@ -207,5 +207,5 @@ class TransactionContext(StateMachine):
             state=self.state,
             taken_as=taken_as,
             init_unanswered=self.exchange.init_unanswered,
-            asks_for_two_phase_commit=self.initialisation.asks_for_two_phase_commit,
+            requests_two_phase_commit=self.initialisation.requests_two_phase_commit,
         )
