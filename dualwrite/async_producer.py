@@ -382,7 +382,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         self._closed = True
         ended = False
         try:
-            limit_s = self._config.max_block_ms / 1000 if timeout_s is None else timeout_s
+            limit_s = self.max_block_ms / 1000 if timeout_s is None else timeout_s
             ended = await self._end_open_transaction(limit_s)
         finally:
             self._core.mark_closed(pending=not ended, hand_over=hand_over)
@@ -429,7 +429,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
 
     async def _wait(self, operation: Operation, waiter: _Waiter) -> None:
         try:
-            ended = await waiter.wait(self._config.max_block_ms / 1000)
+            ended = await waiter.wait(self.max_block_ms / 1000)
         except BaseException as cancelled:  # the caller will not get the outcome
             self._core.give_up_waiting(operation, waiter.wake)
             cancelled.add_note(
@@ -451,7 +451,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             self._core.give_up_waiting(operation, waiter.wake)
 
     def _deadline_s(self) -> float:
-        return self._loop.time() + self._config.max_block_ms / 1000
+        return self._loop.time() + self.max_block_ms / 1000
 
     def _check_here(self) -> None:
         self._check_process()

@@ -366,7 +366,7 @@ class Producer(ProducerBase[RecordFuture]):
 
     def _wait(self, operation: Operation, waiter: Waiter) -> None:
         try:
-            ended = waiter.wait(self._config.max_block_ms / 1000)
+            ended = waiter.wait(self.max_block_ms / 1000)
         except BaseException:  # KeyboardInterrupt: the caller will not get the outcome
             self._core.give_up_waiting(operation, waiter.wake)
             raise
@@ -381,7 +381,7 @@ class Producer(ProducerBase[RecordFuture]):
         return Waiter()
 
     def _deadline_s(self) -> float:
-        return time.monotonic() + self._config.max_block_ms / 1000
+        return time.monotonic() + self.max_block_ms / 1000
 
 
 class Transaction:

@@ -60,7 +60,8 @@ class ProducerBase(Generic[FutureT]):
         loop: asyncio.AbstractEventLoop,
         call_soon: Callable[[Callable[[], object]], object],
     ) -> None:
-        self._config = config
+        self.max_block_ms = config.max_block_ms
+        """How long a call may wait, in milliseconds: the setting `max.block.ms`."""
         self._generation = process_generation()
         self._core = ProducerCore(config, lease_cluster(ClusterSettings.of(config), loop), call_soon)
 
@@ -180,13 +181,13 @@ class ProducerBase(Generic[FutureT]):
 
     def _no_outcome(self, operation: Operation) -> KafkaTimeoutError:
         return KafkaTimeoutError(
-            f"{operation.name} has no outcome within max.block.ms={self._config.max_block_ms} "
-            f"({self._core.obstacle(self._config.max_block_ms)}); {self._core.transaction_manager.standing}, "
+            f"{operation.name} has no outcome within max.block.ms={self.max_block_ms} "
+            f"({self._core.obstacle(self.max_block_ms)}); {self._core.transaction_manager.standing}, "
             "and it may still take effect: repeat the same call until it returns"
         )
 
     def _not_sent(self, operation: Operation, topic: str, progress: str) -> KafkaTimeoutError:
         return KafkaTimeoutError(
             f"sending to {topic!r} waited for {operation.name} longer than "
-            f"max.block.ms={self._config.max_block_ms} ({self._core.obstacle(self._config.max_block_ms)}); {progress}"
+            f"max.block.ms={self.max_block_ms} ({self._core.obstacle(self.max_block_ms)}); {progress}"
         )

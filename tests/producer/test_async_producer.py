@@ -216,7 +216,7 @@ def test_a_child_of_a_fork_cannot_use_it(emulator: Emulator) -> None:
             child = os.fork()
             if child == 0:
                 try:
-                    producer._check_here()
+                    producer.start_commit()
                 except IllegalStateError as error:
                     os._exit(0 if "before the fork" in str(error) else 1)
                 os._exit(2)

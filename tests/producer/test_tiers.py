@@ -44,7 +44,7 @@ class World:
     def __init__(self, emulator: Emulator, tier: Tier) -> None:
         self.emulator = emulator
         self.tier = tier
-        self._made: list[Producer] = []
+        self.made: list[Producer] = []
 
     def producer(self, **settings: Any) -> Producer:
         defaults: dict[str, Any] = {
@@ -55,7 +55,7 @@ class World:
         }
         defaults |= {"transaction_two_phase_commit_enable": True, "accept_bounded_guarantee": True}
         producer = Producer(bootstrap_servers=self.emulator.bootstrap_servers, **defaults | settings)
-        self._made.append(producer)
+        self.made.append(producer)
         return producer
 
     def ready(self, **settings: Any) -> Producer:
@@ -90,7 +90,7 @@ class World:
         until(lambda: not any(t.state.startswith("Prepare") for t in self.emulator.transactions()))
 
     def abort_by_timeout(self) -> None:
-        """The broker's own abort of what is open for too long."""
+        """Let the broker abort transactions that have been open for too long."""
         self.emulator.advance_clock(LONG_AFTER_MS)
         until(lambda: not any(t.state == "Ongoing" for t in self.emulator.transactions()))
         self.settle()
@@ -105,7 +105,7 @@ def world_of(tier: Tier, config: BrokerConfig | None = None) -> Iterator[World]:
     with Emulator(topics={"orders": 2, "inputs": 1}, config=config or TIERS[tier], clock=VirtualClock()) as emulator:
         world = World(emulator, tier)
         yield world
-        for producer in world._made:
+        for producer in world.made:
             producer.close(timeout_s=0)
 
 
@@ -521,7 +521,7 @@ def test_a_stored_pair_that_is_later_than_all_that_kafka_knows(world: World) -> 
 
 
 def follow(producer: Producer, tier: Tier | None) -> None:
-    """A look at the features is taken in passing; nobody waits for it."""
+    """Wait until the producer has read the cluster's features again, which no call waits for."""
     until(lambda: producer.guarantee.tier is tier)
 
 
@@ -614,15 +614,15 @@ def test_a_downgrade_to_where_nothing_can_be_recorded_any_more() -> None:
 
 
 def at_epoch(world: World, epoch: int) -> None:
-    """As if the id had been initialised that often, which would take half a minute."""
+    """Set the epoch as if the id had been initialised that often, which would take half a minute."""
     emulator = world.emulator
 
     def set_epoch() -> None:
-        for partition in emulator._cluster.nodes[0].transactions._partitions.values():
+        for partition in emulator._cluster.nodes[0].transactions._partitions.values():  # noqa: SLF001
             if "tid" in partition.ids:
                 partition.ids["tid"] = partition.ids["tid"]._replace(producer_epoch=epoch)
 
-    emulator._call(set_epoch)
+    emulator._call(set_epoch)  # noqa: SLF001
     assert world.described()[2] == epoch
 
 

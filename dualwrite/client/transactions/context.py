@@ -76,7 +76,7 @@ class TransactionContext(StateMachine):
         return None if self._guarantee is None or not self.two_phase_commit else self._guarantee.bounded_ms
 
     def follow_version(self) -> None:
-        """Adopt the cluster's transaction.version, between transactions: each keeps the one that it began with."""
+        """Adopt the cluster's transaction.version. Only between transactions: an open one keeps its version."""
         if self.initialisation.follow_version():
             self._guarantee = self.initialisation.guarantee
 

@@ -76,7 +76,7 @@ class Step(Enum):
     END_REOPENED = "EndTxn(abort) of a transaction that a late request opened"
     CLAIM = "InitProducerId with the pair that was described: aborts an open transaction, and fences (KIP-360)"
     RAISE_EPOCH = "InitProducerId with our own pair: another epoch, without fencing another owner (KIP-360)"
-    SPEND_PAIR = "EndTxn(abort) without an open transaction: another epoch (KIP-890)"
+    SPEND_PAIR = "EndTxn(abort) by pair: ends its transaction if one is open, and raises the epoch (KIP-890)"
 
 
 _FIRST: Final[dict[First, Step]] = {
@@ -112,7 +112,7 @@ class Initialisation:
         self._features = m.BrokerFeatures(0, {}, 0)
         self._next_version: int | None = None
         self.found: Described | None = None
-        """The description that was found, or decided about, until the take-over is done."""
+        """The description that the application decides about, or has decided about, until the take-over is done."""
         # a request that changes a transaction got no response since the epoch was last raised
         self._may_come_late = False
         self._raise_unanswered = False
@@ -288,18 +288,18 @@ class Initialisation:
         if self.found is None:
             self.steps.popleft()
             return SecondDescription.GO_ON
-        look = compare_descriptions(self.found, now, claimed=self._claimed)
-        if look is SecondDescription.GO_ON and self._was_created(now):
+        comparison = compare_descriptions(self.found, now, claimed=self._claimed)
+        if comparison is SecondDescription.GO_ON and self._was_created(now):
             self.found, self._claimed = now, False
             self._plan_take_over()
             self.steps.popleft()  # the description itself
-        elif look is SecondDescription.GO_ON:
+        elif comparison is SecondDescription.GO_ON:
             self.steps.popleft()
             is_claim = self._claimed and now.state is DescribedState.EMPTY and now.pair != self.found.pair
             if not is_claim:  # a claim is repeated with the same pair, and gets the same response
                 self.found = now
                 self._claimed = False
-        return look
+        return comparison
 
     def _was_created(self, now: Described) -> bool:
         """Return whether the id was created since: by a request of ours without a response, or by another producer."""

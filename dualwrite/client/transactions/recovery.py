@@ -14,8 +14,8 @@ The next InitProducerId removes the trace, because it leaves the state Empty. Th
 pair was compared, and none at all when the transaction is lost: a later recovery must be able to see it too.
 
 KIP-939's recovery with KeepPreparedTxn raises the epoch too: after k recoveries a transaction of (p, e) is over at
-(p, e + k + 1). An abort after one of them cannot be told from a commit followed by another transaction's abort, so only
-an abort at (p, e + 1) is proof.
+(p, e + k + 1). An abort after one of them cannot be distinguished from a commit followed by another transaction's
+abort, so only an abort at (p, e + 1) is proof.
 
 Settling is what precedes the next transaction after a request got no response. A request that was sent on a lost
 connection may arrive after its repetition was answered. With transaction.version 0 and 1, where a transaction ends
@@ -26,7 +26,7 @@ InitProducerId with our own pair (KIP-360), after which late requests are refuse
 InitProducerId itself aborts any transaction that is open for its producer id, at any epoch. Therefore
 DescribeTransactions comes first: nothing is sent to an id that another producer has taken over, and a transaction that
 a late request has opened is ended by EndTxn, which only the owner of its epoch can do. An InitProducerId without a
-response is looked for a few times before it is sent again, because one that is still on its way would abort the next
+response is searched for a few times before it is sent again, because one that is still on its way would abort the next
 transaction. One that arrives even later does so; the commit of that transaction is then refused, and nothing of it
 becomes visible.
 """

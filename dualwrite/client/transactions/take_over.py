@@ -35,7 +35,7 @@ from dualwrite.errors import Api, ErrorClass, KafkaError, error_class
 from dualwrite.prepared_state import PreparedTxnState
 
 ENDED_BY_ANOTHER: Final = (47, 48, 49, 90)
-"""Refusals of EndTxn after which DescribeTransactions may tell who ended a prepared transaction, and how:
+"""Refusals of EndTxn after which DescribeTransactions may show how another producer ended a prepared transaction:
 INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
 
 INVALID_TXN_STATE: Final = 48
@@ -170,7 +170,7 @@ class TakeOver:
         self._took_over(DescribedState.EMPTY, response.producer_id, response.producer_epoch)
 
     def on_pair_spent(self, response: m.EndTxnResponse, now_ms: float) -> None:
-        """Use the epoch that an EndTxn(abort) of nothing has raised."""
+        """Use the epoch that EndTxn(abort) has raised."""
         if response.error_code:
             self._failed(Api.END_TXN, response.error_code, now_ms)
             return
