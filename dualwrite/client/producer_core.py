@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from dualwrite.client.backoff import Backoff
+from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.last_error import LastError
 from dualwrite.client.records.accumulator import Accumulator, Batch
 from dualwrite.client.records.builder import Header, builder_factory
@@ -24,7 +25,6 @@ from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMeta
 from dualwrite.client.records.serializing import Serializers
 from dualwrite.client.records.validation import check_topic
 from dualwrite.client.sender import Sender
-from dualwrite.client.transactions.idempotence_manager import IdempotenceManager
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState

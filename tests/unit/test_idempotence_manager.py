@@ -6,7 +6,7 @@ import pytest
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.transactions.idempotence_manager import IdempotenceManager
+from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import DeliveryError, FatalError, IllegalStateError, UnsupportedByBrokerError
 

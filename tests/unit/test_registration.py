@@ -10,8 +10,8 @@ from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
+from dualwrite.client.transactions.open_transaction import TxnPartitions
 from dualwrite.client.transactions.recovery import RAISE_CHECKS
-from dualwrite.client.transactions.registration import TxnPartitions
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import AbortableError, Api, FatalError, FencedError
 

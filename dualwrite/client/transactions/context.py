@@ -6,12 +6,11 @@ from typing import Final
 
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.transactions.errors import RETRIED, commit_outcome_unknown, refusal_sentence
-from dualwrite.client.transactions.exchange import Exchange
+from dualwrite.client.transactions.exchange import Coordinators, Exchange
 from dualwrite.client.transactions.initialisation import Initialisation
 from dualwrite.client.transactions.open_transaction import NOT_PREPARED, OpenTransaction
 from dualwrite.client.transactions.operations import Operation, PendingCall
 from dualwrite.client.transactions.producer_state import StateMachine
-from dualwrite.client.transactions.registration import Coordinators
 from dualwrite.client.transactions.states import EVENTS, Event, ProducerState
 from dualwrite.errors import (
     Api,

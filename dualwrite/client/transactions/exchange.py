@@ -1,10 +1,58 @@
-"""The request in flight between the transaction manager and a broker, and when the next one may be sent."""
+"""The exchange with the brokers: the coordinators, the request in flight, and when the next one may be sent."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
+from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.transactions.initialisation import Step
+from dualwrite.errors import Api
+
+
+class Coordinators:
+    """The transaction coordinator, and the coordinator of the group whose offsets go with the transaction.
+
+    Invariant: a node is known only after a FindCoordinator response without an error, and until a response says that it
+    is no longer the coordinator. A request for a coordinator that is not known is replaced by FindCoordinator.
+    """
+
+    __slots__ = ("_group", "_transactional_id", "of_transaction")
+
+    def __init__(self, transactional_id: str) -> None:
+        self._transactional_id: Final = transactional_id
+        self.of_transaction: int | None = None
+        """Node id of the transaction coordinator, if known."""
+        self._group: tuple[str, int] | None = None
+
+    def of_group(self, group_id: str) -> int | None:
+        """Return the node id of the group's coordinator, if known."""
+        return self._group[1] if self._group is not None and self._group[0] == group_id else None
+
+    def to_transaction(self, request: m.Request) -> Outgoing:
+        """Address `request` to the transaction coordinator; return FindCoordinator while that is not known."""
+        if self.of_transaction is None:
+            return Outgoing(m.FindCoordinator(m.CoordinatorType.TRANSACTION, self._transactional_id), m.ANY_NODE)
+        return Outgoing(request, self.of_transaction)
+
+    def find_group(self, group_id: str) -> Outgoing:
+        """Return the FindCoordinator request for a group."""
+        return Outgoing(m.FindCoordinator(m.CoordinatorType.GROUP, group_id), m.ANY_NODE)
+
+    def learn(self, request: m.FindCoordinator, response: m.FindCoordinatorResponse) -> None:
+        """Store the coordinator that a response without an error names."""
+        if request.key_type is m.CoordinatorType.TRANSACTION:
+            self.of_transaction = response.node_id
+        else:
+            self._group = (request.key, response.node_id)
+
+    def forget(self, api: Api) -> None:
+        """Forget the coordinator that requests of `api` go to: it has moved, or its node cannot be reached."""
+        if api is Api.TXN_OFFSET_COMMIT:
+            self._group = None
+        else:
+            self.of_transaction = None
 
 
 class Exchange:

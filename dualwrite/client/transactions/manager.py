@@ -5,9 +5,9 @@ clock), sends the request that `poll()` returns, and reports the response or its
 
 KIP-98 transactions, KIP-890 (transaction.version 2: partitions join by Produce, and the EndTxn v5 response brings the
 next epoch), KIP-939 two-phase commit (a prepared transaction outlives its producer, and is found by its producer id and
-epoch). The parts, each with its own state: `take_over` (owning the transactional id), `open_transaction` with
-`registration` and `offsets` (what is forgotten at its end), `operations` (the pending call), `exchange` (the request in
-flight), `context` (how a transaction and the producer end).
+epoch). The parts, each with its own state: `take_over` (owning the transactional id), `open_transaction` (what is
+forgotten at its end), `operations` (the pending call), `exchange` (the request in flight), `context` (how a transaction
+and the producer end).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMeta
 from dualwrite.client.transactions.context import FINISHED, PRODUCING, TransactionContext
 from dualwrite.client.transactions.errors import decisive_code, offsets_may_go_back
 from dualwrite.client.transactions.initialisation import Step
-from dualwrite.client.transactions.offsets import GroupOffsets
+from dualwrite.client.transactions.open_transaction import GroupOffsets
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.producer_state import COMPLETE_TRANSACTION
 from dualwrite.client.transactions.recovery import Recovery
