@@ -1,4 +1,4 @@
-"""An emulator per test, producers that are closed after it, and what a read_committed consumer sees."""
+"""An emulator per test, producers that are closed after it, and what a read_committed consumer reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another client reads of a topic."""
+"""Read a topic with another client."""
 
 from __future__ import annotations
 

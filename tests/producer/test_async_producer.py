@@ -1,4 +1,4 @@
-"""AsyncProducer where nobody is cancelled: its loop, its futures, its blocks, its end."""
+"""AsyncProducer without cancellation: its loop, its futures, its blocks, its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of real consumers of three libraries in a transaction, and of consumers that lost their group."""
+"""Offsets of real consumers of three libraries in a transaction, and of consumers that lost their group."""
 
 from __future__ import annotations
 

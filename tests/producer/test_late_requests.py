@@ -1,4 +1,4 @@
-"""Every transactional request late, lost, twice and overtaken, on every profile: nothing happens that is not told."""
+"""Every transactional request late, lost, doubled and overtaken, on every profile: each effect is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four tiers against the emulator: what a producer finds, and what becomes of a transaction that it prepared."""
+"""The four tiers against the emulator: what a producer finds, and what becomes of its prepared transactions."""
 
 from __future__ import annotations
 

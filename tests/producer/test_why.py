@@ -1,4 +1,4 @@
-"""What a caller is told whose time is up: not only that, but why; and what the log says of a producer closed then."""
+"""The reasons in timeout errors, and the log messages of a producer that is closed after one."""
 
 from __future__ import annotations
 

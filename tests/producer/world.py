@@ -1,4 +1,4 @@
-"""A broker of one profile, producers on it, and what is true of it afterwards: as foreign clients see it."""
+"""A broker of one profile, its producers, and the result as other clients see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow's columns against the record builder: whatever the rows are, the same bytes come out."""
+"""Arrow columns against the record builder: both produce the same bytes for any rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log says of a producer that is closed too early."""
+"""The log message of a producer that is closed before its work is finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How soon after a transaction the next one's first batch is sent, against brokers as numbers."""
+"""The pause before the next transaction's first batch, against simulated brokers."""
 
 from __future__ import annotations
 

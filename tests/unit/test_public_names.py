@@ -1,4 +1,4 @@
-"""What `import dualwrite` gives, and what it costs."""
+"""The names that `import dualwrite` offers, and the modules that it loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions and groups of a transaction before transaction.version 2: the registry, and the requests it leads to."""
+"""Partitions and groups of a transaction before transaction.version 2: what is registered, and by which requests."""
 
 from __future__ import annotations
 

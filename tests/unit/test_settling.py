@@ -1,4 +1,4 @@
-"""What a look between two transactions leads to: the table, cell by cell."""
+"""What follows a description between two transactions: the table, cell by cell."""
 
 from __future__ import annotations
 
