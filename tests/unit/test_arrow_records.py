@@ -1,4 +1,4 @@
-"""Arrow columns against the record builder: both produce the same bytes for any rows."""
+"""Arrow's columns against the record builder: whatever the rows are, the same bytes come out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record batches under either builder, and the order in which they are sent."""
+"""Record batches under either builder, and the order in which batches leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log message of a producer that is closed before its work is finished."""
+"""What the log says of a producer that is closed too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection that is fed bytes, whole and one at a time. No sockets."""
+"""A connection fed with bytes, whole and one at a time; no sockets."""
 
 from __future__ import annotations
 

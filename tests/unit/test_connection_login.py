@@ -1,4 +1,4 @@
-"""A connection that logs in again: other requests wait meanwhile, and keep their order. No sockets."""
+"""A connection that logs in again: others are held back meanwhile, in their order; no sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A refused login is retried after ten seconds, or at once when a call needs the connection. No sockets."""
+"""A refused login is not tried again by itself for ten seconds, and at once when somebody waits; no sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A silent bootstrap server does not keep the client from trying the others. No sockets."""
+"""A bootstrap server that does not even refuse is not waited for alone; no sockets."""
 
 from __future__ import annotations
 

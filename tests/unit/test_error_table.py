@@ -1,4 +1,4 @@
-"""Every error code in every response to a transactional producer: the effect on the call and on the producer.
+"""Every error code in every answer that a transactional producer gets: what becomes of the call and of the producer.
 
 The table is written from the protocol, code by code, and not computed from the code under test.
 """

@@ -1,4 +1,4 @@
-"""The table of error codes, against the protocol's description of each class."""
+"""The one table of error codes, against what the protocol says of each class."""
 
 from __future__ import annotations
 

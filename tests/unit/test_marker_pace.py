@@ -1,4 +1,4 @@
-"""The pause before the next transaction's first batch, against simulated brokers."""
+"""How soon after a transaction the next one's first batch is sent, against brokers as numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions of keys, against those of the other clients, one by one and by column."""
+"""Partitions of keys against the other clients', one by one and by the column."""
 
 from __future__ import annotations
 

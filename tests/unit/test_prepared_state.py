@@ -1,4 +1,4 @@
-"""The exact string form of a prepared transaction's producer id and epoch (KIP-939)."""
+"""The exact string form of a prepared transaction's identity (KIP-939)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer without sockets, a broker without logs, and an unreliable network between them: a stateful model test.
+"""A producer without sockets against a broker without logs, and between them a network that does what it likes.
 
 The producer is the real `TransactionManager` and `Accumulator`, carried by the rules of the sender. The broker is the
 coordinator's table of KIP-890 and KIP-939 in a few lines. Requests are lost, late, doubled and overtaken; leaders and

@@ -1,4 +1,4 @@
-"""The names that `import dualwrite` offers, and the modules that it loads."""
+"""What `import dualwrite` gives, and what it costs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Two recoverers, an owner that is still alive and the broker's timeout, in many orders: what each may report.
+"""Two recoverers, the owner who is still alive and the broker's timeout, in every kind of order: who may say what.
 
-The database holds the stored pair, so every process that reads it wants to commit. Then only the broker's timeout may
-abort the transaction; no process may report it committed while it is not, or lost while it is committed.
+The database holds the stored pair, so everybody who asks it wants to commit. Then only the broker's timeout may abort
+the transaction, nobody may say that it is committed while it is not, and nobody may call it lost while it is committed.
 """
 
 from __future__ import annotations

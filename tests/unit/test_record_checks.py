@@ -1,4 +1,4 @@
-"""Invalid records are refused with a message that says what is wrong."""
+"""What cannot be a record is refused with a sentence that says what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a description proves about a stored pair: the table, against every history of a transactional id."""
+"""What a description proves about a stored pair: the table, against every history that a transactional id can have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions and groups of a transaction before transaction.version 2: what is registered, and by which requests."""
+"""Partitions and groups of a transaction before transaction.version 2: the registry, and the requests it leads to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a description between two transactions: the table, cell by cell."""
+"""What a look between two transactions leads to: the table, cell by cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All (state, call) combinations of Kafka's producer, against a matrix written by hand from the protocol."""
+"""All (state, call) pairs of Kafka's producer, one by one, against a matrix written by hand from the protocol."""
 
 from __future__ import annotations
 

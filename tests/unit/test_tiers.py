@@ -1,4 +1,4 @@
-"""The tier of a broker: every combination of what it offers, what is requested and what is accepted."""
+"""Which tier a broker is: every combination of what it offers, what is asked for and what is accepted."""
 
 from __future__ import annotations
 

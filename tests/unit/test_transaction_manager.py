@@ -1,4 +1,4 @@
-"""The transaction manager event by event: the next request, and the effect of each response. No sockets."""
+"""The transaction manager event by event: which request is next, and what each answer leads to. No sockets."""
 
 from __future__ import annotations
 

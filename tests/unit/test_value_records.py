@@ -1,4 +1,4 @@
-"""Full batches of values, decoded by another library."""
+"""Full batches of values, read by somebody else's code."""
 
 from __future__ import annotations
 
