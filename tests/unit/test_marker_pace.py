@@ -12,7 +12,7 @@ ASKS_AGAIN_MS = 20.0
 
 
 def times_ms(pace: MarkerPace, *, round_trip_ms: float, markers_ms: float, stalls: float, count: int) -> list[float]:
-    """Return how long `count` one-record transactions took, back to back; the broker writes markers that long."""
+    """What each of `count` one-record transactions took, back to back, on a broker whose markers take that long."""
     chance = random.Random(1)
     now_ms, markers_at_ms, taken = 0.0, 0.0, []
     for _ in range(count):

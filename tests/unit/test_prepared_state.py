@@ -58,7 +58,7 @@ def test_is_immutable() -> None:
     with pytest.raises(AttributeError):
         state.producer_id = 1  # type: ignore[misc]
     with pytest.raises(AttributeError):
-        del state._producer_id  # noqa: SLF001 - even a private member cannot be deleted
+        del state._producer_id
     assert str(state) == "42:7"
 
 

@@ -138,17 +138,17 @@ class Broker:
                 return m.InitProducerIdResponse(0, PID, self.epoch)
             if request.producer_epoch != self.epoch:
                 return m.InitProducerIdResponse(90)
-            self.bump("Empty")
+            self._bump("Empty")
             self.last_epoch = request.producer_epoch
         else:
-            self.bump("Empty")
+            self._bump("Empty")
         return m.InitProducerIdResponse(0, PID, self.epoch)
 
     def abort(self) -> None:
         """By the broker: the epoch is bumped once (KAFKA-19367)."""
         self._finish(committed=False)
 
-    def bump(self, state: str) -> None:
+    def _bump(self, state: str) -> None:
         self.state = state
         self.last_epoch = -1
         self.epoch = self.client_epoch = self.client_epoch + 1
@@ -158,13 +158,13 @@ class Broker:
             self.committed += self.open
             self.committed_offset = self.committed_offset if self.open_offset is None else self.open_offset
         self._close()
-        self.bump("CompleteCommit" if committed else "CompleteAbort")
+        self._bump("CompleteCommit" if committed else "CompleteAbort")
 
     def _close(self) -> None:
         self.open, self.open_offset, self.added, self.group_added = [], None, set(), False
 
     def _end_before_v2(self, request: m.EndTxn) -> m.EndTxnResponse:
-        """Commit or abort without another epoch."""
+        """The epoch stays."""
         wanted = "CompleteCommit" if request.committed else "CompleteAbort"
         if request.producer_epoch != self.epoch:
             return m.EndTxnResponse(90)
@@ -188,7 +188,7 @@ class Broker:
             if request.committed:
                 code = 48
             else:
-                self.bump("CompleteAbort")
+                self._bump("CompleteAbort")
                 code = 0
         elif retry and self.state == "CompleteCommit":
             code = 0 if request.committed else 48
@@ -496,7 +496,7 @@ class ProducerModel(RuleBasedStateMachine):
     @precondition(lambda self: self._may(S.PREPARED_TRANSACTION) and self.current is not None and not self.decided)
     @rule()
     def decide(self) -> None:
-        """Commit the database, which then holds the prepared state."""
+        """The database commits, and holds the prepared state."""
         self.database = self.manager.transaction.prepared_state
         self.decided = self.current
 
@@ -527,7 +527,7 @@ class ProducerModel(RuleBasedStateMachine):
     @precondition(lambda self: self.call is not None and self.call[0] in ("offsets", "prepare"))
     @rule(really=RARELY)
     def abort_instead(self, really: bool) -> None:
-        """Abort after a call that decides nothing has timed out."""
+        """The call that decides nothing has timed out."""
         if not really:
             return
         self.call = None
@@ -554,7 +554,7 @@ class ProducerModel(RuleBasedStateMachine):
 
     @rule(really=RARELY)
     def the_process_dies(self, really: bool) -> None:
-        """Crash: requests on their way stay on their way, and the next process goes by the database."""
+        """What is on its way stays on its way; the next process goes by the database."""
         if not really:
             return
         if self.current is not None and self.current is not self.decided and self.current.told is None:
@@ -696,7 +696,7 @@ class ProducerModel(RuleBasedStateMachine):
         self.may_be_fenced = True
         if self.broker.state == "Ongoing":
             self.broker.abort()
-        self.broker.bump("Empty")
+        self.broker._bump("Empty")
 
     @precondition(lambda self: not self.two_phase and any(isinstance(f.request, m.EndTxn) for f in self.flights))
     @rule(takeover=st.booleans())

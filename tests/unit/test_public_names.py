@@ -45,7 +45,7 @@ def test_type_checkers_see_what_python_sees() -> None:
     seen = {
         alias.name: node.module for node in ast.walk(block) if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    assert seen == vars(dualwrite)["_MODULES"]
+    assert seen == dualwrite._MODULES
 
 
 def test_every_error_is_a_public_name() -> None:

@@ -119,7 +119,7 @@ class Process:
 
     @classmethod
     def owner_of(cls, stored: PreparedTxnState, version: int) -> Process:
-        """Return the process that has prepared the transaction, and is alive."""
+        """The process that has prepared the transaction, and lives."""
         process = cls(stored, owner=True)
         raised = 1 if version == 2 else 3  # by its initialisation, and before its transaction
         coordinator = Coordinator(version, stored.producer_epoch - raised)

@@ -107,7 +107,7 @@ def initialise(was: Id) -> Id:
 
 
 def prepare(was: Id, version: int) -> Id:
-    """Open and prepare a transaction; before version 2 its pair is two epochs on."""
+    """A transaction is opened and prepared; before version 2 its pair is two epochs on."""
     if version == 1:
         was = was.bumped(D.EMPTY).bumped(D.EMPTY)
     now = was._replace(state=D.ONGOING)

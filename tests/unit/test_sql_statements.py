@@ -77,7 +77,7 @@ def _written(statement: Sequence[str], data: st.DataObject, blank: st.SearchStra
 
 
 def _tokens(statement: Sequence[str]) -> list[str]:
-    """Return the tokens of a statement, without the text in dollar quotes."""
+    """What stands in a dollar quote is not kept."""
     return ["$$" if token.startswith("$") else token for token in statement if token != ","]
 
 

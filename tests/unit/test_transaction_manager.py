@@ -68,14 +68,14 @@ class Driver:
         self.manager.init_transactions(keep)
         self.find_coordinator()
         if keep:
-            self.describe()
+            self.look()
         assert self.next() is not None
         self.answer(answer or m.InitProducerIdResponse(0, 42, 7))
         self.manager.init_transactions(keep)  # hear how it ended
         return self
 
-    def describe(self, state: str = "Ongoing", producer_epoch: int = 7) -> None:
-        """Describe the id first: KeepPreparedTxn leaves the state Empty if no transaction is open."""
+    def look(self, state: str = "Ongoing", producer_epoch: int = 7) -> None:
+        """What is there is looked at first: KeepPreparedTxn leaves Empty where nothing is open."""
         assert self.next() == m.DescribeTransaction("t")
         self.answer(m.DescribeTransactionResponse(0, state, 42, producer_epoch, 5))
 
@@ -116,7 +116,7 @@ def test_init_asks_for_what_is_configured(two_phase_commit: bool, keep: bool, ex
     operation = driver.manager.init_transactions(keep)
     driver.find_coordinator()
     if keep:
-        driver.describe()
+        driver.look()
     outgoing = driver.manager.poll(driver.now_ms, delivered=True)
     assert outgoing is not None
     assert outgoing.request == expected
@@ -196,7 +196,7 @@ def test_init_is_asked_again_with_the_same_fields(code: int) -> None:
     driver = Driver()
     driver.manager.init_transactions(True)
     driver.find_coordinator()
-    driver.describe()
+    driver.look()
     asked = driver.next()
     driver.answer(m.InitProducerIdResponse(code))
     assert driver.next() is None, "not before the back-off is over"
@@ -210,7 +210,7 @@ def test_a_lost_reply_to_a_keep_request_does_not_lose_the_ongoing_pair() -> None
     driver = Driver()
     operation = driver.manager.init_transactions(True)
     driver.find_coordinator()
-    driver.describe()
+    driver.look()
     asked = driver.next()
     driver.manager.on_no_response(driver.now_ms)
     driver.now_ms += 100
@@ -227,7 +227,7 @@ def test_refused_permission_leaves_the_producer_uninitialised(code: int) -> None
     driver = Driver()
     operation = driver.manager.init_transactions(True)
     driver.find_coordinator()
-    driver.describe()
+    driver.look()
     driver.next()
     driver.answer(m.InitProducerIdResponse(code))
     assert isinstance(error_of(operation), AuthorizationError)
@@ -244,7 +244,7 @@ def test_fatal_answers_to_init(code: int, expected: type[Exception]) -> None:
     driver = Driver()
     operation = driver.manager.init_transactions(True)
     driver.find_coordinator()
-    driver.describe()
+    driver.look()
     driver.next()
     driver.answer(m.InitProducerIdResponse(code))
     assert type(error_of(operation)) is expected
@@ -325,7 +325,7 @@ def test_a_broker_that_keeps_and_does_not_fence_is_refused() -> None:
     driver = Driver()
     operation = driver.manager.init_transactions(True)
     driver.find_coordinator()
-    driver.describe()
+    driver.look()
     assert driver.next() is not None
     driver.answer(m.InitProducerIdResponse(0, 42, 7, 42, 7))
     error = error_of(operation)
@@ -340,7 +340,7 @@ def test_an_abort_is_compared_before_anything_is_kept() -> None:
     manager = driver.manager
     found = manager.init_transactions(True)
     driver.find_coordinator()
-    driver.describe("CompleteAbort", 8)
+    driver.look("CompleteAbort", 8)
     assert driver.next() == m.InitProducerId("t", NO_TIMEOUT, True, True, MAX_PRODUCER_ID, 0)
     driver.answer(m.InitProducerIdResponse(42))
     assert found.error is None
@@ -356,7 +356,7 @@ def test_an_abort_of_another_transaction_is_followed_by_what_keeps() -> None:
     manager = driver.manager
     found = manager.init_transactions(True)
     driver.find_coordinator()
-    driver.describe("CompleteAbort", 8)
+    driver.look("CompleteAbort", 8)
     driver.next()
     driver.answer(m.InitProducerIdResponse(42))
     manager.acknowledge(found)
@@ -371,15 +371,15 @@ def test_after_a_loss_the_next_transaction_keeps_its_id() -> None:
     driver = Driver()
     operation = driver.manager.init_transactions(True)
     driver.find_coordinator()
-    driver.describe()
+    driver.look()
     assert isinstance(driver.next(), m.InitProducerId)
     driver.answer(m.InitProducerIdResponse(35))
-    driver.describe()
+    driver.look()
     driver.manager.acknowledge(operation)
     lost = driver.manager.complete_transaction(PreparedTxnState("42:7"), take_over=False)
     assert driver.next() == driver.end_txn()
     driver.answer(m.EndTxnResponse(90))
-    driver.describe("CompleteAbort", producer_epoch=8)
+    driver.look("CompleteAbort", producer_epoch=8)
     assert isinstance(error_of(lost), PreparedTransactionLost)
     driver.manager.acknowledge(lost)
     operation = driver.manager.init_transactions(False)
