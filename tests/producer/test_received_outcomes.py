@@ -1,4 +1,4 @@
-"""An outcome stays until the caller has it, and no longer: however early it came, and however the wait ended."""
+"""An outcome is kept until the caller has received it, and no longer: however early it came, however the wait ended."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.record_future import Waiter
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import IllegalStateError
@@ -21,14 +22,14 @@ def test_an_answer_that_is_there_before_it_is_waited_for(
     make_producer: MakeProducer, read_committed: ReadCommitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = make_producer()
-    start = producer._engine.start
+    start = ProducerCore.start
 
-    def start_and_be_slow(call: Callable[[], Operation], listener: Callable[[], None]) -> Operation:
-        operation = start(call, listener)
+    def start_and_be_slow(core: ProducerCore, call: Callable[[], Operation], listener: Callable[[], None]) -> Operation:
+        operation = start(core, call, listener)
         until(lambda: operation.done)
         return operation
 
-    monkeypatch.setattr(producer._engine, "start", start_and_be_slow)
+    monkeypatch.setattr(ProducerCore, "start", start_and_be_slow)
     producer.init_transactions()
     for value in ("a", "b"):
         producer.begin_transaction()

@@ -24,10 +24,10 @@ _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 
 class IdempotenceManager:
-    """Fetches a producer id when the first record comes; `enabled=False` sends without one.
+    """Gets a producer id when the first record is sent; `enabled=False` sends without one.
 
     A batch that is given up leaves a gap in its partition's sequence, which no broker would accept. The epoch is then
-    raised by one, here and without asking, once nothing is on its way; sequences restart with it.
+    raised by one, here and without a request, once no batch is on its way; sequences restart with it.
     """
 
     def __init__(self, *, enabled: bool, backoff: Backoff) -> None:
@@ -50,7 +50,7 @@ class IdempotenceManager:
 
     @property
     def drops_unsent(self) -> bool:
-        """Whether records that are not sent yet never will be."""
+        """Whether unsent records are never going to be sent."""
         return self.state is not ProducerState.READY
 
     @property
@@ -60,25 +60,25 @@ class IdempotenceManager:
 
     @property
     def retry_at_ms(self) -> float | None:
-        """When `poll()` wants to be called again though nothing happened."""
+        """When `poll()` must be called again even if nothing happens; None if it need not be."""
         return self._retry_at_ms or None
 
     @property
     def transaction_version(self) -> int:
-        """Of no meaning without a transaction: the newest."""
+        """The newest version; it has no meaning without a transaction."""
         return NEWEST_TRANSACTION_VERSION
 
     @property
     def wants_partitions(self) -> bool:
-        """Never without a transaction."""
+        """Always False without a transaction."""
         return False
 
     def may_produce_to(self, topic: str, partition: int) -> bool:
-        """Always without a transaction."""
+        """Return True: without a transaction, any partition may be written to."""
         return True
 
     def check_send(self) -> None:
-        """Raises unless a record may be sent now."""
+        """Raise if no record may be sent now."""
         if self.state is ProducerState.READY:
             return
         sentence = f"send() is not allowed while the producer is {self.state.value}; {WHAT_NEXT[self.state]}"
@@ -87,16 +87,16 @@ class IdempotenceManager:
         raise IllegalStateError(sentence)
 
     def accepted(self) -> None:
-        """A record was accepted; nothing to note without a transaction."""
+        """Do nothing: only a transaction notes that a record was accepted."""
 
     def produced(self) -> None:
-        """A batch is on its way; nothing to note without a transaction."""
+        """Do nothing: only a transaction notes that a batch is on its way."""
 
     def produce_unanswered(self) -> None:
-        """A batch was sent and not answered: its sequence tells the broker that it is the same; nothing to note."""
+        """Do nothing: the batch is sent again, and its sequence lets the broker recognise it."""
 
     def poll(self, now_ms: float, *, delivered: bool, in_flight: bool) -> Outgoing | None:
-        """InitProducerId, when records wait for a producer id."""
+        """Return InitProducerId if records wait for a producer id."""
         if not self._enabled or self._in_flight or now_ms < self._retry_at_ms or self.state is not ProducerState.READY:
             return None
         self._retry_at_ms = 0.0
@@ -114,25 +114,25 @@ class IdempotenceManager:
         else:
             self.producer_id = self.producer_epoch = -1
 
-    def on_answer(self, answer: m.Answer, now_ms: float) -> None:
-        """The producer id, or why there is none."""
+    def on_response(self, response: m.Response, now_ms: float) -> None:
+        """Use the producer id of the response, or handle the refusal."""
         self._in_flight = False
-        if not isinstance(answer, m.InitProducerIdAnswer):
-            raise AssertionError(f"{answer!r} does not answer InitProducerId")
-        if answer.error_code:
-            self._failed_with(answer.error_code, now_ms)
+        if not isinstance(response, m.InitProducerIdResponse):
+            raise AssertionError(f"{response!r} does not answer InitProducerId")
+        if response.error_code:
+            self._failed_with(response.error_code, now_ms)
             return
         self._backoff.succeeded()
-        self.producer_id = answer.producer_id
-        self.producer_epoch = answer.producer_epoch
+        self.producer_id = response.producer_id
+        self.producer_epoch = response.producer_epoch
 
-    def on_no_answer(self, now_ms: float, *, sent: bool = True) -> None:
-        """The connection was lost; an unused producer id does no harm, ask for another."""
+    def on_no_response(self, now_ms: float, *, sent: bool = True) -> None:
+        """Request another producer id: one that is not used does no harm."""
         self._in_flight = False
         self._failed_with(NETWORK_EXCEPTION, now_ms)
 
     def on_unsupported(self, error: KafkaError) -> None:
-        """The broker is too old for idempotence."""
+        """Fail for good: the broker is too old for idempotence."""
         self._in_flight = False
         self.fail_fatal(error)
 
@@ -150,20 +150,20 @@ class IdempotenceManager:
         self.fail_fatal(error if isinstance(error, FatalError) else FatalError(sentence, error_code=error_code))
 
     def consequence(self, event: Event) -> str:
-        """What a batch's fate means for the producer, as the end of a sentence."""
+        """Return what a failed batch means for the producer, as the end of a sentence."""
         return f"; {WHAT_NEXT[ProducerState.FATAL_ERROR]}" if event is Event.FATAL_FAILURE else ""
 
     def fail_abortable(self, error: KafkaError) -> None:
-        """A batch is given up; those after it need a new epoch."""
+        """Note that a batch was given up: the batches after it need a new epoch."""
         self._has_gap = self._enabled
 
     def fail_fatal(self, error: KafkaError) -> None:
-        """The producer is finished."""
+        """Fail the producer for good."""
         if self.state is ProducerState.READY:
             self.state = ProducerState.FATAL_ERROR
             self._error = error
 
     def close(self, error: KafkaError) -> None:
-        """No more records."""
+        """Refuse further records."""
         self._error = error
         self.state = ProducerState.CLOSED

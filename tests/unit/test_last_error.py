@@ -1,4 +1,4 @@
-"""The last problem, and why a connection could not be made."""
+"""The last error, and why a connection could not be made."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from dualwrite.client.last_error import LastError, reason_of
 
 
-def test_the_newest_problem_is_told_unless_it_is_too_old() -> None:
-    problems = LastError()
-    assert problems.last() is None
-    problems.note(10, "first")
-    problems.note(20, "second")
-    assert problems.last() == problems.last(since_ms=20) == "second"
-    assert problems.last(since_ms=21) is None
+def test_the_newest_error_is_returned_unless_it_is_too_old() -> None:
+    last_error = LastError()
+    assert last_error.last() is None
+    last_error.note(10, "first")
+    last_error.note(20, "second")
+    assert last_error.last() == last_error.last(since_ms=20) == "second"
+    assert last_error.last(since_ms=21) is None
 
 
 @pytest.mark.parametrize(
