@@ -9,9 +9,10 @@ import pytest
 from dualwrite.admin import TopicPartition, TransactionAdmin
 from dualwrite.errors import IncompleteAnswerError
 from dualwrite.producer import Producer
-from dualwrite.testing.apache_kafka import ApacheKafka
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.wire import Wire
+from tests.support.servers.apache_kafka import ApacheKafka
+from tests.support.servers.required import servers_are_required
 
 IDS = [f"worker-{number}" for number in range(6)]
 

@@ -25,8 +25,8 @@ from confluent_kafka.admin import (
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import AbortableError, AuthenticationError, AuthorizationError, ConfigError, KafkaError
 from dualwrite.producer import ConsumerGroupMetadata, Producer, TopicPartition
-from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates, make_certificates
+from tests.support.servers.apache_kafka import ApacheKafka
 
 from .conftest import MakeFace, MakeProducer, NewName, running
 from .faces import FACES

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.testing.cache import CACHE_VARIABLE
-from dualwrite.testing.kafka_classes import CLASSES_FILE, classes_name, classes_options
+from tests.support.servers.cache import CACHE_VARIABLE
+from tests.support.servers.kafka_classes import CLASSES_FILE, classes_name, classes_options
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dualwrite.testing.ports import free_port
+from tests.support.servers.ports import free_port
 
 
 def test_no_port_is_given_out_twice() -> None:

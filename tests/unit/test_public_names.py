@@ -67,3 +67,16 @@ def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'dualwrite\[zookeeper\]'") as raised:
         dualwrite.ZooKeeperDualWriter  # noqa: B018
     assert str(raised.value).startswith("dualwrite.ZooKeeperDualWriter needs the package kazoo")
+
+
+def test_the_wheel_needs_nothing_of_the_checkout() -> None:
+    """What installs servers for this project's own tests is under `tests/support`, and so is what calls it."""
+    for package in ("dualwrite", "spark_sink"):
+        for path in (ROOT / package).rglob("*.py"):
+            text = path.read_text()
+            imported = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+            names = {alias.name for node in imported for alias in node.names}
+            names |= {node.module or "" for node in imported if isinstance(node, ast.ImportFrom)}
+            assert not {name.partition(".")[0] for name in names} & {"tests", "examples", "benchmarks"}, path
+            assert "apt-get" not in text, path
+            assert '"mvn"' not in text, path
