@@ -17,12 +17,11 @@ from dualwrite.client.last_error import LastError
 from dualwrite.client.records.accumulator import Accumulator, Batch
 from dualwrite.client.records.builder import Header, builder_factory
 from dualwrite.client.records.compression import codec_for
-from dualwrite.client.records.delivery_callbacks import DeliveryCallbacks
+from dualwrite.client.records.delivery import DeliveryCallbacks
 from dualwrite.client.records.encoded_batch import EncodedBatch
 from dualwrite.client.records.partition_choice import PartitionChoice
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, ReadyRecord, TopicPartition
-from dualwrite.client.records.serializing import Serializers
-from dualwrite.client.records.validation import check_topic
+from dualwrite.client.records.validation import Serializers, check_topic
 from dualwrite.client.sender import Sender
 from dualwrite.client.transactions.idempotence_manager import IdempotenceManager
 from dualwrite.client.transactions.manager import TransactionManager
@@ -412,7 +411,7 @@ class Engine:
             self._opened(batch, fills=True)
             return batch
 
-    def fates_of(self, topic: str, batches: Iterable[Batch]) -> Operation:
+    def deliveries_of(self, topic: str, batches: Iterable[Batch]) -> Operation:
         """Ends when the fates of all of them are known. Takes the lock itself."""
         with self.lock:
             operation = self._all_ended(f"records for {topic}", {*batches})
@@ -444,7 +443,7 @@ class Engine:
                 batch.listen(lambda: None if waiter.done else waiter.end())
         return self._interruptible(self._memory_waiter)
 
-    def fate_of(self, batch: Batch) -> Operation:
+    def delivery_of(self, batch: Batch) -> Operation:
         """Ends when the fate of the batch is known. Takes the lock itself."""
         with self.lock:
             operation = self._fates.get(batch)

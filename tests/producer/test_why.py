@@ -124,7 +124,7 @@ def test_a_record_that_does_not_get_there(make_producer: MakeProducer, emulator:
     emulator.faults.add(Fault(api="Produce", action=Error(19), count=ALWAYS))
     producer = make_producer(None, request_timeout_ms=100, delivery_timeout_ms=400)
     future = producer.send("orders", "v")
-    with pytest.raises(KafkaTimeoutError, match=r"no answer after 0\.2 s \(.*NOT_ENOUGH_REPLICAS \(19\)"):
+    with pytest.raises(KafkaTimeoutError, match=r"not acknowledged within 0\.2 s \(.*NOT_ENOUGH_REPLICAS \(19\)"):
         future.result(0.2)
     with pytest.raises(DeliveryError, match=r"delivery\.timeout\.ms=400 \(.*NOT_ENOUGH_REPLICAS \(19\)"):
         future.result(10)

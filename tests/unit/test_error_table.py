@@ -11,7 +11,7 @@ import pytest
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.records.delivery import Verdict, judge
+from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.operations import Operation
@@ -383,21 +383,21 @@ def test_every_code_in_every_situation(situation: Situation, api: Api, before: S
 # ---- what becomes of a batch -------------------------------------------------------------------------------------
 
 VERDICTS = {
-    RETRY: Verdict.SEND_AGAIN,
-    LOOKUP: Verdict.SEND_AGAIN_AFTER_LOOKUP,
-    ABORT: Verdict.LOST,
-    FENCED: Verdict.FATAL,
-    UNSUPPORTED: Verdict.FATAL,
-    FATAL: Verdict.FATAL,
+    RETRY: DeliveryResult.SEND_AGAIN,
+    LOOKUP: DeliveryResult.SEND_AGAIN_AFTER_LOOKUP,
+    ABORT: DeliveryResult.LOST,
+    FENCED: DeliveryResult.FATAL,
+    UNSUPPORTED: DeliveryResult.FATAL,
+    FATAL: DeliveryResult.FATAL,
 }
 
 
 @pytest.mark.parametrize("unresolved_before", [False, True])
 def test_every_code_of_a_batch(unresolved_before: bool) -> None:
     expected = {code: VERDICTS[expected_class(Api.PRODUCE, code)] for code in CODES}
-    expected[46] = Verdict.DELIVERED  # a duplicate is stored
-    expected[45] = Verdict.SEND_AGAIN if unresolved_before else Verdict.LOST
-    assert {code: judge(code, unresolved_before=unresolved_before) for code in CODES} == expected
+    expected[46] = DeliveryResult.DELIVERED  # a duplicate is stored
+    expected[45] = DeliveryResult.SEND_AGAIN if unresolved_before else DeliveryResult.LOST
+    assert {code: delivery_result(code, unresolved_before=unresolved_before) for code in CODES} == expected
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.records.accumulator import Accumulator, Batch
 from dualwrite.client.records.builder import builder_factory
-from dualwrite.client.records.delivery import Verdict, judge
+from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.operations import Operation
@@ -390,14 +390,14 @@ class ProducerModel(RuleBasedStateMachine):
             if batch.done:
                 continue
             code = 13 if codes is None else codes[index]
-            verdict = judge(code, unresolved_before=batch.queue.has_unresolved_before(batch))
-            if verdict is Verdict.DELIVERED:
+            result = delivery_result(code, unresolved_before=batch.queue.has_unresolved_before(batch))
+            if result is DeliveryResult.DELIVERED:
                 self.accumulator.delivered(batch, 0, -1)
-            elif verdict in (Verdict.SEND_AGAIN, Verdict.SEND_AGAIN_AFTER_LOOKUP):
+            elif result in (DeliveryResult.SEND_AGAIN, DeliveryResult.SEND_AGAIN_AFTER_LOOKUP):
                 self.leaders[batch.partition] = self.broker.leaders[batch.partition]
                 self.accumulator.send_again(batch, self.now_ms, code)
             else:
-                assert verdict is Verdict.LOST
+                assert result is DeliveryResult.LOST
                 error = DeliveryError("refused" + self.manager.consequence(Event.ABORTABLE_FAILURE), error_code=code)
                 self.accumulator.failed(batch, error)
                 self.manager.fail_abortable(error)
