@@ -29,7 +29,7 @@ from dualwrite.client.transactions.states import Event
 from dualwrite.client.wire import codec
 from dualwrite.client.wire.cluster import Lease
 from dualwrite.client.wire.connection import Connection
-from dualwrite.client.wire.connections import NodeState
+from dualwrite.client.wire.pool import NodeState
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
     Api,
@@ -286,7 +286,7 @@ class Sender:
         body = self._encoder.encode(batches, version)
         self._metrics.requests += 1
         if not self._expects_answers:
-            connection.send_without_answer(Api.PRODUCE, version, body)
+            connection.send_without_response(Api.PRODUCE, version, body)
             self._produces_in_flight[node_id] -= 1
             with self._lock:
                 for batch in batches:

@@ -145,7 +145,7 @@ def _refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
 
     return {
         "unknown authority": ("TLS", {"ssl.ca.location": "STRANGER"}, "set ssl.ca.location to the certificate"),
-        "authority of the system only": ("TLS", {}, "signed by nobody who is trusted here"),
+        "authority of the system only": ("TLS", {}, "no trusted authority has signed"),
         "no client certificate": ("MUTUAL", tls, "set ssl.certificate.location and ssl.key.location"),
         "TLS to a plain listener": ("PLAINTEXT", tls | {"security.protocol": "SSL"}, "does not speak TLS: set"),
         "TLS to a plain listener with logins": (
@@ -162,22 +162,22 @@ def _refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
         "no login": (
             "SASL",
             {"security.protocol": "PLAINTEXT"},
-            "wants a login: set security.protocol=SASL_PLAINTEXT, and sasl.mechanism to one that it takes: .*PLAIN",
+            "requires a login: set security.protocol=SASL_PLAINTEXT, and sasl.mechanism .* it accepts: .*PLAIN",
         ),
         "no login, over TLS": (
             "SASL_TLS",
             tls | {"security.protocol": "SSL"},
-            "wants a login: set security.protocol=SASL_SSL, and sasl.mechanism to one that it takes: .*OAUTHBEARER",
+            "requires a login: set security.protocol=SASL_SSL, and sasl.mechanism .* it accepts: .*OAUTHBEARER",
         ),
         "a login where none is taken": (
             "PLAINTEXT",
             {"security.protocol": "SASL_PLAINTEXT"} | by_password("PLAIN"),
-            "takes no logins: set security.protocol=PLAINTEXT",
+            "accepts no logins: set security.protocol=PLAINTEXT",
         ),
         "mechanism not enabled": (
             "SASL_TLS",
             tls | by_password("SCRAM-SHA-256"),
-            "does not take sasl.mechanism=SCRAM-SHA-256; it takes .*SCRAM-SHA-512",
+            "does not accept sasl.mechanism=SCRAM-SHA-256; it accepts .*SCRAM-SHA-512",
         ),
         "wrong password": (
             "SASL",

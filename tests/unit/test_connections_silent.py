@@ -9,7 +9,7 @@ from typing import Any
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.last_error import LastError
 from dualwrite.client.wire.codec import Framer
-from dualwrite.client.wire.connections import Connections, NodeState
+from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Topology
 
 SILENT = ("gone", 1)
@@ -33,11 +33,11 @@ def test_the_next_one_is_tried_after_a_second() -> None:
     async def run() -> None:
         now_ms = 1000.0
         security = OneIsSilent()
-        connections = Connections(
+        connections = ConnectionPool(
             bootstrap=[SILENT, ALIVE],
             topology=Topology(),
             framer=Framer("c"),
-            security=security,  # type: ignore[arg-type]
+            connector=security,  # type: ignore[arg-type]
             request_timeout_ms=30_000,
             max_per_node=1,
             new_backoff=lambda: Backoff(50, 1000),

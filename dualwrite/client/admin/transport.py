@@ -17,7 +17,7 @@ from dualwrite.client.messages import ANY_NODE, Broker, TopicMetadata
 from dualwrite.client.wire.cluster import ClusterSettings, lease_cluster, monotonic_ms
 from dualwrite.client.wire.codec import common_version
 from dualwrite.client.wire.connection import Connection
-from dualwrite.client.wire.connections import NodeState
+from dualwrite.client.wire.pool import NodeState
 from dualwrite.config import AdminConfig
 from dualwrite.errors import AdminError, Api, IllegalStateError, KafkaError, UnsupportedByBrokerError
 
