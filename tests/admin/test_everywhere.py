@@ -190,7 +190,7 @@ def test_what_cannot_be_aborted(site: Site, admin: TransactionAdmin) -> None:
     site.wire.init_ok(name)
     identity = site.open(name, topic)
     partition = TopicPartition(topic, 0)
-    with pytest.raises(AdminError, match="since offset 1; those that are open start at 0; nothing was aborted"):
+    with pytest.raises(AdminError, match="since offset 1; the open ones start at 0; nothing was aborted"):
         admin.abort_transaction(partition, start_offset=1)
     with pytest.raises(AdminError, match=r"INVALID_PRODUCER_EPOCH \(47\)"):
         admin.abort_transaction(
@@ -215,7 +215,7 @@ def test_the_marker_of_the_oldest_brokers(apache_kafka_3_9: Site) -> None:
     async def write() -> None:
         loop = asyncio.get_running_loop()
         transport = AdminTransport(AdminConfig.parse(None, {"bootstrap_servers": site.bootstrap_servers}), loop)
-        written = await transport.ask(ANY_NODE, marker._replace(versions=(0, 0)), loop.time() + 10)
+        written = await transport.request(ANY_NODE, marker._replace(versions=(0, 0)), loop.time() + 10)
         assert written == {TopicPartition(topic, 0): (0, True)}
         await transport.close()
 

@@ -95,8 +95,12 @@ def test_the_same_thing_twice_is_asked_once(kip_939: Site, admin: TransactionAdm
     ("call", "error", "words"),
     [
         (lambda admin: admin.list_transactions(states=["Onging"]), ValueError, "Onging"),
-        (lambda admin: admin.list_transactions(states="Ongoing"), TypeError, "as a list, not as the text 'Ongoing'"),
-        (lambda admin: admin.describe_transactions("x"), TypeError, "as a list, not as the text 'x'"),
+        (
+            lambda admin: admin.list_transactions(states="Ongoing"),
+            TypeError,
+            "a list, not the str 'Ongoing'",
+        ),
+        (lambda admin: admin.describe_transactions("x"), TypeError, "have to be a list, not the str 'x'"),
         (lambda admin: admin.find_hanging(partition=1), ValueError, "needs its topic"),
         (lambda admin: admin.abort_transaction(PARTITION), ValueError, "takes start_offset, or"),
         (lambda admin: admin.abort_transaction(PARTITION, producer_id=1), ValueError, "takes start_offset, or"),

@@ -52,7 +52,7 @@ def test_what_is_missing(run: Run, emulator: Emulator, capsys: pytest.CaptureFix
     held = emulator.faults.add(Fault(api="ListTransactions", count=None, action=DropRequest()))
     assert run(INCOMPLETE.replace("5000", "200"))["transactions"] == ()
     assert held.hits
-    assert re.match(r"0 broker 0 has not answered ListTransactions yet\n", capsys.readouterr().out)
+    assert re.match(r"0 broker 0 has not responded to ListTransactions yet\n", capsys.readouterr().out)
 
 
 @pytest.mark.usefixtures("owner")

@@ -1,4 +1,4 @@
-"""Between the requests of administration and bytes, by kafka-python's generated codec."""
+"""Encode admin requests and decode their responses, with kafka-python's generated codec."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from dualwrite.errors import Api
 T = TypeVar("T")
 
 DURATION_FILTER_VERSION: Final = 1
-"""ListTransactions that can be asked for long ones (KIP-994)."""
+"""The first ListTransactions with a filter by duration (KIP-994)."""
 
 PATTERN_VERSION: Final = 2
-"""ListTransactions that can be asked for transactional ids by a pattern (KIP-1152)."""
+"""The first ListTransactions with a pattern of transactional ids (KIP-1152)."""
 
 
 class Call(NamedTuple, Generic[T]):
-    """One request: what it is, and how to write it and to read its answer in a version of that range."""
+    """One request, with functions to encode it and to decode its response in any version of the range."""
 
     api: Api
     versions: tuple[int, int]
@@ -54,14 +54,14 @@ class Call(NamedTuple, Generic[T]):
 
 
 class Reply(NamedTuple, Generic[T]):
-    """An answer, or a part of one: an error code, or 0 and a value."""
+    """A response or a part of one: an error code, or 0 and a value."""
 
     error_code: int
     value: T | None = None
 
 
 class TopicPartitions(NamedTuple):
-    """What metadata says of a topic; `leaders` are (node id, leader epoch) by partition, -1 where there is none."""
+    """The metadata of a topic; `leaders` are (node id, leader epoch) by partition, -1 if there is none."""
 
     error_code: int
     leaders: Mapping[int, tuple[int, int]]
@@ -70,21 +70,21 @@ class TopicPartitions(NamedTuple):
 
 
 class ClusterMetadata(NamedTuple):
-    """The answer to Metadata."""
+    """The response to Metadata."""
 
     cluster: ClusterDescription
     topics: Mapping[str, TopicPartitions]
 
 
 class Listed(NamedTuple):
-    """The answer to ListTransactions."""
+    """The response to ListTransactions."""
 
     transactions: tuple[TransactionListing, ...]
     unknown_states: tuple[str, ...]
 
 
 def metadata(topics: Sequence[str] | None) -> Call[ClusterMetadata]:
-    """The living brokers and these topics (None: all of them). Creates none."""
+    """Return the request for the living brokers and these topics (None: all). It creates no topic."""
 
     def encode(version: int) -> bytes:
         topic_class = MetadataRequest.MetadataRequestTopic
@@ -115,13 +115,13 @@ def _metadata(body: memoryview, version: int) -> ClusterMetadata:
 
 
 def _topic_id(topic: Any) -> str | None:
-    """None where the broker gives none (Metadata before version 10: Kafka 2.7)."""
+    """Return the topic's id; None from brokers without topic ids (Metadata before version 10: Kafka 2.7)."""
     found = getattr(topic, "topic_id", None)
     return str(found) if isinstance(found, UUID) and found.int else None
 
 
 def find_coordinators(transactional_ids: Sequence[str]) -> Call[dict[str, Reply[m.Broker]]]:
-    """Who coordinates each of them."""
+    """Return the request for the coordinators of transactional ids."""
 
     def encode(version: int) -> bytes:
         key_type, keys = int(m.CoordinatorType.TRANSACTION), list(transactional_ids)
@@ -145,7 +145,7 @@ def list_transactions(
     running_longer_than_ms: int | None,
     pattern: str | None,
 ) -> Call[Reply[Listed]]:
-    """The transactional ids of one broker. A filter is sent in a version that has it, or not at all."""
+    """Return the request for the transactional ids of one broker, in a version that has all given filters."""
     least = max(0 if running_longer_than_ms is None else DURATION_FILTER_VERSION, PATTERN_VERSION if pattern else 0)
 
     def encode(version: int) -> bytes:
@@ -170,7 +170,7 @@ def list_transactions(
 def describe_transactions(
     coordinator_id: int, transactional_ids: Sequence[str]
 ) -> Call[dict[str, Reply[TransactionDescription]]]:
-    """What that coordinator knows of them."""
+    """Return the request for the descriptions of transactional ids at that coordinator."""
 
     def encode(version: int) -> bytes:
         return _bytes(DescribeTransactionsRequest(version=version, transactional_ids=list(transactional_ids)), version)
@@ -200,7 +200,7 @@ def _description(row: Any, coordinator_id: int) -> TransactionDescription:
 def describe_producers(
     partitions: Iterable[TopicPartition],
 ) -> Call[dict[TopicPartition, Reply[tuple[ActiveProducer, ...]]]]:
-    """The producers that those partitions remember."""
+    """Return the request for the producers that those partitions remember."""
     by_topic = _by_topic(partitions)
 
     def encode(version: int) -> bytes:
@@ -237,10 +237,10 @@ def _producer(row: Any) -> ActiveProducer:
 def write_abort_marker(
     partition: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int
 ) -> Call[dict[TopicPartition, Reply[bool]]]:
-    """An abort marker for one producer on one partition.
+    """Return the request for an abort marker for one producer on one partition.
 
-    Not above version 1: version 2 tells the rule of transaction version 2 from the older one (KIP-1228), and a marker
-    of an operator, whose epoch is that of the partition, goes by the older one.
+    Version 1 at most: version 2 distinguishes markers of transaction.version 2 from older ones (KIP-1228), and an
+    operator's marker, which has the epoch that the partition shows, follows the older rule.
     """
 
     def encode(version: int) -> bytes:
@@ -273,9 +273,10 @@ def _marker_written(body: memoryview, version: int) -> dict[TopicPartition, Repl
 def init_producer_id(
     transactional_id: str, transaction_timeout_ms: int, pair: tuple[int, int] | None
 ) -> Call[dict[str, Reply[m.InitProducerIdAnswer]]]:
-    """InitProducerId as a plain producer sends it: it ends what is open, also where it is prepared.
+    """Return the InitProducerId of a plain producer, which ends an open transaction, even a prepared one.
 
-    With a pair it does nothing to an id that has gone on to another one and has nothing open.
+    With a pair (producer id and epoch), it does nothing to an id that has moved on to another pair and has nothing
+    open.
     """
     request = m.InitProducerId(transactional_id, transaction_timeout_ms, enable_2pc=False, keep_prepared_txn=False)
     if pair is not None:
@@ -302,10 +303,11 @@ _TWO_PHASE_COMMIT: Final = {
 
 
 def two_phase_commit(transactional_id: str, broker_id: int) -> Call[dict[int, Reply[TwoPhaseCommit]]]:
-    """An InitProducerId that every broker refuses and none carries out; with which error tells what it can do.
+    """Return an InitProducerId that every broker refuses, with an error that shows how much it supports.
 
-    Whether two-phase commit is on is looked at first (53), then whether KeepPreparedTxn is supported (35), and then
-    that it came with a pair, which is not allowed (42). All that comes before the broker asks whose id it is.
+    A broker first checks whether two-phase commit is enabled (error 53), then whether KeepPreparedTxn is supported
+    (35), and then that no producer id and epoch came with it, which is not allowed (42). It does so before it looks up
+    the id.
     """
     request = m.InitProducerId(transactional_id, 1, enable_2pc=True, keep_prepared_txn=True)
     request = request._replace(producer_id=0, producer_epoch=0)
@@ -325,7 +327,7 @@ def two_phase_commit(transactional_id: str, broker_id: int) -> Call[dict[int, Re
 
 
 def api_versions(broker_id: int) -> Call[dict[int, Reply[BrokerFeatures]]]:
-    """What that broker offers."""
+    """Return the request for the versions and features of that broker."""
     return Call(
         Api.API_VERSIONS,
         (0, 4),
@@ -347,7 +349,7 @@ def _features(broker_id: int, answer: Any) -> Reply[BrokerFeatures]:
 
 
 def _known(value: int) -> int | None:
-    """Kafka writes what is not there as -1."""
+    """Return None for -1, which stands for a missing value in Kafka."""
     return None if value < 0 else value
 
 

@@ -331,7 +331,7 @@ class RecoveryService:
     def _acknowledged(self, seen: _Seen) -> Found:
         """What shows the loss is overwritten at the coordinator; the row stays as it was decided."""
         assert seen.description is not None, "a loss is what the coordinator describes"
-        self._admin._overwrite_end(seen.description)
+        self._admin.overwrite_end(seen.description)
         _log.warning(
             "transactional id %s: the loss of %s was acknowledged; Kafka said %s at %s",
             *(seen.transactional_id, seen.text, seen.state, seen.pair),
