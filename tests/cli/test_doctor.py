@@ -189,7 +189,7 @@ def test_without_a_database_the_half_that_was_not_asked_is_named(call: Call, emu
     assert done.code == 0
     assert done.out.splitlines()[-2:] == [
         "dual writes work here",
-        "no database was looked at: give --database for that",
+        "no database was checked: give --database to check one",
     ]
 
 

@@ -78,7 +78,7 @@ def test_the_live_view_ends_with_an_interrupt(emulator: Emulator) -> None:
     os.close(theirs)
     shown = b""
     try:
-        while b"1 open; --database tells which" not in shown or b"orders-1" not in shown:
+        while b"1 open; use --database to see which" not in shown or b"orders-1" not in shown:
             shown += os.read(ours, 65_536)
     finally:
         running.send_signal(signal.SIGINT)

@@ -119,7 +119,7 @@ def test_find_hanging_and_abort(run: Call, broker: Emulator) -> None:
 
 
 def test_a_broker_that_does_not_exist_is_not_one_without_findings(run: Call) -> None:
-    assert_one_line(run("find-hanging", "--broker-id", 7), 1, "broker 7 has no copy of what was to be searched")
+    assert_one_line(run("find-hanging", "--broker-id", 7), 1, "broker 7 has no replica of the partitions to search")
     assert run("find-hanging", "--broker-id", 0).code == 0
 
 
