@@ -1,4 +1,4 @@
-"""What hangs, by the rule of kafka-transactions.sh find-hanging (KIP-664): each case, without a broker."""
+"""The rules of kafka-transactions.sh find-hanging (KIP-664): each case, without a broker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HANGS, LIVES, OPEN_QUESTION = Classified([OPENED], []), Classified([], []), Clas
 @pytest.mark.parametrize(
     ("ids", "descriptions", "expected", "expected_without_all"),
     [
-        ({}, {}, HANGS, OPEN_QUESTION),  # nobody knows the producer
+        ({}, {}, HANGS, OPEN_QUESTION),  # no coordinator knows the producer
         ({7: "x"}, {"x": None}, HANGS, HANGS),  # the id expired between the two questions
         ({7: "x"}, {"x": description(HERE)}, LIVES, LIVES),
         ({7: "x"}, {"x": description(HERE, ELSEWHERE, state="PrepareAbort")}, LIVES, LIVES),  # its marker is to come

@@ -28,7 +28,7 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture
 def owner(emulator: Emulator) -> Iterator[Producer]:
-    """A prepared transaction of the id that the page names."""
+    """Give the owner of a prepared transaction of the id on the page."""
     settings = {"transactional_id": "orders-1", "transaction_two_phase_commit_enable": True}
     producer = Producer({"bootstrap.servers": emulator.bootstrap_servers}, **settings)
     producer.init_transactions()

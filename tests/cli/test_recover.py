@@ -173,7 +173,7 @@ def test_wrong_usage(call: Call, arguments: tuple[str, ...], said: str) -> None:
     assert_one_line(call("recover", *needed, *arguments), 2, said)
 
 
-def test_nobody_to_ask(call: Call, scenario: Scenario) -> None:
+def test_an_unreachable_cluster_or_database(call: Call, scenario: Scenario) -> None:
     url = scenario.database.url.render_as_string(hide_password=False)
     away = call("recover", "--bootstrap-server", "127.0.0.1:1", "--database", url, "--all", "--timeout-ms", 200)
     assert_one_line(away, 2, "--bootstrap-server")

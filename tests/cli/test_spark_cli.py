@@ -1,4 +1,4 @@
-"""`dualwrite spark ...`: what applications left is shown and ended, by keys and exit codes for programs."""
+"""`dualwrite spark ...`: shows and ends what applications left open, with stable keys and exit codes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ATTEMPT_KEYS = {
 
 
 class World(ApplicationWorld):
-    """With the options that lead to it."""
+    """A world with the command's options that reach it."""
 
     def __init__(self, url: sa.URL, emulator: Emulator) -> None:
         topic = unique("topic")
@@ -181,7 +181,7 @@ def test_rounds_go_on_until_it_is_told_to_stop(world: World) -> None:
     ("arguments", "said"),
     [
         (("--once", "--interval", 1), "--once and --interval cannot be used together"),
-        (("--condemn", "s", "--interval", 1), "--condemn is for a sink that you have looked at"),
+        (("--condemn", "s", "--interval", 1), "--condemn is for a sink that you have examined"),
     ],
 )
 def test_wrong_usage_is_one_line(sqlite_world: World, call: Call, arguments: tuple[object, ...], said: str) -> None:
@@ -272,7 +272,7 @@ def test_a_lost_batch_is_shown_with_the_facts_until_it_is_acknowledged(call: Cal
         first, second = call(*acknowledge), call(*acknowledge)
         assert (first.code, first.out) == (
             0,
-            "batch 0 of the query query of the sink s: acknowledged; the query can be started\n",
+            "batch 0 of query query of sink s: acknowledged; the query can be started\n",
         )
         assert (second.code, second.out) == (1, "")
         assert "was acknowledged before" in second.err

@@ -1,4 +1,4 @@
-"""`dualwrite top`: one look."""
+"""`dualwrite top`: printed once, and live."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_live_view_ends_with_an_interrupt(emulator: Emulator) -> None:
             shown += os.read(ours, 65_536)
     finally:
         running.send_signal(signal.SIGINT)
-        # a terminal goes on reading: what it does not take, the view waits to write
+        # keep reading like a terminal: the view blocks on output that is not read
         threading.Thread(target=_read_to_the_end, args=(ours,), daemon=True).start()
         _, errors = running.communicate(timeout=30)
     assert (running.returncode, errors) == (0, b"")

@@ -1,4 +1,4 @@
-"""`dualwrite transactions ...`: the columns of kafka-transactions.sh, and documents with stable keys."""
+"""`dualwrite transactions ...`: the columns of kafka-transactions.sh, and JSON with stable keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def broker() -> Emulator:
 
 @pytest.fixture
 def owner(broker: Emulator) -> Producer:
-    """One that has something open."""
+    """Give a producer with an open transaction."""
     producer = Producer(
         bootstrap_servers=broker.bootstrap_servers,
         transactional_id="orders-1",

@@ -1,4 +1,4 @@
-"""The pytest plugin, as a project sees it that has installed it."""
+"""The pytest plugin, as a project that has installed it uses it."""
 
 from __future__ import annotations
 

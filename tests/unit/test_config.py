@@ -1,4 +1,4 @@
-"""Settings by Kafka's names; whatever is wrong is refused before anything starts."""
+"""Settings by Kafka's names: invalid ones are refused before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection that logs in again: others are held back meanwhile, in their order; no sockets."""
+"""A connection that logs in again holds all other requests back meanwhile, in order; no sockets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeTransport:
 
 
 class FakeLogin:
-    """Asks once for each login; every session but the first lasts for ever."""
+    """A login with one request; every session except the first is unlimited."""
 
     def __init__(self, lifetime_ms: int, second: Exception | None = None) -> None:
         self.logins = 0

@@ -1,4 +1,4 @@
-"""A refused login is not tried again by itself for ten seconds, and at once when somebody waits; no sockets."""
+"""A refused login is retried after ten seconds, or at once if a new call needs it; no sockets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Fixture:
         return found
 
 
-def test_one_attempt_until_somebody_waits() -> None:
+def test_one_attempt_until_a_new_call_needs_it() -> None:
     async def run() -> None:
         fixture = Fixture()
         assert await fixture.ask() is NodeState.CONNECTING

@@ -1,4 +1,4 @@
-"""A bootstrap server that does not even refuse is not waited for alone; no sockets."""
+"""Beside a bootstrap server that does not even refuse, the next one is tried; no sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALIVE = ("alive", 2)
 
 
 class OneIsSilent:
-    """`gone` swallows what is sent to it, as a machine that is down does; `alive` answers."""
+    """A network in which `gone` swallows everything, like a machine that is down, and `alive` responds."""
 
     def __init__(self) -> None:
         self.tried: list[tuple[str, int]] = []
@@ -49,7 +49,7 @@ def test_the_next_one_is_tried_after_a_second() -> None:
         async def ask(at_ms: float) -> object:
             nonlocal now_ms
             now_ms = at_ms
-            found = connections.to_any(now_ms, "somebody")
+            found = connections.to_any(now_ms, "owner")
             for _ in range(3):
                 await asyncio.sleep(0)
             return found

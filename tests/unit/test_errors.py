@@ -1,4 +1,4 @@
-"""The one table of error codes, against what the protocol says of each class."""
+"""The table of error codes, against the protocol's description of each class."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_coordinator_apis_agree(api: Api) -> None:
 
 
 def test_what_is_unknown_is_not_guessed_at() -> None:
-    """Fatal; but a batch is settled by aborting its transaction, and metadata is only waited for."""
+    """Fatal, except that aborting the transaction resolves a batch, and that calls only wait for metadata."""
     otherwise = {Api.PRODUCE: E.ABORTABLE, Api.METADATA: E.RETRIABLE}
     for api in Api:
         assert error_class(api, 9999) is otherwise.get(api, E.FATAL)
@@ -75,7 +75,7 @@ def test_every_class_has_an_exception_that_carries_the_code() -> None:
         (9999, False, DeliveryResult.LOST),
     ],
 )
-def test_the_fate_of_a_batch(code: int, unresolved_before: bool, expected: DeliveryResult) -> None:
+def test_the_outcome_of_a_batch(code: int, unresolved_before: bool, expected: DeliveryResult) -> None:
     assert delivery_result(code, unresolved_before=unresolved_before) is expected
 
 

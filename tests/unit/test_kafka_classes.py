@@ -1,4 +1,4 @@
-"""Brokers start with the file of Kafka's classes where somebody has made the one that fits."""
+"""Brokers start with the class-data archive of Kafka if there is one for their Java and their jars."""
 
 from __future__ import annotations
 

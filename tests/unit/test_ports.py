@@ -1,4 +1,4 @@
-"""Free ports for servers that must be told one."""
+"""Free ports for servers that cannot choose one themselves."""
 
 from __future__ import annotations
 

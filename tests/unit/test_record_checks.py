@@ -1,4 +1,4 @@
-"""What cannot be a record is refused with a sentence that says what is wrong."""
+"""Invalid records are refused with an error that says what is wrong."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Answerer = Callable[[bytes], tuple[int, str | None, bytes, int]]
 
 
 class Broker:
-    """Takes `mechanisms`; `answer` is asked about each message of the mechanism."""
+    """A broker that accepts `mechanisms`; `answer` returns the response to each message of a mechanism."""
 
     def __init__(self, answer: Answerer, mechanisms: tuple[str, ...], error_code: int = 0) -> None:
         self.asked: list[tuple[Api, int]] = []
@@ -86,7 +86,7 @@ def test_the_session_has_a_lifetime() -> None:
 
 
 class ScramServer:
-    """The other side of RFC 5802, for one user."""
+    """The server side of SCRAM (RFC 5802), for one user."""
 
     def __init__(self, password: bytes, *, proves: bool = True) -> None:
         self._salted = hashlib.pbkdf2_hmac("sha256", password, b"salt", 4096)

@@ -1,4 +1,4 @@
-"""Settings of TLS and SASL: what contradicts itself is refused, and no secret is shown."""
+"""Settings of TLS and SASL: contradictions are refused, and no secret is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full batches of values, read by somebody else's code."""
+"""Full batches of values, decoded by another library."""
 
 from __future__ import annotations
 
