@@ -133,9 +133,9 @@ class AdminCalls:
 
     async def describe_topic_ids(self, topics: Collection[str], deadline_s: float) -> TopicIds:
         """Return the ids of topics by any broker that responds, without those that do not exist or may not be seen."""
-        answer = await self._driver.metadata(list(topics), deadline_s)
-        found = {name: topic.topic_id for name, topic in answer.topics.items() if topic.error_code in _DESCRIBED}
-        return TopicIds(answer.cluster.cluster_id, {name: each for name, each in found.items() if each is not None})
+        response = await self._driver.metadata(list(topics), deadline_s)
+        found = {name: topic.topic_id for name, topic in response.topics.items() if topic.error_code in _DESCRIBED}
+        return TopicIds(response.cluster.cluster_id, {name: each for name, each in found.items() if each is not None})
 
     async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
         """Describe the API versions and features of each living broker."""

@@ -95,13 +95,13 @@ def metadata(topics: Sequence[str] | None) -> Call[ClusterMetadata]:
 
 
 def _metadata(body: memoryview, version: int) -> ClusterMetadata:
-    answer = _decoded(MetadataResponse, body, version)
+    response = _decoded(MetadataResponse, body, version)
     brokers = tuple(
-        BrokerDescription(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
+        BrokerDescription(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
     )
-    controller_id = None if answer.controller_id == -1 else answer.controller_id
+    controller_id = None if response.controller_id == -1 else response.controller_id
     return ClusterMetadata(
-        ClusterDescription(answer.cluster_id, controller_id, tuple(sorted(brokers, key=lambda row: row.broker_id))),
+        ClusterDescription(response.cluster_id, controller_id, tuple(sorted(brokers, key=lambda row: row.broker_id))),
         {
             topic.name: TopicPartitions(
                 topic.error_code,
@@ -109,7 +109,7 @@ def _metadata(body: memoryview, version: int) -> ClusterMetadata:
                 {row.partition_index: tuple(row.replica_nodes) for row in topic.partitions},
                 _topic_id(topic),
             )
-            for topic in answer.topics
+            for topic in response.topics
         },
     )
 
@@ -157,12 +157,12 @@ def list_transactions(
         return _bytes(ListTransactionsRequest(version=version, **filters), version)
 
     def decode(body: memoryview, version: int) -> Reply[Listed]:
-        answer = _decoded(ListTransactionsResponse, body, version)
+        response = _decoded(ListTransactionsResponse, body, version)
         rows = tuple(
             TransactionListing(row.transactional_id, row.producer_id, row.transaction_state, broker_id)
-            for row in answer.transaction_states
+            for row in response.transaction_states
         )
-        return Reply(answer.error_code, Listed(rows, tuple(answer.unknown_state_filters)))
+        return Reply(response.error_code, Listed(rows, tuple(response.unknown_state_filters)))
 
     return Call(Api.LIST_TRANSACTIONS, (least, PATTERN_VERSION), encode, decode)
 
@@ -283,9 +283,9 @@ def init_producer_id(
         request = request._replace(producer_id=pair[0], producer_epoch=pair[1])
 
     def decode(body: memoryview, version: int) -> dict[str, Reply[m.InitProducerIdAnswer]]:
-        answer = codec.decode(request, body, version)
-        assert isinstance(answer, m.InitProducerIdAnswer)
-        return {transactional_id: Reply(answer.error_code, answer)}
+        response = codec.decode(request, body, version)
+        assert isinstance(response, m.InitProducerIdAnswer)
+        return {transactional_id: Reply(response.error_code, response)}
 
     return Call(
         Api.INIT_PRODUCER_ID,
@@ -313,10 +313,10 @@ def two_phase_commit(transactional_id: str, broker_id: int) -> Call[dict[int, Re
     request = request._replace(producer_id=0, producer_epoch=0)
 
     def decode(body: memoryview, version: int) -> dict[int, Reply[TwoPhaseCommit]]:
-        answer = codec.decode(request, body, version)
-        assert isinstance(answer, m.InitProducerIdAnswer)
-        found = _TWO_PHASE_COMMIT.get(answer.error_code)
-        return {broker_id: Reply(answer.error_code) if found is None else Reply(0, found)}
+        response = codec.decode(request, body, version)
+        assert isinstance(response, m.InitProducerIdAnswer)
+        found = _TWO_PHASE_COMMIT.get(response.error_code)
+        return {broker_id: Reply(response.error_code) if found is None else Reply(0, found)}
 
     return Call(
         Api.INIT_PRODUCER_ID,
@@ -336,16 +336,16 @@ def api_versions(broker_id: int) -> Call[dict[int, Reply[BrokerFeatures]]]:
     )
 
 
-def _features(broker_id: int, answer: Any) -> Reply[BrokerFeatures]:
-    finalized, epoch = answer.finalized_features or (), answer.finalized_features_epoch
+def _features(broker_id: int, response: Any) -> Reply[BrokerFeatures]:
+    finalized, epoch = response.finalized_features or (), response.finalized_features_epoch
     features = BrokerFeatures(
         broker_id=broker_id,
-        api_versions={row.api_key: (row.min_version, row.max_version) for row in answer.api_keys},
-        supported_features={row.name: (row.min_version, row.max_version) for row in answer.supported_features or ()},
+        api_versions={row.api_key: (row.min_version, row.max_version) for row in response.api_keys},
+        supported_features={row.name: (row.min_version, row.max_version) for row in response.supported_features or ()},
         finalized_features={row.name: (row.min_version_level, row.max_version_level) for row in finalized},
         finalized_features_epoch=-1 if epoch is None else epoch,
     )
-    return Reply(answer.error_code, features)
+    return Reply(response.error_code, features)
 
 
 def _known(value: int) -> int | None:

@@ -114,14 +114,14 @@ class AdminDriver:
         why: dict[str, str] = {}
         while True:
             try:
-                answer = await self._transport.request(ANY_NODE, codec.metadata(topics), deadline_s)
+                response = await self._transport.request(ANY_NODE, codec.metadata(topics), deadline_s)
             except NoResponseError as error:
                 _remember(why, "Metadata", error)
                 if not await self.pause(backoff, deadline_s):
                     raise KafkaTimeoutError(f"no broker has responded to Metadata in time: {why['Metadata']}") from None
             else:
-                self._transport.learn_brokers(answer.cluster.brokers)
-                return answer
+                self._transport.learn_brokers(response.cluster.brokers)
+                return response
 
     async def leaders(self, partitions: Sequence[TopicPartition], deadline_s: float) -> Located[TopicPartition]:
         """Look up the leaders of partitions. A topic that does not exist fails at once."""

@@ -64,16 +64,16 @@ _Key = int | TopicPartition | str
 async def list_transactions(driver: AdminDriver, filters: Filters, deadline_s: float) -> _Listings:
     """List the transactional ids that match, ordered by id.
 
-    Raises `IncompleteAnswerError` (whose partial answer is of this type), `UnsupportedByBrokerError`,
+    Raises `IncompleteAnswerError` (whose `partial` has this type), `UnsupportedByBrokerError`,
     `InvalidPatternError`, `KafkaTimeoutError`.
     """
-    answers: dict[int, _Listings] = {}
+    responses: dict[int, _Listings] = {}
     failures: dict[_Key, KafkaError] = {}
     backoff = driver.new_backoff()
     metadata = await driver.metadata([TRANSACTION_STATE_TOPIC], deadline_s)
     while True:
         before = metadata
-        missing = [broker.broker_id for broker in before.cluster.brokers if broker.broker_id not in answers]
+        missing = [broker.broker_id for broker in before.cluster.brokers if broker.broker_id not in responses]
         results = await asyncio.gather(*(_list_broker(driver, broker_id, filters, deadline_s) for broker_id in missing))
         earlier, failures = failures, {}
         for broker_id, result in zip(missing, results, strict=True):
@@ -82,7 +82,7 @@ async def list_transactions(driver: AdminDriver, filters: Filters, deadline_s: f
             elif isinstance(result, KafkaError):
                 failures[broker_id] = result
             else:
-                answers[broker_id] = result
+                responses[broker_id] = result
         try:
             metadata = await driver.metadata([TRANSACTION_STATE_TOPIC], deadline_s)
         except KafkaTimeoutError as error:  # it is unknown whether coordinators moved meanwhile
@@ -90,13 +90,13 @@ async def list_transactions(driver: AdminDriver, filters: Filters, deadline_s: f
                 failures[TRANSACTION_STATE_TOPIC] = error
         moved = _moved(before, metadata)
         if moved:
-            answers.clear()
+            responses.clear()
         failures |= moved | _without_coordinator(metadata)
         if not failures:
-            return _merged(answers)
+            return _merged(responses)
         may_pass = any(isinstance(error, RetriableError) for error in failures.values())
         if not may_pass or not await driver.pause(backoff, deadline_s):
-            raise _incomplete(answers, failures)
+            raise _incomplete(responses, failures)
 
 
 def _newest(error: NoResponseError, earlier: KafkaError | None) -> KafkaError:
@@ -197,15 +197,15 @@ def _without_coordinator(metadata: ClusterMetadata) -> dict[_Key, KafkaError]:
     }
 
 
-def _merged(answers: Mapping[int, _Listings]) -> _Listings:
-    rows = {row.transactional_id: row for listings in answers.values() for row in listings}
+def _merged(responses: Mapping[int, _Listings]) -> _Listings:
+    rows = {row.transactional_id: row for listings in responses.values() for row in listings}
     return tuple(rows[transactional_id] for transactional_id in sorted(rows))
 
 
-def _incomplete(answers: Mapping[int, _Listings], failures: Mapping[_Key, KafkaError]) -> IncompleteAnswerError:
+def _incomplete(responses: Mapping[int, _Listings], failures: Mapping[_Key, KafkaError]) -> IncompleteAnswerError:
     reasons = "; ".join(str(error) for error in failures.values())
     return IncompleteAnswerError(
-        f"not every transactional id was listed: {reasons}", partial=_merged(answers), failures=failures
+        f"not every transactional id was listed: {reasons}", partial=_merged(responses), failures=failures
     )
 
 

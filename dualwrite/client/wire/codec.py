@@ -286,9 +286,9 @@ def decode_api_versions(body: memoryview, version: int) -> m.BrokerFeatures:
     """Decode what the broker supports. With error 35 the body is of version 0, whatever the request's version was."""
     if body[0] == 0 and body[1] == 35:
         return m.BrokerFeatures(35, {}, 0)
-    answer = _decode(ApiVersionsResponse, body, version)
-    versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-    return m.BrokerFeatures(answer.error_code, versions, _transaction_version(answer.finalized_features or ()))
+    response = _decode(ApiVersionsResponse, body, version)
+    versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+    return m.BrokerFeatures(response.error_code, versions, _transaction_version(response.finalized_features or ()))
 
 
 def encode_sasl_handshake(mechanism: str, version: int) -> bytes:
@@ -298,8 +298,8 @@ def encode_sasl_handshake(mechanism: str, version: int) -> bytes:
 
 def decode_sasl_handshake(body: memoryview, version: int) -> m.SaslHandshakeAnswer:
     """Decode whether the broker accepts the mechanism, and which ones it accepts."""
-    answer = _decode(SaslHandshakeResponse, body, version)
-    return m.SaslHandshakeAnswer(answer.error_code, tuple(answer.mechanisms))
+    response = _decode(SaslHandshakeResponse, body, version)
+    return m.SaslHandshakeAnswer(response.error_code, tuple(response.mechanisms))
 
 
 def encode_sasl_authenticate(auth_bytes: bytes, version: int) -> bytes:
@@ -309,9 +309,9 @@ def encode_sasl_authenticate(auth_bytes: bytes, version: int) -> bytes:
 
 def decode_sasl_authenticate(body: memoryview, version: int) -> m.SaslAuthenticateAnswer:
     """Decode the broker's message to the mechanism."""
-    answer = _decode(SaslAuthenticateResponse, body, version)
+    response = _decode(SaslAuthenticateResponse, body, version)
     return m.SaslAuthenticateAnswer(
-        answer.error_code, answer.error_message, bytes(answer.auth_bytes), answer.session_lifetime_ms
+        response.error_code, response.error_message, bytes(response.auth_bytes), response.session_lifetime_ms
     )
 
 
@@ -429,19 +429,19 @@ _ENCODERS: Final[Mapping[type[m.Request], Callable[[Any, int], Any]]] = {
 
 
 def _found_coordinator(body: memoryview, version: int) -> m.FindCoordinatorAnswer:
-    answer = _decode(FindCoordinatorResponse, body, version)
-    (found,) = (answer,) if version < FIRST_BATCHED_FIND_COORDINATOR else answer.coordinators
+    response = _decode(FindCoordinatorResponse, body, version)
+    (found,) = (response,) if version < FIRST_BATCHED_FIND_COORDINATOR else response.coordinators
     return m.FindCoordinatorAnswer(found.error_code, found.node_id, found.host, found.port)
 
 
 def _initialised(body: memoryview, version: int) -> m.InitProducerIdAnswer:
-    answer = _decode(InitProducerIdResponse, body, version)
+    response = _decode(InitProducerIdResponse, body, version)
     return m.InitProducerIdAnswer(
-        answer.error_code,
-        answer.producer_id,
-        answer.producer_epoch,
-        answer.ongoing_txn_producer_id,
-        answer.ongoing_txn_producer_epoch,
+        response.error_code,
+        response.producer_id,
+        response.producer_epoch,
+        response.ongoing_txn_producer_id,
+        response.ongoing_txn_producer_epoch,
     )
 
 
@@ -472,21 +472,21 @@ def _transaction_described(body: memoryview, version: int) -> m.TransactionDescr
 
 
 def _ended(body: memoryview, version: int) -> m.EndTxnAnswer:
-    answer = _decode(EndTxnResponse, body, version)
-    return m.EndTxnAnswer(answer.error_code, answer.producer_id, answer.producer_epoch)
+    response = _decode(EndTxnResponse, body, version)
+    return m.EndTxnAnswer(response.error_code, response.producer_id, response.producer_epoch)
 
 
 def _offsets_committed(body: memoryview, version: int) -> m.TxnOffsetCommitAnswer:
-    answer = _decode(TxnOffsetCommitResponse, body, version)
+    response = _decode(TxnOffsetCommitResponse, body, version)
     return m.TxnOffsetCommitAnswer(
-        tuple(partition.error_code for topic in answer.topics for partition in topic.partitions)
+        tuple(partition.error_code for topic in response.topics for partition in topic.partitions)
     )
 
 
 def _described(body: memoryview, version: int) -> m.MetadataAnswer:
-    answer = _decode(MetadataResponse, body, version)
-    brokers = tuple(m.Broker(broker.node_id, broker.host, broker.port) for broker in answer.brokers)
-    topics = tuple(m.TopicMetadata(topic.name, topic.error_code, _leaders(topic)) for topic in answer.topics)
+    response = _decode(MetadataResponse, body, version)
+    brokers = tuple(m.Broker(broker.node_id, broker.host, broker.port) for broker in response.brokers)
+    topics = tuple(m.TopicMetadata(topic.name, topic.error_code, _leaders(topic)) for topic in response.topics)
     return m.MetadataAnswer(brokers, topics)
 
 

@@ -166,8 +166,8 @@ class MetadataRefresher:
         if self._closed:
             return
         now_ms = self._refreshed_at_ms = self._clock_ms()
-        answer = None if body is None else self._decoded(request, version, body)
-        if answer is not None and self._take(answer):
+        response = None if body is None else self._decoded(request, version, body)
+        if response is not None and self._take(response):
             self._backoff.succeeded()
             self._due_at_ms = now_ms + (0 if self._wanted else self._max_age_ms)
         else:
@@ -179,17 +179,17 @@ class MetadataRefresher:
 
     def _decoded(self, request: m.Metadata, version: int, body: memoryview) -> m.MetadataAnswer | None:
         try:
-            answer = codec.decode(request, body, version)
+            response = codec.decode(request, body, version)
         except Exception as error:  # a codec may raise anything for bytes that are not Kafka's
             _log.exception("a Metadata response cannot be decoded")
             self._problems.note(self._clock_ms(), f"a Metadata response cannot be decoded ({error!r})")
             return None
-        return answer if isinstance(answer, m.MetadataAnswer) else None
+        return response if isinstance(response, m.MetadataAnswer) else None
 
-    def _take(self, answer: m.MetadataAnswer) -> bool:
+    def _take(self, response: m.MetadataAnswer) -> bool:
         """Apply the response; return False if a wanted topic or a leader is still missing."""
-        self._topology.apply(answer)
-        return [self._take_topic(topic) for topic in answer.topics].count(False) == 0
+        self._topology.apply(response)
+        return [self._take_topic(topic) for topic in response.topics].count(False) == 0
 
     def _take_topic(self, topic: m.TopicMetadata) -> bool:
         users = self._wanted.pop(topic.name, {})

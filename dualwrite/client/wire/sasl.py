@@ -61,15 +61,15 @@ class Login:
         for _ in range(_MOST_ROUNDS):
             message = await self._in_thread(mechanism.auth_bytes)
             body = await request(Api.SASL_AUTHENTICATE, version, codec.encode_sasl_authenticate(message, version))
-            answer = codec.decode_sasl_authenticate(body, version)
-            if answer.error_code:
-                raise self._refused_login(answer.error_code, answer.message or error_detail)
-            await self._in_thread(lambda: mechanism.receive(answer.auth_bytes))  # noqa: B023 - awaited here
+            response = codec.decode_sasl_authenticate(body, version)
+            if response.error_code:
+                raise self._refused_login(response.error_code, response.message or error_detail)
+            await self._in_thread(lambda: mechanism.receive(response.auth_bytes))  # noqa: B023 - awaited here
             if mechanism.is_done():
                 if not mechanism.is_authenticated():
                     break
-                return answer.session_lifetime_ms
-            error_detail = answer.auth_bytes.decode(errors="replace") if self._mechanism == "OAUTHBEARER" else ""
+                return response.session_lifetime_ms
+            error_detail = response.auth_bytes.decode(errors="replace") if self._mechanism == "OAUTHBEARER" else ""
         raise AuthenticationError(f"the broker's responses to {self._login_name()} are not those of {self._mechanism}")
 
     async def _in_thread(self, step: Callable[[], Any]) -> Any:
@@ -138,12 +138,12 @@ async def refuse_listener_that_requires_sasl(request: SendRequest, features: Bro
     if version is None:
         return
     body = await request(Api.SASL_HANDSHAKE, version, codec.encode_sasl_handshake(_NO_MECHANISM, version))
-    answer = codec.decode_sasl_handshake(body, version)
-    if answer.error_code == _UNSUPPORTED_SASL_MECHANISM:
+    response = codec.decode_sasl_handshake(body, version)
+    if response.error_code == _UNSUPPORTED_SASL_MECHANISM:
         raise AuthenticationError(
             f"the listener requires a login: set security.protocol={'SASL_SSL' if uses_tls else 'SASL_PLAINTEXT'}, "
-            f"and sasl.mechanism to one that it accepts: {', '.join(answer.mechanisms) or 'none'}",
-            error_code=answer.error_code,
+            f"and sasl.mechanism to one that it accepts: {', '.join(response.mechanisms) or 'none'}",
+            error_code=response.error_code,
         )
 
 

@@ -23,11 +23,11 @@ class Topology:
         """Remember a broker's address, from any response that contains it."""
         self.addresses[broker.node_id] = (broker.host, broker.port)
 
-    def apply(self, answer: MetadataAnswer) -> None:
+    def apply(self, response: MetadataAnswer) -> None:
         """Apply new metadata; a topic with an error keeps its previous leaders."""
-        for broker in answer.brokers:
+        for broker in response.brokers:
             self.learn_broker(broker)
-        for topic in answer.topics:
+        for topic in response.topics:
             if topic.error_code == 0 and topic.leaders:
                 self._leaders[topic.name] = topic.leaders
 
