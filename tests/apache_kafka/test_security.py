@@ -162,12 +162,14 @@ def _refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
         "no login": (
             "SASL",
             {"security.protocol": "PLAINTEXT"},
-            "requires a login: set security.protocol=SASL_PLAINTEXT, and sasl.mechanism .* it accepts: .*PLAIN",
+            "requires a login: set security.protocol=SASL_PLAINTEXT, "
+            "and sasl.mechanism to one that it accepts: .*PLAIN",
         ),
         "no login, over TLS": (
             "SASL_TLS",
             tls | {"security.protocol": "SSL"},
-            "requires a login: set security.protocol=SASL_SSL, and sasl.mechanism .* it accepts: .*OAUTHBEARER",
+            "requires a login: set security.protocol=SASL_SSL, "
+            "and sasl.mechanism to one that it accepts: .*OAUTHBEARER",
         ),
         "a login where none is taken": (
             "PLAINTEXT",
@@ -192,7 +194,7 @@ def _refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
             "invalid_token.*check the token",
         ),
         "no token": ("SASL_TLS", tls | token | {"sasl.oauth.token.provider": no_token}, "provider raised LookupError"),
-        "not a token": ("SASL_TLS", tls | token | {"sasl.oauth.token.provider": lambda: None}, "returned a NoneType"),
+        "not a token": ("SASL_TLS", tls | token | {"sasl.oauth.token.provider": lambda: None}, "and returned NoneType"),
     }
 
 
