@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar
 
 from dualwrite.client.io_thread import process_generation, shared_io_thread
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
+from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.builder import Header
 from dualwrite.client.records.bulk import BulkSend
 from dualwrite.client.records.delivery import OnDelivery
