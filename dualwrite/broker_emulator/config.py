@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Self
 
 from dualwrite.broker_emulator.configs.reading import check_known, field_values, given_text, without_effect
@@ -160,3 +161,25 @@ class BrokerConfig:
     def names(cls) -> list[str]:
         """The names of the settings with a field, `_` for `.`."""
         return [member.name for member in fields(cls) if member.name != "properties"]
+
+
+def read_properties(path: str | Path) -> dict[str, str]:
+    """Read a Java properties file such as Kafka's `config/server.properties`: continuation lines, escapes, `=`, `:`.
+
+    Raises ValueError with a sentence if the file cannot be read or is malformed, or if the package javaproperties is
+    missing.
+    """
+    try:
+        import javaproperties  # needed for such a file only
+    except ModuleNotFoundError:
+        raise ValueError(
+            f"{path} cannot be read without the package javaproperties: pip install 'dualwrite[emulator]'"
+        ) from None
+    try:
+        with Path(path).open("rb") as file:
+            found: dict[str, str] = javaproperties.load(file)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not a properties file: {error}") from error
+    return {name: text.strip() for name, text in found.items()}

@@ -14,11 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
-from dualwrite.broker_emulator.cluster.cluster import Cluster
-from dualwrite.broker_emulator.cluster.configured_timers import ConfiguredTimers
+from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode, ConfiguredTimers
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.operations import Operations
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.log.maintenance import LogMaintenance
@@ -252,7 +251,7 @@ class Emulator:
         self._cluster.nodes[node_id] = node
         return node
 
-    async def _serve(self, node: Node) -> None:
+    async def _serve(self, node: ClusterNode) -> None:
         """Let clients in, and begin the node's periodic work."""
         config, every, transactions = self.config, self.clock.call_every, node.transactions
         node.timers += (

@@ -18,8 +18,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 import dualwrite.broker_emulator.api  # noqa: F401  # registers what is served
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, schema
-from dualwrite.broker_emulator.api.table import APIS
+from dualwrite.broker_emulator.api.registry import APIS, NO_THROTTLE, schema
 from dualwrite.broker_emulator.net.codec import builder, uvarint, writer
 
 SERVED = [

@@ -35,12 +35,13 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.leader_hints import LeaderHints
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
-from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition, topic_reference
-from dualwrite.broker_emulator.cluster.cluster import Partition
+from dualwrite.broker_emulator.api.call import CloseConnectionError
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.api.topics import LeaderHints, allowed_topic, led_partition, topic_reference
 from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.partition_log import AppendResult
 from dualwrite.broker_emulator.log.record_batch import (
     NO_PRODUCER_ID,
@@ -49,14 +50,13 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_header,
 )
 from dualwrite.broker_emulator.log.verification import VerificationGuard
-from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation
 
 _IMPLICIT_ADD_VERSION = 12
 _ALL_REPLICAS = -1
 _ACKS = (_ALL_REPLICAS, 0, 1)
 _NO_PRODUCER = (NO_PRODUCER_ID, -1)
-_WRITE = AclOperation.WRITE  # quick to read (see `no_error.py`)
+_WRITE = AclOperation.WRITE  # quick to read (see `error_codes.py`)
 
 _NOT_ENOUGH_REPLICAS = dict.fromkeys(
     (
@@ -110,7 +110,7 @@ class _Verified(NamedTuple):
 _NOTHING_TO_VERIFY = _Verified({}, {})
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if call.request.acks not in _ACKS:
         return refuse(call, ErrorCode.invalid_required_acks)
     writes = [_write(call, topic, data) for topic in call.request.topic_data for data in topic.partition_data]
@@ -125,7 +125,7 @@ async def handle(call: Call) -> Any:
     return _response(call, writes, results)
 
 
-def _write(call: Call, requested: Any, data: Any) -> _Write:
+def _write(call: NodeCall, requested: Any, data: Any) -> _Write:
     topic, error = allowed_topic(call, requested, _WRITE)
     header = _first_header(data.records)
     if topic is None:
@@ -147,7 +147,7 @@ def _first_header(records: bytes | None) -> BatchHeader | None:
         return None
 
 
-def _request_error(call: Call, writes: list[_Write]) -> ErrorCode:
+def _request_error(call: NodeCall, writes: list[_Write]) -> ErrorCode:
     """An error of the request as a whole (2.11, rows 1 and 4)."""
     transactional = [write.header for write in writes if write.header is not None and write.header.is_transactional]
     if transactional and not _may_use(call, call.request.transactional_id):
@@ -159,11 +159,11 @@ def _request_error(call: Call, writes: list[_Write]) -> ErrorCode:
     return NO_ERROR
 
 
-def _may_use(call: Call, transactional_id: str | None) -> bool:
+def _may_use(call: NodeCall, transactional_id: str | None) -> bool:
     return transactional_id is not None and call.may_write_id(transactional_id)
 
 
-def _unverified(call: Call, writes: list[_Write]) -> list[tuple[Partition, BatchHeader]]:
+def _unverified(call: NodeCall, writes: list[_Write]) -> list[tuple[Partition, BatchHeader]]:
     """The partitions that the coordinator has to be asked about."""
     return [
         (partition, header)
@@ -176,7 +176,7 @@ def _unverified(call: Call, writes: list[_Write]) -> list[tuple[Partition, Batch
     ]
 
 
-async def _verify(call: Call, unverified: list[tuple[Partition, BatchHeader]]) -> _Verified:
+async def _verify(call: NodeCall, unverified: list[tuple[Partition, BatchHeader]]) -> _Verified:
     """Ask the coordinator, again while it answers 51 and there is time (v12+)."""
     waited_ms = 0
     while True:
@@ -194,14 +194,14 @@ async def _verify(call: Call, unverified: list[tuple[Partition, BatchHeader]]) -
     return _Verified(guards, {name: table.get(error, error) for name, error in refused.items()})
 
 
-def _longest_retry_ms(call: Call) -> int:
+def _longest_retry_ms(call: NodeCall) -> int:
     """How long the coordinator is asked again."""
     timeout_ms: int = call.request.timeout // timedelta(milliseconds=1)
     return min(call.cluster.config.add_partitions_to_txn_retry_backoff_max_ms, timeout_ms)
 
 
 async def _ask_coordinator(
-    call: Call, unverified: list[tuple[Partition, BatchHeader]]
+    call: NodeCall, unverified: list[tuple[Partition, BatchHeader]]
 ) -> tuple[dict[TopicPartition, VerificationGuard], Mapping[TopicPartition, ErrorCode]]:
     """One question. Its guards are taken before it is asked: a marker that is written meanwhile makes them void.
 
@@ -223,7 +223,7 @@ async def _ask_coordinator(
     return guards, answers
 
 
-def _append(call: Call, write: _Write, verified: _Verified) -> AppendResult:
+def _append(call: NodeCall, write: _Write, verified: _Verified) -> AppendResult:
     partition = write.partition
     if partition is None:
         return AppendResult(write.error)
@@ -242,7 +242,7 @@ def _append(call: Call, write: _Write, verified: _Verified) -> AppendResult:
     )
 
 
-def _lacks_replicas(call: Call, partition: Partition) -> bool:
+def _lacks_replicas(call: NodeCall, partition: Partition) -> bool:
     """Whether too few copies are in sync for acks=all; a topic with fewer copies is content with all of them."""
     least = partition.log.config.min_insync_replicas
     if least <= 1 or call.request.acks != _ALL_REPLICAS:
@@ -257,7 +257,7 @@ def _is_behind(write: _Write) -> bool:
     return write.partition is not None and not write.partition.log.is_replicated
 
 
-async def _replicated(call: Call, writes: list[_Write], results: list[AppendResult]) -> list[AppendResult]:
+async def _replicated(call: NodeCall, writes: list[_Write], results: list[AppendResult]) -> list[AppendResult]:
     """What acks=all is told once everything is replicated, or has timed out, or has another leader."""
     deadline_s = asyncio.get_running_loop().time() + call.request.timeout.total_seconds()
     answers = []
@@ -271,7 +271,7 @@ async def _replicated(call: Call, writes: list[_Write], results: list[AppendResu
     return answers
 
 
-def _response(call: Call, writes: list[_Write], results: list[AppendResult]) -> Any:
+def _response(call: NodeCall, writes: list[_Write], results: list[AppendResult]) -> Any:
     if call.request.acks == 0:
         errors = {result.error for result in results} - {NO_ERROR}
         if errors:
@@ -280,13 +280,13 @@ def _response(call: Call, writes: list[_Write], results: list[AppendResult]) -> 
     return _build(call, iter(results), LeaderHints(call, [result.error for result in results]))
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     if call.request.acks == 0:
         raise CloseConnectionError(f"Produce with acks=0 failed: {error.name}")
     return _build(call, repeat(AppendResult(error)), LeaderHints(call, ()))
 
 
-def _build(call: Call, results: Iterator[AppendResult], hints: LeaderHints) -> Any:
+def _build(call: NodeCall, results: Iterator[AppendResult], hints: LeaderHints) -> Any:
     """The response with one result for each partition, in the order of the request."""
     new = call.new
     return new.response(

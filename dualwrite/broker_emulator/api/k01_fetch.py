@@ -26,19 +26,20 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.leader_hints import LeaderHints
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import (
+    LeaderHints,
     allowed_topic,
     check_leader_epoch,
     led_partition,
     requested_topic,
     topic_reference,
 )
-from dualwrite.broker_emulator.cluster.cluster import Topic
+from dualwrite.broker_emulator.cluster.topics import Topic
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult
 from dualwrite.broker_emulator.log.waiting import any_advance
-from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _READ_COMMITTED = 1
@@ -55,7 +56,7 @@ class _Read(NamedTuple):
     is_enough: bool
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if getattr(call.request, "session_id", 0) != 0:
         return refuse(call, ErrorCode.fetch_session_id_not_found)
     read = _read(call)
@@ -67,7 +68,7 @@ async def handle(call: Call) -> Any:
     return _response(call, NO_ERROR, iter(read.results), [result.error for result in read.results])
 
 
-async def _read_when_enough(call: Call, read: _Read, max_wait_s: float) -> _Read:
+async def _read_when_enough(call: NodeCall, read: _Read, max_wait_s: float) -> _Read:
     """Read again whenever a log moved, until that is enough or the time is up."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + max_wait_s
@@ -77,7 +78,7 @@ async def _read_when_enough(call: Call, read: _Read, max_wait_s: float) -> _Read
     return read
 
 
-def _read(call: Call) -> _Read:
+def _read(call: NodeCall) -> _Read:
     request = call.request
     most = call.node.quotas.most_fetched(call) if call.cluster.quotas.is_active else request.max_bytes
     most = min(most, call.cluster.config.fetch_max_bytes)
@@ -105,7 +106,7 @@ def _read(call: Call) -> _Read:
     return _Read(results, logs, sizes, failed or not logs or size >= min(request.min_bytes, most))
 
 
-def _led_log(call: Call, topic: Any, requested: Any) -> tuple[PartitionLog | None, ErrorCode]:
+def _led_log(call: NodeCall, topic: Any, requested: Any) -> tuple[PartitionLog | None, ErrorCode]:
     known, error = _allowed_topic(call, topic)
     if known is None:
         return None, error
@@ -116,7 +117,7 @@ def _led_log(call: Call, topic: Any, requested: Any) -> tuple[PartitionLog | Non
     return (partition.log, error) if error is NO_ERROR else (None, error)
 
 
-def _allowed_topic(call: Call, topic: Any) -> tuple[Topic | None, ErrorCode]:
+def _allowed_topic(call: NodeCall, topic: Any) -> tuple[Topic | None, ErrorCode]:
     if not _is_from_replica(call.request):
         return allowed_topic(call, topic, AclOperation.READ)
     if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
@@ -133,7 +134,9 @@ def _failed(error: ErrorCode) -> ReadResult:
     return ReadResult(error, b"", None, -1, -1, -1)
 
 
-def _response(call: Call, error: ErrorCode, results: Iterator[ReadResult], failures: Sequence[ErrorCode] = ()) -> Any:
+def _response(
+    call: NodeCall, error: ErrorCode, results: Iterator[ReadResult], failures: Sequence[ErrorCode] = ()
+) -> Any:
     new = call.new
     hints = LeaderHints(call, failures)
     return new.response(
@@ -173,12 +176,12 @@ def _partition_data(new: Any, topic: Any, index: int, result: ReadResult, hints:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     # a top-level error comes with no partitions from v7 on; before that only partitions can carry one
     if call.version >= 7:
         return call.new.response(throttle_time=NO_THROTTLE, error_code=error, session_id=0, responses=())
     return _response(call, error, repeat(_failed(error)))
 
 
-def refuse_partitions(call: Call, error: ErrorCode) -> Any:
+def refuse_partitions(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, NO_ERROR, repeat(_failed(error)))

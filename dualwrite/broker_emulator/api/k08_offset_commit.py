@@ -20,9 +20,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.offsets import OffsetsToCommit, offset_response, offsets_to_commit
-from dualwrite.broker_emulator.api.registry import Call
+from dualwrite.broker_emulator.api.groups import OffsetsToCommit, group_shard, offset_response, offsets_to_commit
+from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offset_rules import Committer
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -30,7 +29,7 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 _UNKNOWN_GROUP_VERSION = 9
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
         return refuse(call, ErrorCode.group_authorization_failed)
     offsets = offsets_to_commit(call)
@@ -38,7 +37,7 @@ async def handle(call: Call) -> Any:
     return offset_response(call, "OffsetCommit", offsets.answers(error))
 
 
-async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
+async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
     request = call.request
     shard = group_shard(call, request.group_id, allow_empty_id=True)
     if isinstance(shard, ErrorCode):
@@ -53,5 +52,5 @@ async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
     return error
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return offset_response(call, "OffsetCommit", error)

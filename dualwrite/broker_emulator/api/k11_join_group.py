@@ -18,8 +18,10 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.answers import JoinAnswer, JoinRequest
 from dualwrite.broker_emulator.groups.group import Protocol
 from dualwrite.broker_emulator.groups.waiting import SupersededError
@@ -30,7 +32,7 @@ _NO_PROTOCOL_VERSION = 7
 _SKIP_ASSIGNMENT_VERSION = 9
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request, config = call.request, call.cluster.config
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
         return refuse(call, ErrorCode.group_authorization_failed)
@@ -48,7 +50,7 @@ async def handle(call: Call) -> Any:
         raise CloseConnectionError(str(superseded)) from superseded
 
 
-def _join_request(call: Call, session_timeout_ms: int) -> JoinRequest:
+def _join_request(call: NodeCall, session_timeout_ms: int) -> JoinRequest:
     request = call.request
     group_instance_id = getattr(request, "group_instance_id", None)
     client_id = call.client_id or ""
@@ -68,7 +70,7 @@ def _join_request(call: Call, session_timeout_ms: int) -> JoinRequest:
     )
 
 
-def _response(call: Call, answer: JoinAnswer) -> Any:
+def _response(call: NodeCall, answer: JoinAnswer) -> Any:
     new = call.new
     protocol_name = answer.protocol_name
     return new.response(
@@ -89,5 +91,5 @@ def _response(call: Call, answer: JoinAnswer) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, JoinAnswer(error, call.request.member_id))

@@ -15,11 +15,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
         return refuse(call, ErrorCode.group_authorization_failed)
@@ -32,5 +33,5 @@ async def handle(call: Call) -> Any:
     return refuse(call, shard.heartbeat(request.group_id, request.member_id, group_instance_id, request.generation_id))
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error)

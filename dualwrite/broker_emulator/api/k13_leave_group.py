@@ -15,14 +15,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.membership import LeavingMember
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _MANY_MEMBERS_VERSION = 3
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
         return refuse(call, ErrorCode.group_authorization_failed)
     shard = group_shard(call, call.request.group_id)
@@ -44,11 +45,11 @@ async def handle(call: Call) -> Any:
     )
 
 
-def _leaving(call: Call) -> list[LeavingMember]:
+def _leaving(call: NodeCall) -> list[LeavingMember]:
     if call.version < _MANY_MEMBERS_VERSION:
         return [LeavingMember(call.request.member_id, None)]
     return [LeavingMember(member.member_id, member.group_instance_id) for member in call.request.members]
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, members=())

@@ -15,8 +15,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.answers import SyncAnswer
 from dualwrite.broker_emulator.groups.membership import SyncRequest
 from dualwrite.broker_emulator.groups.waiting import SupersededError
@@ -25,7 +27,7 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 _PROTOCOL_VERSION = 5
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     sync_request = _sync_request(request)
     names = (sync_request.protocol_type, sync_request.protocol_name)
@@ -53,7 +55,7 @@ def _sync_request(request: Any) -> SyncRequest:
     )
 
 
-def _response(call: Call, answer: SyncAnswer) -> Any:
+def _response(call: NodeCall, answer: SyncAnswer) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=answer.error,
@@ -63,5 +65,5 @@ def _response(call: Call, answer: SyncAnswer) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, SyncAnswer(error))

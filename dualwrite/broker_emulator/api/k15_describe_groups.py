@@ -16,7 +16,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.groups.group import Group, Member
 from dualwrite.broker_emulator.groups.states import GroupState
@@ -25,15 +26,15 @@ from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, 
 _UNKNOWN_GROUP_VERSION = 6
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return _response(call, [_describe(call, group_id) for group_id in call.request.groups])
 
 
-def _response(call: Call, groups: list[Any]) -> Any:
+def _response(call: NodeCall, groups: list[Any]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
 
 
-def _describe(call: Call, group_id: str) -> Any:
+def _describe(call: NodeCall, group_id: str) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
         return _error(call, group_id, ErrorCode.group_authorization_failed)
     shard = group_shard(call, group_id, allow_empty_id=True)
@@ -54,7 +55,7 @@ def _describe(call: Call, group_id: str) -> Any:
     )
 
 
-def _member(call: Call, group: Group, member: Member) -> Any:
+def _member(call: NodeCall, group: Group, member: Member) -> Any:
     is_shown = group.is_in(GroupState.STABLE)
     return call.new.DescribedGroupMember(
         member_id=member.member_id,
@@ -66,7 +67,7 @@ def _member(call: Call, group: Group, member: Member) -> Any:
     )
 
 
-def _unknown(call: Call, group_id: str, message: str) -> Any:
+def _unknown(call: NodeCall, group_id: str, message: str) -> Any:
     if call.version < _UNKNOWN_GROUP_VERSION:
         return _described(call, group_id, group_state=GroupState.DEAD)
     return _described(
@@ -78,11 +79,11 @@ def _unknown(call: Call, group_id: str, message: str) -> Any:
     )
 
 
-def _error(call: Call, group_id: str, error: ErrorCode) -> Any:
+def _error(call: NodeCall, group_id: str, error: ErrorCode) -> Any:
     return _described(call, group_id, error_code=error)
 
 
-def _described(call: Call, group_id: str, **values: Any) -> Any:
+def _described(call: NodeCall, group_id: str, **values: Any) -> Any:
     is_asked = getattr(call.request, "include_authorized_operations", False)
     is_told = is_asked and values.get("error_code", ErrorCode.none) is ErrorCode.none
     defaults = {
@@ -97,5 +98,5 @@ def _described(call: Call, group_id: str, **values: Any) -> Any:
     return call.new.DescribedGroup(group_id=group_id, **{**defaults, **values})
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, [_error(call, group_id, error) for group_id in call.request.groups])

@@ -14,13 +14,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     groups = call.node.groups
     if groups.is_loading:
         return refuse(call, ErrorCode.coordinator_load_in_progress)
@@ -41,7 +42,7 @@ def _type(group: AnyGroup) -> str:
     return "consumer" if isinstance(group, ConsumerGroup) else "classic"
 
 
-def _is_shown(call: Call, group: AnyGroup) -> bool:
+def _is_shown(call: NodeCall, group: AnyGroup) -> bool:
     return call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id, is_logged=False)
 
 
@@ -49,7 +50,7 @@ def _lowered(names: Any) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in names)
 
 
-def _response(call: Call, groups: list[AnyGroup], error: ErrorCode = ErrorCode.none) -> Any:
+def _response(call: NodeCall, groups: list[AnyGroup], error: ErrorCode = ErrorCode.none) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,
@@ -65,5 +66,5 @@ def _response(call: Call, groups: list[AnyGroup], error: ErrorCode = ErrorCode.n
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, [], error)

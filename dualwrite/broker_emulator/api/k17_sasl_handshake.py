@@ -14,11 +14,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Call, CloseConnectionError
+from dualwrite.broker_emulator.api.call import CloseConnectionError
+from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.security.login_states import Asked
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     login = None if call.connection is None else call.connection.login
     if login is None or not login.expects(Asked.HANDSHAKE):
         return refuse(call, ErrorCode.illegal_sasl_state)
@@ -31,5 +32,5 @@ async def handle(call: Call) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(error_code=error, mechanisms=())

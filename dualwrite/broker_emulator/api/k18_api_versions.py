@@ -19,8 +19,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import NEWEST_LEVELS, finalized_level, supported_levels
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 
@@ -52,7 +52,7 @@ def unsupported_version_body(new: Any, config: BrokerConfig) -> Any:
     return new.response(error_code=ErrorCode.unsupported_version, api_keys=rows)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     new, config = call.new, call.cluster.config
     if call.version < 3:
         rows = supported_versions(new, config)
@@ -70,7 +70,7 @@ async def handle(call: Call) -> Any:
     )
 
 
-def _supported_features(call: Call) -> tuple[Any, ...]:
+def _supported_features(call: NodeCall) -> tuple[Any, ...]:
     if call.version < 4:
         return ()
     known = ((name, supported_levels(name, call.cluster.config)) for name in NEWEST_LEVELS)
@@ -81,7 +81,7 @@ def _supported_features(call: Call) -> tuple[Any, ...]:
     )
 
 
-def _finalized_features(call: Call) -> tuple[Any, ...]:
+def _finalized_features(call: NodeCall) -> tuple[Any, ...]:
     levels = ((name, finalized_level(name, call.cluster.config)) for name in NEWEST_LEVELS)
     return tuple(
         call.new.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
@@ -90,5 +90,5 @@ def _finalized_features(call: Call) -> tuple[Any, ...]:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(error_code=error, api_keys=(), throttle_time=NO_THROTTLE)

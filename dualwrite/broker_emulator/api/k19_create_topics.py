@@ -23,12 +23,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.assignments import why_not_assignable
 from dualwrite.broker_emulator.api.configs import layers_of
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
-from dualwrite.broker_emulator.cluster.cluster import Topic
-from dualwrite.broker_emulator.cluster.topic_names import why_not_a_topic_name
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, why_not_assignable
+from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.configs.alteration import AlterationError, check_topic_configs
 from dualwrite.broker_emulator.configs.description import topic_entries
 from dualwrite.broker_emulator.configs.registry import topic_settings
@@ -39,7 +38,7 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 _CONFIGS_VERSION = 5
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     asked_for = sum(max(_partition_count(call, topic), 0) for topic in call.request.topics)
     if asked_for > MAX_PARTITIONS_PER_REQUEST:
         return refuse(call, ErrorCode.policy_violation, "Excessively large number of partitions per request.")
@@ -49,12 +48,12 @@ async def handle(call: Call) -> Any:
     return call.new.response(throttle_time=mutations.throttle_time, topics=tuple(rows))
 
 
-def _named_once(call: Call) -> list[Any]:
+def _named_once(call: NodeCall) -> list[Any]:
     """Each name's first row."""
     return list({topic.name: topic for topic in reversed(call.request.topics)}.values())[::-1]
 
 
-def _create(call: Call, requested: Any, mutations: Mutations, is_repeated: bool) -> Any:
+def _create(call: NodeCall, requested: Any, mutations: Mutations, is_repeated: bool) -> Any:
     error, message = (ErrorCode.invalid_request, "Duplicate topic name.") if is_repeated else _check(call, requested)
     if error is not ErrorCode.none:
         return _row(call, requested, error, message)
@@ -76,7 +75,7 @@ def _create(call: Call, requested: Any, mutations: Mutations, is_repeated: bool)
     return _row(call, requested, ErrorCode.none, None, topic=topic, partitions=partitions, replicas=replicas)
 
 
-def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
+def _check(call: NodeCall, requested: Any) -> tuple[ErrorCode, str | None]:
     name, partitions, replicas = requested.name, requested.num_partitions, requested.replication_factor
     if not _may_create(call, name):
         return ErrorCode.topic_authorization_failed, "Authorization failed."
@@ -101,7 +100,7 @@ def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
     return _check_assignments(call, requested)
 
 
-def _why_not_so_many_copies(call: Call, requested: Any) -> str | None:
+def _why_not_so_many_copies(call: NodeCall, requested: Any) -> str | None:
     replicas, nodes = requested.replication_factor, len(call.cluster.nodes)
     if replicas == 0 or replicas < -1:
         return "Replication factor must be larger than 0, or -1 to use the default value."
@@ -116,7 +115,7 @@ def _why_not_so_many_copies(call: Call, requested: Any) -> str | None:
     )
 
 
-def _may_create(call: Call, name: str) -> bool:
+def _may_create(call: NodeCall, name: str) -> bool:
     return call.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER, is_logged=False) or call.is_allowed(
         AclOperation.CREATE, ResourceType.TOPIC, name
     )
@@ -126,7 +125,7 @@ def _configs(requested: Any) -> dict[str, str | None]:
     return {config.name: config.value for config in requested.configs}
 
 
-def _check_assignments(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
+def _check_assignments(call: NodeCall, requested: Any) -> tuple[ErrorCode, str | None]:
     invalid = ErrorCode.invalid_replica_assignment
     indexes = sorted(assignment.partition_index for assignment in requested.assignments)
     twice = next((index for index, following in pairwise(indexes) if index == following), None)
@@ -148,7 +147,7 @@ def _assignments(requested: Any) -> list[tuple[int, ...]]:
     return [tuple(assignment.broker_ids) for assignment in given]
 
 
-def _replication_factor(call: Call, requested: Any) -> int:
+def _replication_factor(call: NodeCall, requested: Any) -> int:
     if requested.assignments:
         return len(requested.assignments[0].broker_ids)
     if requested.replication_factor == -1:
@@ -157,7 +156,7 @@ def _replication_factor(call: Call, requested: Any) -> int:
     return replicas
 
 
-def _partition_count(call: Call, requested: Any) -> int:
+def _partition_count(call: NodeCall, requested: Any) -> int:
     if requested.assignments:
         return len(requested.assignments)
     if requested.num_partitions == -1:
@@ -167,7 +166,7 @@ def _partition_count(call: Call, requested: Any) -> int:
 
 
 def _row(
-    call: Call,
+    call: NodeCall,
     requested: Any,
     error: ErrorCode,
     message: str | None,
@@ -191,7 +190,7 @@ def _row(
     )
 
 
-def _config_rows(call: Call, requested: Any) -> tuple[Any, ...]:
+def _config_rows(call: NodeCall, requested: Any) -> tuple[Any, ...]:
     """Every config of the new topic, in the order of their names; the versions before have no room for them."""
     if call.version < _CONFIGS_VERSION:
         return ()
@@ -209,6 +208,6 @@ def _config_rows(call: Call, requested: Any) -> tuple[Any, ...]:
     )
 
 
-def refuse(call: Call, error: ErrorCode, message: str | None = None) -> Any:
+def refuse(call: NodeCall, error: ErrorCode, message: str | None = None) -> Any:
     rows = tuple(_row(call, topic, error, message) for topic in _named_once(call))
     return call.new.response(throttle_time=NO_THROTTLE, topics=rows)

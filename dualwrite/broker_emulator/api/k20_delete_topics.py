@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.cluster import Topic
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -31,7 +32,7 @@ _MESSAGES: Final = {
 }
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.cluster.config.delete_topic_enable:
         return refuse(call, ErrorCode.topic_deletion_disabled if call.version >= 3 else ErrorCode.invalid_request)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=5)
@@ -47,13 +48,13 @@ class _Named(NamedTuple):
     topic_id: Any
 
 
-def _requested(call: Call) -> list[_Named]:
+def _requested(call: NodeCall) -> list[_Named]:
     if call.version >= 6:
         return [_Named(topic.name, topic.topic_id) for topic in call.request.topics]
     return [_Named(name, None) for name in call.request.topic_names]
 
 
-def _delete(call: Call, named: _Named, requested: Mapping[_Named, int], mutations: Mutations) -> Any:
+def _delete(call: NodeCall, named: _Named, requested: Mapping[_Named, int], mutations: Mutations) -> Any:
     """The row of a topic; None where its name has another."""
     name, topic_id = named
     problem = _why_unclear(named, requested[named])
@@ -88,7 +89,7 @@ def _why_unclear(named: _Named, times: int) -> str | None:
     return None
 
 
-def _by_name(call: Call, name: str) -> tuple[Topic | None, Any]:
+def _by_name(call: NodeCall, name: str) -> tuple[Topic | None, Any]:
     """The topic to delete, or the answer where it is not deleted."""
     if not _may(call, AclOperation.DESCRIBE, name):
         return None, _row(call, name, None, ErrorCode.topic_authorization_failed)
@@ -100,7 +101,7 @@ def _by_name(call: Call, name: str) -> tuple[Topic | None, Any]:
     return topic, None
 
 
-def _by_id(call: Call, topic_id: Any) -> tuple[Topic | None, Any]:
+def _by_id(call: NodeCall, topic_id: Any) -> tuple[Topic | None, Any]:
     topic = call.cluster.topic_by_id(topic_id)
     if topic is None:
         return None, _row(call, None, topic_id, ErrorCode.unknown_topic_id)
@@ -110,20 +111,20 @@ def _by_id(call: Call, topic_id: Any) -> tuple[Topic | None, Any]:
     return topic, None
 
 
-def _may(call: Call, operation: AclOperation, name: str) -> bool:
+def _may(call: NodeCall, operation: AclOperation, name: str) -> bool:
     return call.is_allowed(AclOperation.DELETE, ResourceType.CLUSTER, is_logged=False) or call.is_allowed(
         operation, ResourceType.TOPIC, name
     )
 
 
-def _row(call: Call, name: str | None, topic_id: Any, error: ErrorCode, message: str | None = None) -> Any:
+def _row(call: NodeCall, name: str | None, topic_id: Any, error: ErrorCode, message: str | None = None) -> Any:
     message = message or _MESSAGES.get(error)
     return call.new.DeletableTopicResult(name=name, topic_id=topic_id, error_code=error, error_message=message)
 
 
-def _response(call: Call, rows: list[Any], throttle_time: timedelta = NO_THROTTLE) -> Any:
+def _response(call: NodeCall, rows: list[Any], throttle_time: timedelta = NO_THROTTLE) -> Any:
     return call.new.response(throttle_time=throttle_time, responses=tuple(rows))
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, [_row(call, name, topic_id, error) for name, topic_id in dict.fromkeys(_requested(call))])

@@ -18,14 +18,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, producer_fenced_below
-from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     refused = _refused(call)
     if refused is not NO_ERROR:
@@ -50,7 +51,7 @@ async def handle(call: Call) -> Any:
     )
 
 
-def _refused(call: Call) -> ErrorCode:
+def _refused(call: NodeCall) -> ErrorCode:
     """What who asks may not do."""
     name = call.request.transactional_id
     if name is None:
@@ -66,5 +67,5 @@ def _refused(call: Call) -> ErrorCode:
     return ErrorCode.transactional_id_authorization_failed
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, producer_id=-1, producer_epoch=-1)

@@ -13,13 +13,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, producer_fenced_below
-from dualwrite.broker_emulator.cluster.cluster import OFFSETS_TOPIC
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, TopicPartition
+from dualwrite.broker_emulator.error_codes import producer_fenced_below
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     if not call.may_write_id(request.transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
@@ -35,5 +36,5 @@ async def handle(call: Call) -> Any:
     return refuse(call, producer_fenced_below(2, call.version, error))
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error)

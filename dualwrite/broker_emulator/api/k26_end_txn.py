@@ -16,11 +16,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, producer_fenced_below
-from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     if not call.may_write_id(request.transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
@@ -41,5 +42,5 @@ async def handle(call: Call) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error)

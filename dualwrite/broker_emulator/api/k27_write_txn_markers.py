@@ -18,12 +18,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Call
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     may_alter = call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER, is_logged=False)
     if not may_alter and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
@@ -37,7 +37,7 @@ async def handle(call: Call) -> Any:
     return _response(call, lambda: next(remaining))
 
 
-async def _write(call: Call, marker: Any, name: TopicPartition) -> ErrorCode:
+async def _write(call: NodeCall, marker: Any, name: TopicPartition) -> ErrorCode:
     return await call.node.write_marker(
         name,
         producer_id=marker.producer_id,
@@ -48,7 +48,7 @@ async def _write(call: Call, marker: Any, name: TopicPartition) -> ErrorCode:
     )
 
 
-def _response(call: Call, next_error: Callable[[], ErrorCode]) -> Any:
+def _response(call: NodeCall, next_error: Callable[[], ErrorCode]) -> Any:
     new = call.new
     return new.response(
         markers=tuple(
@@ -73,5 +73,5 @@ def _response(call: Call, next_error: Callable[[], ErrorCode]) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, lambda: error)

@@ -21,14 +21,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.offsets import OffsetsToCommit, offset_response, offsets_to_commit
-from dualwrite.broker_emulator.api.registry import Call
-from dualwrite.broker_emulator.cluster.cluster import Partition
+from dualwrite.broker_emulator.api.groups import OffsetsToCommit, group_shard, offset_response, offsets_to_commit
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.cluster.topics import Partition
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.groups.offset_rules import Committer
 from dualwrite.broker_emulator.groups.shard import TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
-from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _IMPLICIT_ADD_VERSION = 5
@@ -50,7 +49,7 @@ _WITHOUT_NAME = (ErrorCode.group_id_not_found, ErrorCode.stale_member_epoch)
 """What clients of these versions do not know; v6, which codecs do not have yet, says it."""
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.may_write_id(call.request.transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
@@ -62,7 +61,7 @@ async def handle(call: Call) -> Any:
     return offset_response(call, "TxnOffsetCommit", offsets.answers(_old_name(call, error)))
 
 
-async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
+async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
     request = call.request
     shard = group_shard(call, request.group_id)
     if isinstance(shard, ErrorCode):
@@ -85,7 +84,7 @@ def _committer(request: Any) -> Committer:
     return Committer(request.member_id, request.group_instance_id, request.generation_id)
 
 
-async def _verify(call: Call, partition: Partition) -> tuple[VerificationGuard | None, ErrorCode]:
+async def _verify(call: NodeCall, partition: Partition) -> tuple[VerificationGuard | None, ErrorCode]:
     """Have the coordinator add or verify the group's partition, unless the transaction is open there already."""
     request, log = call.request, partition.log
     adds = call.version >= _IMPLICIT_ADD_VERSION
@@ -102,11 +101,11 @@ async def _verify(call: Call, partition: Partition) -> tuple[VerificationGuard |
     return guard, table.get(error, error)
 
 
-def _old_name(call: Call, error: ErrorCode) -> ErrorCode:
+def _old_name(call: NodeCall, error: ErrorCode) -> ErrorCode:
     if call.version < 2 and error is ErrorCode.coordinator_load_in_progress:
         return ErrorCode.coordinator_not_available
     return error
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return offset_response(call, "TxnOffsetCommit", error)

@@ -14,13 +14,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, authorizer_or_error, filter_of
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import Acl, AclOperation
 
 _Resource = tuple[int, str, int]
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     wanted = filter_of(call, call.request)
     authorizer = authorizer_or_error(call, AclOperation.DESCRIBE)
     if isinstance(authorizer, ErrorCode):
@@ -28,7 +29,7 @@ async def handle(call: Call) -> Any:
     return _response(call, ErrorCode.none, authorizer.acls(wanted))
 
 
-def _response(call: Call, error: ErrorCode, acls: list[Acl]) -> Any:
+def _response(call: NodeCall, error: ErrorCode, acls: list[Acl]) -> Any:
     new = call.new
     by_resource: dict[_Resource, list[Acl]] = {}
     for acl in acls:
@@ -54,5 +55,5 @@ def _response(call: Call, error: ErrorCode, acls: list[Acl]) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, error, [])

@@ -17,7 +17,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, acl_of, authorizer_or_error
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import (
     Acl,
@@ -30,7 +31,7 @@ from dualwrite.broker_emulator.security.acl import (
 )
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     acls = [acl_of(call, creation) for creation in call.request.creations]
     authorizer = authorizer_or_error(call, AclOperation.ALTER)
     if isinstance(authorizer, ErrorCode):
@@ -60,7 +61,7 @@ def _add(authorizer: Authorizer, acl: Acl) -> tuple[ErrorCode, str | None]:
     return ErrorCode.none, None
 
 
-def _response(call: Call, results: list[tuple[ErrorCode, str | None]]) -> Any:
+def _response(call: NodeCall, results: list[tuple[ErrorCode, str | None]]) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         results=tuple(
@@ -69,6 +70,6 @@ def _response(call: Call, results: list[tuple[ErrorCode, str | None]]) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     message = NO_AUTHORIZER if error is ErrorCode.security_disabled else None
     return _response(call, [(error, message)] * len(call.request.creations))

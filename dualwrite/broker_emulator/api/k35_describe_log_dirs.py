@@ -17,15 +17,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.cluster import Partition
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.storage.storage import Space
 
 _UNKNOWN = Space(-1, -1)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
         return _response(call, ErrorCode.cluster_authorization_failed, ())
     by_topic: dict[str, list[Partition]] = {}
@@ -43,7 +44,7 @@ async def handle(call: Call) -> Any:
     return _response(call, ErrorCode.none, (_directory(call, ErrorCode.none, topics, space),))
 
 
-def _asked_for(call: Call) -> Iterator[Partition]:
+def _asked_for(call: NodeCall) -> Iterator[Partition]:
     if call.request.topics is None:
         yield from call.cluster.partitions()
         return
@@ -54,21 +55,21 @@ def _asked_for(call: Call) -> Iterator[Partition]:
             yield partition
 
 
-def _row(call: Call, partition: Partition) -> Any:
+def _row(call: NodeCall, partition: Partition) -> Any:
     return call.new.DescribeLogDirsPartition(
         partition_index=partition.index, partition_size=partition.log.size_bytes, offset_lag=0, is_future_key=False
     )
 
 
-def _directory(call: Call, error: ErrorCode, topics: tuple[Any, ...] = (), space: Space = _UNKNOWN) -> Any:
+def _directory(call: NodeCall, error: ErrorCode, topics: tuple[Any, ...] = (), space: Space = _UNKNOWN) -> Any:
     return call.new.DescribeLogDirsResult(
         error_code=error, log_dir=call.cluster.storage.log_dir, topics=topics, is_cordoned=False, **space._asdict()
     )
 
 
-def _response(call: Call, error: ErrorCode, results: tuple[Any, ...]) -> Any:
+def _response(call: NodeCall, error: ErrorCode, results: tuple[Any, ...]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, results=results)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, error, () if call.version >= 3 else (_directory(call, error),))

@@ -14,12 +14,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.security.login import LoginFailedError
 from dualwrite.broker_emulator.security.login_states import Asked
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     login = None if call.connection is None else call.connection.login
     if login is None or not login.expects(Asked.AUTHENTICATE):
         message = "SaslAuthenticate request received after successful authentication"
@@ -36,9 +36,9 @@ async def handle(call: Call) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _refuse(call, error, None)
 
 
-def _refuse(call: Call, error: ErrorCode, message: str | None) -> Any:
+def _refuse(call: NodeCall, error: ErrorCode, message: str | None) -> Any:
     return call.new.response(error_code=error, error_message=message, auth_bytes=b"")

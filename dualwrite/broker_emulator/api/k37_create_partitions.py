@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.assignments import why_not_assignable
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
-from dualwrite.broker_emulator.cluster.cluster import Topic
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, why_not_assignable
+from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -36,7 +36,7 @@ class _Outcome(NamedTuple):
     message: str | None = None
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     given = Counter(topic.name for topic in call.request.topics)
     if _additional(call) > MAX_PARTITIONS_PER_REQUEST:
         message = "Excessively large number of additional partitions per request."
@@ -48,14 +48,14 @@ async def handle(call: Call) -> Any:
     return _response(call, rows, mutations.throttle_time)
 
 
-def _additional(call: Call) -> int:
+def _additional(call: NodeCall) -> int:
     topics = call.cluster.topics
     return sum(
         topic.count - len(topics[topic.name].partitions) for topic in call.request.topics if topic.name in topics
     )
 
 
-def _create(call: Call, requested: Any, mutations: Mutations) -> _Outcome:
+def _create(call: NodeCall, requested: Any, mutations: Mutations) -> _Outcome:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.TOPIC, requested.name):
         return _Outcome(ErrorCode.topic_authorization_failed)
     topic = call.cluster.topics.get(requested.name)
@@ -78,7 +78,7 @@ def _create(call: Call, requested: Any, mutations: Mutations) -> _Outcome:
     return _Outcome()
 
 
-def _check(call: Call, requested: Any) -> _Outcome:
+def _check(call: NodeCall, requested: Any) -> _Outcome:
     topic = call.cluster.topics[requested.name]
     existing = len(topic.partitions)
     if topic.is_internal:
@@ -104,7 +104,7 @@ def _check(call: Call, requested: Any) -> _Outcome:
     return _Outcome()
 
 
-def _problem_of(call: Call, topic: Topic, index: int, replicas: tuple[int, ...]) -> str | None:
+def _problem_of(call: NodeCall, topic: Topic, index: int, replicas: tuple[int, ...]) -> str | None:
     problem = why_not_assignable(call, replicas, len(topic.partitions[0].replicas))
     if problem is None and not any(call.cluster.nodes[node_id].is_alive for node_id in replicas):
         return (
@@ -114,7 +114,7 @@ def _problem_of(call: Call, topic: Topic, index: int, replicas: tuple[int, ...])
     return problem
 
 
-def _response(call: Call, rows: Iterable[tuple[str, _Outcome]], throttle_time: timedelta = NO_THROTTLE) -> Any:
+def _response(call: NodeCall, rows: Iterable[tuple[str, _Outcome]], throttle_time: timedelta = NO_THROTTLE) -> Any:
     results = tuple(
         call.new.CreatePartitionsTopicResult(name=name, error_code=outcome.error, error_message=outcome.message)
         for name, outcome in rows
@@ -122,5 +122,5 @@ def _response(call: Call, rows: Iterable[tuple[str, _Outcome]], throttle_time: t
     return call.new.response(throttle_time=throttle_time, results=results)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, ((topic.name, _Outcome(error)) for topic in call.request.topics))

@@ -20,11 +20,11 @@ from __future__ import annotations
 from typing import Any
 
 from dualwrite.broker_emulator.api.configs import altered, refuse_alterations
-from dualwrite.broker_emulator.api.registry import Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.configs.alteration import Change
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return altered(call, _changes, is_incremental=True)
 
 

@@ -14,12 +14,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.quotas.filters import Component, FilterError, parse
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     components = (Component(each.entity_type, each.match_type, each.match) for each in call.request.components)
@@ -39,9 +40,9 @@ async def handle(call: Call) -> Any:
     return _response(call, ErrorCode.none, "", entries)
 
 
-def _response(call: Call, error: ErrorCode, message: str | None, entries: tuple[Any, ...] | None) -> Any:
+def _response(call: NodeCall, error: ErrorCode, message: str | None, entries: tuple[Any, ...] | None) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, entries=entries)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, error, None, None)

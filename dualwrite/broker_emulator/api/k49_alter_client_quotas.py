@@ -17,7 +17,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.entity import Entity, entity, shown
 from dualwrite.broker_emulator.quotas.rules import why_not
@@ -26,7 +27,7 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 Outcome = tuple[ErrorCode, str | None]
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     outcomes: dict[Entity, Outcome] = {}
@@ -42,7 +43,7 @@ async def handle(call: Call) -> Any:
     return _response(call, outcomes.items())
 
 
-def _alter(call: Call, named: Entity, changes: dict[str, float | None]) -> Outcome:
+def _alter(call: NodeCall, named: Entity, changes: dict[str, float | None]) -> Outcome:
     message = why_not(named, changes)
     if message is not None:
         return ErrorCode.invalid_request, message
@@ -54,7 +55,7 @@ def _alter(call: Call, named: Entity, changes: dict[str, float | None]) -> Outco
     return ErrorCode.none, None
 
 
-def _response(call: Call, outcomes: Iterable[tuple[Entity, Outcome]]) -> Any:
+def _response(call: NodeCall, outcomes: Iterable[tuple[Entity, Outcome]]) -> Any:
     new = call.new
     entries = tuple(
         new.EntryData(
@@ -67,6 +68,6 @@ def _response(call: Call, outcomes: Iterable[tuple[Entity, Outcome]]) -> Any:
     return new.response(throttle_time=NO_THROTTLE, entries=entries)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     named = [entity((part.entity_type, part.entity_name) for part in entry.entity) for entry in call.request.entries]
     return _response(call, [(each, (error, None)) for each in named])

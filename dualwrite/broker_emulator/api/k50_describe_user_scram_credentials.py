@@ -14,11 +14,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.k51_alter_user_scram_credentials import NUMBERS
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     requested = call.request.users
@@ -30,7 +31,7 @@ async def handle(call: Call) -> Any:
     return _response(call, results, ErrorCode.none, None)
 
 
-def _result(call: Call, name: str, *, is_repeated: bool = False) -> Any:
+def _result(call: NodeCall, name: str, *, is_repeated: bool = False) -> Any:
     if is_repeated:
         message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
         return _refused(call, name, ErrorCode.duplicate_resource, message)
@@ -49,15 +50,15 @@ def _result(call: Call, name: str, *, is_repeated: bool = False) -> Any:
     )
 
 
-def _refused(call: Call, name: str, error: ErrorCode, message: str | None) -> Any:
+def _refused(call: NodeCall, name: str, error: ErrorCode, message: str | None) -> Any:
     return call.new.DescribeUserScramCredentialsResult(
         user=name, error_code=error, error_message=message, credential_infos=()
     )
 
 
-def _response(call: Call, results: tuple[Any, ...], error: ErrorCode, message: str | None) -> Any:
+def _response(call: NodeCall, results: tuple[Any, ...], error: ErrorCode, message: str | None) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, results=results)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, (), error, None)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.security.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential
@@ -33,7 +34,7 @@ class _Refusal(NamedTuple):
 _TWICE = _Refusal(ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request")
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     request = call.request
@@ -67,7 +68,7 @@ def _why_not(name: str, mechanism: int) -> _Refusal | None:
     return None
 
 
-def _why_not_delete(call: Call, deletion: Any) -> _Refusal | None:
+def _why_not_delete(call: NodeCall, deletion: Any) -> _Refusal | None:
     refusal = _why_not(deletion.name, deletion.mechanism)
     if refusal is None and call.cluster.scram_users.find(deletion.name, MECHANISMS[deletion.mechanism]) is None:
         message = "Attempt to delete a user credential that does not exist"
@@ -84,7 +85,7 @@ def _why_not_set(upsertion: Any) -> _Refusal | None:
     return refusal
 
 
-def _delete(call: Call, deletion: Any) -> _Refusal | None:
+def _delete(call: NodeCall, deletion: Any) -> _Refusal | None:
     try:
         call.cluster.scram_users.remove(deletion.name, MECHANISMS[deletion.mechanism])
     except StorageError as problem:
@@ -92,7 +93,7 @@ def _delete(call: Call, deletion: Any) -> _Refusal | None:
     return None
 
 
-def _set(call: Call, upsertion: Any) -> _Refusal | None:
+def _set(call: NodeCall, upsertion: Any) -> _Refusal | None:
     mechanism = MECHANISMS[upsertion.mechanism]
     credential = ScramCredential.of_salted_password(
         mechanism, upsertion.salted_password, upsertion.salt, upsertion.iterations
@@ -104,7 +105,7 @@ def _set(call: Call, upsertion: Any) -> _Refusal | None:
     return None
 
 
-def _response(call: Call, refused: dict[str, _Refusal | None]) -> Any:
+def _response(call: NodeCall, refused: dict[str, _Refusal | None]) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         results=tuple(
@@ -118,6 +119,6 @@ def _response(call: Call, refused: dict[str, _Refusal | None]) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     request = call.request
     return _response(call, {row.name: _Refusal(error, None) for row in (*request.deletions, *request.upsertions)})

@@ -19,7 +19,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import (
     GROUP_VERSION,
     TRANSACTION_VERSION,
@@ -33,7 +34,7 @@ from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     updates = call.request.feature_updates
@@ -52,7 +53,7 @@ async def handle(call: Call) -> Any:
     return _response(call, tuple(zip(updates, reasons, strict=True)), ErrorCode.none, None)
 
 
-def _why_not(call: Call, update: Any) -> str | None:
+def _why_not(call: NodeCall, update: Any) -> str | None:
     config = call.cluster.config
     supported = supported_levels(update.feature, config)
     reason = why_not(
@@ -66,7 +67,9 @@ def _why_not(call: Call, update: Any) -> str | None:
     return f"Invalid update version {update.max_version_level} for feature {update.feature}. {reason}"
 
 
-def _response(call: Call, results: tuple[tuple[Any, str | None], ...], error: ErrorCode, message: str | None) -> Any:
+def _response(
+    call: NodeCall, results: tuple[tuple[Any, str | None], ...], error: ErrorCode, message: str | None
+) -> Any:
     rows = {}
     if call.version < 2:
         rows["results"] = tuple(
@@ -80,5 +83,5 @@ def _response(call: Call, results: tuple[tuple[Any, str | None], ...], error: Er
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, **rows)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, (), error, None)

@@ -15,31 +15,32 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.transactions.results import TransactionDescription
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return _response(call, [_describe(call, transactional_id) for transactional_id in call.request.transactional_ids])
 
 
-def _describe(call: Call, transactional_id: str) -> TransactionDescription:
+def _describe(call: NodeCall, transactional_id: str) -> TransactionDescription:
     if call.is_allowed(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return call.node.transactions.describe(transactional_id)
     return TransactionDescription(ErrorCode.transactional_id_authorization_failed, transactional_id)
 
 
-def _response(call: Call, descriptions: list[TransactionDescription]) -> Any:
+def _response(call: NodeCall, descriptions: list[TransactionDescription]) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         transaction_states=tuple(_state(call, description) for description in descriptions),
     )
 
 
-def _state(call: Call, description: TransactionDescription) -> Any:
+def _state(call: NodeCall, description: TransactionDescription) -> Any:
     by_topic: dict[str, list[int]] = {}
     for name in description.topic_partitions:
         by_topic.setdefault(name.topic, []).append(name.partition)
@@ -57,5 +58,5 @@ def _state(call: Call, description: TransactionDescription) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, [TransactionDescription(error, name) for name in call.request.transactional_ids])

@@ -14,12 +14,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.transactions.results import ListTransactionsResult
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     return _response(
         call,
@@ -32,7 +33,7 @@ async def handle(call: Call) -> Any:
     )
 
 
-def _response(call: Call, result: ListTransactionsResult) -> Any:
+def _response(call: NodeCall, result: ListTransactionsResult) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=result.error,
@@ -47,5 +48,5 @@ def _response(call: Call, result: ListTransactionsResult) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, ListTransactionsResult(error))

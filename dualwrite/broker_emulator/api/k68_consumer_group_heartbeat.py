@@ -21,7 +21,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
@@ -38,7 +39,7 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 _OWN_ID_VERSION = 1
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if finalized_level(GROUP_VERSION, call.cluster.config) == 0:
         return refuse(call, ErrorCode.unsupported_version)
     request = call.request
@@ -58,11 +59,11 @@ async def handle(call: Call) -> Any:
     return _response(call, answer)
 
 
-def _is_visible(call: Call, topic: str) -> bool:
+def _is_visible(call: NodeCall, topic: str) -> bool:
     return call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, topic, is_logged=False)
 
 
-def _check(call: Call) -> None:
+def _check(call: NodeCall) -> None:
     """What can be said of the request alone, in Kafka's order. Raises RefusedError."""
     request, epoch = call.request, call.request.member_epoch
     needs_member_id = call.version >= _OWN_ID_VERSION or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH
@@ -104,7 +105,7 @@ def _invalid(message: str) -> RefusedError:
     return RefusedError(ErrorCode.invalid_request, message)
 
 
-def _request(call: Call) -> HeartbeatRequest:
+def _request(call: NodeCall) -> HeartbeatRequest:
     request = call.request
     names = request.subscribed_topic_names
     return HeartbeatRequest(
@@ -128,7 +129,7 @@ def _owned(topics: Any) -> Assignment | None:
     return frozenset(TopicIdPartition(topic.topic_id, index) for topic in topics for index in topic.partitions)
 
 
-def _response(call: Call, answer: HeartbeatAnswer) -> Any:
+def _response(call: NodeCall, answer: HeartbeatAnswer) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
@@ -140,7 +141,7 @@ def _response(call: Call, answer: HeartbeatAnswer) -> Any:
     )
 
 
-def _assignment(call: Call, assignment: Assignment) -> Any:
+def _assignment(call: NodeCall, assignment: Assignment) -> Any:
     by_topic: dict[uuid.UUID, list[int]] = {}
     for topic_id, index in sorted(assignment):
         by_topic.setdefault(topic_id, []).append(index)
@@ -150,7 +151,7 @@ def _assignment(call: Call, assignment: Assignment) -> Any:
     return call.new.Assignment(topic_partitions=topics)
 
 
-def _refusal(call: Call, error: ErrorCode, message: str | None) -> Any:
+def _refusal(call: NodeCall, error: ErrorCode, message: str | None) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,
@@ -162,5 +163,5 @@ def _refusal(call: Call, error: ErrorCode, message: str | None) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _refusal(call, error, None)

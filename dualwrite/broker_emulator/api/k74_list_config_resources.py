@@ -15,14 +15,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.configs.altered import ConfigResource
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _KNOWN = frozenset(int(resource) for resource in ConfigResource)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     wanted = (ConfigResource.CLIENT_METRICS,) if call.version == 0 else call.request.resource_types or ConfigResource
@@ -36,7 +37,7 @@ async def handle(call: Call) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=resources)
 
 
-def _names(call: Call, resource: ConfigResource) -> Sequence[str]:
+def _names(call: NodeCall, resource: ConfigResource) -> Sequence[str]:
     if resource is ConfigResource.TOPIC:
         return sorted(call.cluster.topics)
     if resource in (ConfigResource.BROKER, ConfigResource.BROKER_LOGGER):
@@ -44,5 +45,5 @@ def _names(call: Call, resource: ConfigResource) -> Sequence[str]:
     return call.cluster.altered_configs.names(resource)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, config_resources=())

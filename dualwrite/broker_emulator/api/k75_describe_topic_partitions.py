@@ -18,9 +18,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.cluster import Partition
-from dualwrite.broker_emulator.cluster.topic_names import is_legal_topic_name
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.topics import Partition, is_legal_topic_name
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 MAX_PARTITIONS_PER_PAGE = 2000
@@ -29,7 +29,7 @@ MAX_PARTITIONS_PER_PAGE = 2000
 _NO_OPERATIONS = -(2**31)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     names = {topic.name for topic in request.topics} or set(call.cluster.topics)
     cursor = request.cursor
@@ -52,7 +52,7 @@ async def handle(call: Call) -> Any:
 class _Page:
     """One answer as it is filled."""
 
-    def __init__(self, call: Call, limit: int) -> None:
+    def __init__(self, call: NodeCall, limit: int) -> None:
         self.topics: list[Any] = []
         self.next_cursor: Any = None
         self._call = call
@@ -80,12 +80,12 @@ class _Page:
         return self.next_cursor is None
 
 
-def _absent(call: Call, name: str, error: ErrorCode) -> Any:
+def _absent(call: NodeCall, name: str, error: ErrorCode) -> Any:
     return _topic(call, name, error, None, False, [])
 
 
 def _topic(
-    call: Call, name: str, error: ErrorCode, topic_id: Any, is_internal: bool, partitions: list[Partition]
+    call: NodeCall, name: str, error: ErrorCode, topic_id: Any, is_internal: bool, partitions: list[Partition]
 ) -> Any:
     living = {node.node_id for node in call.cluster.living_nodes}
     is_told = error not in (ErrorCode.topic_authorization_failed, ErrorCode.invalid_request)
@@ -99,7 +99,7 @@ def _topic(
     )
 
 
-def _partition(call: Call, partition: Partition, living: set[int]) -> Any:
+def _partition(call: NodeCall, partition: Partition, living: set[int]) -> Any:
     def those(are_meant: Callable[[int], bool]) -> tuple[int, ...]:
         return tuple(node_id for node_id in partition.replicas if are_meant(node_id))
 
@@ -116,9 +116,9 @@ def _partition(call: Call, partition: Partition, living: set[int]) -> Any:
     )
 
 
-def _response(call: Call, topics: tuple[Any, ...], next_cursor: Any) -> Any:
+def _response(call: NodeCall, topics: tuple[Any, ...], next_cursor: Any) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, topics=topics, next_cursor=next_cursor)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, tuple(_absent(call, topic.name, error) for topic in call.request.topics), None)

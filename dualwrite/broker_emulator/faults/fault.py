@@ -22,7 +22,7 @@ from dualwrite.broker_emulator.faults.selectors import folded, group_ids, names_
 from dualwrite.broker_emulator.pause_points import PausePoint
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.registry import Call
+    from dualwrite.broker_emulator.api.call import Call
 
 _MARKER_APIS = ("27", "writetxnmarkers")
 
@@ -169,7 +169,7 @@ class FaultHandle:
     def _tell(self) -> None:
         """Wake up whoever waits for a count, in other threads and in the loop."""
         self._changed.notify_all()
-        self._changes.tell()
+        self._changes.notify()
 
     async def until(self, is_reached: Callable[[], bool]) -> None:
         """Wait until `is_reached`, which is asked again whenever one of the counts has changed."""

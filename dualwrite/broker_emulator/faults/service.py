@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.faults.fault import FaultHandle, Faults, Reordere
 from dualwrite.broker_emulator.faults.partition_errors import answer_with_partition_error
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.registry import Call
+    from dualwrite.broker_emulator.api.call import Call
 
 
 class Link(Protocol):

@@ -10,7 +10,7 @@ from typing import Any, Union, get_args, get_origin
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 
 ErrorsOf = Callable[[Any], list[ErrorCode]]
 

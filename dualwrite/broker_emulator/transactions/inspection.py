@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.transactions.linear_pattern import LinearPattern
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from dualwrite.broker_emulator.transactions.results import TransactionDescription

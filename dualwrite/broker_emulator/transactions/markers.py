@@ -8,7 +8,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 
 
 class MarkerReaction(Enum):
@@ -22,7 +22,7 @@ class MarkerReaction(Enum):
 
 RETRY: Final = MarkerReaction.RETRY
 CANCEL: Final = MarkerReaction.CANCEL
-"""Under names that are quick to read (see `no_error.py`)."""
+"""Under names that are quick to read (see `error_codes.py`)."""
 
 REACTIONS: Mapping[ErrorCode | None, MarkerReaction] = {
     NO_ERROR: MarkerReaction.ACKNOWLEDGED,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 
 
 class InitProducerIdResult(NamedTuple):

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.api.table import APIS
+from dualwrite.broker_emulator.api.registry import APIS
 from tests.emulator.api.raw_client import (
     RawClient,
     decode,

@@ -11,9 +11,8 @@ import pytest
 from kio.schema.index import api_key_map, schema_name_map
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile
-from dualwrite.broker_emulator.api import table
-from dualwrite.broker_emulator.api.registry import Api
-from dualwrite.broker_emulator.api.table import APIS
+from dualwrite.broker_emulator.api import registry
+from dualwrite.broker_emulator.api.registry import APIS, Api
 from tests.emulator.api.raw_client import (
     ALL_VERSIONS,
     KEYS,
@@ -271,7 +270,7 @@ def test_the_whole_range_of_the_codec_is_served_and_the_docstring_says_so(api: A
 
 
 def test_every_file_of_an_api_is_served() -> None:
-    files = {path.stem for path in Path(table.__file__).parent.glob("k*.py")}
+    files = {path.stem for path in Path(registry.__file__).parent.glob("k*.py")}
     assert files == {f"k{api.key:02d}_{api.schema_name}" for api in APIS.values()}
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
-from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.process.properties import read_properties
+from dualwrite.broker_emulator.config import Fsync, read_properties
 
 AS_KAFKA_SHIPS_IT = """\
 # for one process that is broker and controller
@@ -135,5 +134,5 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="missing cannot be read: No such file"):
         read_properties(tmp_path / "missing")
     (tmp_path / "broken").write_text("a=\\u12")
-    with pytest.raises(ValueError, match="broken is no file of settings"):
+    with pytest.raises(ValueError, match="broken is not a properties file"):
         read_properties(tmp_path / "broken")

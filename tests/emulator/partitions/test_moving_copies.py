@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import Emulator, Fault, PartitionError
-from dualwrite.broker_emulator.cluster.reassignment import Assignment, begun, cancelled, finished
+from dualwrite.broker_emulator.cluster.replication import Assignment, begun, cancelled, finished
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.partitions.admin_requests import (
     PREFERRED,
@@ -84,7 +84,7 @@ def test_while_replication_is_held_it_is_under_way(emulator: Emulator, client: R
     assert reassignments(client, {"t": [1, 0], "nope": [0]}) == [move]
     assert copies(client) == ((1, 2, 0), (0,), 0)
     assert elect(client, PREFERRED, {"t": [0]}) == {("t", 0): Outcome(80, "The preferred leader was not available.")}
-    with pytest.raises(ValueError, match="node 1 has no copy"):
+    with pytest.raises(ValueError, match="node 1 has no complete replica"):
         emulator.move_leader("t", 0, 1)
     held.release()
     assert reassignments(client) == []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from dualwrite.broker_emulator.api.call import ClientConnection
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.limits import Limit, first
-from dualwrite.broker_emulator.net.server import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Disconnected:
     disconnected: int
 
 
-def _view(connection: Connection) -> ConnectionView:
+def _view(connection: ClientConnection) -> ConnectionView:
     return ConnectionView(
         node=connection.node.node_id,
         client_id=connection.client_id,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
-from dualwrite.broker_emulator.cluster.node import Node
+from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.control.controlled import Controlled
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, not_found
@@ -68,7 +68,7 @@ async def show(controlled: Controlled, path: NodePath) -> NodeView:
     return next(view for view in views(controlled) if view.node == path.node)
 
 
-def find(controlled: Controlled, node_id: int) -> Node:
+def find(controlled: Controlled, node_id: int) -> ClusterNode:
     """A node, alive or not. Raises ControlError where there is none."""
     nodes = controlled.cluster.nodes
     if node_id not in nodes:

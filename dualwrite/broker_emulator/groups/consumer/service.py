@@ -36,7 +36,7 @@ from dualwrite.broker_emulator.groups.group import Group
 from dualwrite.broker_emulator.groups.membership import LeavingMember, SyncRequest
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.cluster import Cluster, Topic
+    from dualwrite.broker_emulator.cluster.topics import ClusterView, Topic
     from dualwrite.broker_emulator.groups.shard import GroupShard
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ RETRY_MS = 500
 class ClusterTopics:
     """The topics that the cluster has at this moment."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
 
     @property
@@ -72,7 +72,7 @@ def _known(topic: Topic | None) -> KnownTopic | None:
 class ConsumerGroups:
     """Answers what members of consumer groups ask. Every method raises RefusedError with the answer's error."""
 
-    def __init__(self, shard: GroupShard, cluster: Cluster) -> None:
+    def __init__(self, shard: GroupShard, cluster: ClusterView) -> None:
         self._shard = shard
         self._cluster = cluster
         self._topics = ClusterTopics(cluster)
@@ -177,7 +177,7 @@ class ConsumerGroups:
         return ErrorCode.none
 
 
-def settings_of(cluster: Cluster, group_id: str) -> ConsumerGroupSettings:
+def settings_of(cluster: ClusterView, group_id: str) -> ConsumerGroupSettings:
     """The settings for one group: its own (GROUP configs), else those of the brokers."""
     config = cluster.config
     policy = config.group_consumer_migration_policy.lower()
