@@ -1,4 +1,4 @@
-"""Kafka's error codes: the one that every request reads many times, and those that depend on a request's version.
+"""Kafka's error codes: a fast name for the one that every request reads, and codes that depend on the version.
 
 Until Python 3.12, reading a member of an enum class takes as long as six function calls: the `__getattr__` of its
 metaclass keeps the interpreter from caching where the member is. Modules on the path of every request therefore bind

@@ -1,4 +1,4 @@
-"""What keeps the emulator's process from starting is said in one line, with exit status 2."""
+"""If the emulator's process cannot start, it prints the reason in one line and ends with exit status 2."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def assert_refused(status: int | str | None, output: str, errors: str, said: str
         (("--config", "message.max.bytes=-1"), "configuration message.max.bytes: Value must be at least 0"),
         (("--config", "no-such-file"), "neither NAME=VALUE nor a file: no-such-file cannot be read: No such file"),
         (("--config", "num.partitons=3"), "unknown broker setting 'num.partitons'; did you mean 'num.partitions'?"),
-        (("--config", "process.roles=controller"), "process.roles has to name broker"),
+        (("--config", "process.roles=controller"), "process.roles must include broker"),
         (("--config", "message.max.bytes=many"), "configuration message.max.bytes: Not a number of type INT"),
     ],
     ids=" ".join,

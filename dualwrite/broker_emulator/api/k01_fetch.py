@@ -1,18 +1,19 @@
 """Fetch (key 1), versions 4-18.
 
-Serves whole batches from partitions that this node leads, waiting for them where there are none yet.
+Serves whole batches from partitions that this node leads, and waits for them if there are none yet.
 
-* Isolation 0 reads up to the high watermark, with null abortedTransactions; isolation 1 up to the last stable
-  offset, with the list.
-* An answer waits until MinBytes are there, a partition has an error, or MaxWait has passed; it is woken by the
-  logs themselves.
-* MaxBytes bounds the answer and PartitionMaxBytes each partition, except that the first batch of the answer is
-  always given (KIP-74).
-* v5 log start offset; v7 fetch sessions (KIP-227): declined by session id 0, an epoch of a session that cannot
-  exist is 70; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
+* Isolation 0 reads up to the high watermark, with null abortedTransactions; isolation 1 up to the last stable offset,
+  with the list.
+* A response waits until MinBytes are available, a partition has an error, or MaxWait has passed; the logs themselves
+  wake it.
+* MaxBytes bounds the response and PartitionMaxBytes each partition, but the first batch of the response is always
+  returned (KIP-74).
+* v5 log start offset; v7 fetch sessions (KIP-227): declined with session id 0, so the epoch of a session, which cannot
+  exist, is 70; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
 * Replicas that fetch are served as consumers: the nodes here share one log of each partition.
-* Access (29): READ on the topics; a replica has to have CLUSTER_ACTION instead.
-* Not led by this node 6; v16 says who leads instead (KIP-951). A long poll ends when another leader is elected.
+* Access (29): READ on the topics; a replica needs CLUSTER_ACTION instead.
+* A partition that this node does not lead is 6; v16 adds the new leader (KIP-951). A long poll ends when another leader
+  is elected.
 * v18 is hidden by the profile kafka-3.9.
 """
 
@@ -52,7 +53,7 @@ class _Read(NamedTuple):
     results: list[ReadResult]
     logs: list[PartitionLog]
     sizes: list[int]
-    """How much was read of each log."""
+    """The number of bytes read from each log."""
     is_enough: bool
 
 
@@ -69,7 +70,7 @@ async def handle(call: NodeCall) -> Any:
 
 
 async def _read_when_enough(call: NodeCall, read: _Read, max_wait_s: float) -> _Read:
-    """Read again whenever a log moved, until that is enough or the time is up."""
+    """Read again whenever a log has advanced, until there is enough or the time is up."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + max_wait_s
     while not read.is_enough and loop.time() < deadline_s:
@@ -177,7 +178,7 @@ def _partition_data(new: Any, topic: Any, index: int, result: ReadResult, hints:
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    # a top-level error comes with no partitions from v7 on; before that only partitions can carry one
+    # from v7 on, a top-level error comes without partitions; before, only partitions have an error
     if call.version >= 7:
         return call.new.response(throttle_time=NO_THROTTLE, error_code=error, session_id=0, responses=())
     return _response(call, error, repeat(_failed(error)))

@@ -2,12 +2,12 @@
 
 Offsets by timestamp, or of the two ends of a partition, from its leader.
 
-* Timestamp -1 latest (isolation 0: high watermark, 1: last stable offset), -2 earliest, -3 the one of the
-  largest timestamp (v7, KIP-734), -4 earliest local (v8, KIP-405: the same as earliest, nothing is tiered
-  here), -5 latest tiered (v9, KIP-1005: none). Other negative ones, and the special ones in versions before
-  theirs, are 35 UNSUPPORTED_VERSION.
-* No offset for a timestamp is (-1, -1), without an error.
-* After an election, until what was there before is replicated, only the earliest offset is known: 78 (5 below v5).
+* Timestamp -1 latest (isolation 0: high watermark, 1: last stable offset), -2 earliest, -3 the offset of the largest
+  timestamp (v7, KIP-734), -4 earliest local (v8, KIP-405: the same as earliest, because nothing is tiered here), -5
+  latest tiered (v9, KIP-1005: none). Other negative timestamps, and special ones in versions before theirs, are 35
+  UNSUPPORTED_VERSION.
+* A timestamp without an offset is (-1, -1), without an error.
+* After an election, only the earliest offset is known until the earlier records are replicated: 78 (5 below v5).
 * Access: DESCRIBE on the topics (29).
 * v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v10 timeout.
 * v10 is hidden by the profile kafka-3.9.
@@ -28,7 +28,7 @@ from dualwrite.broker_emulator.security.acl import AclOperation
 _READ_COMMITTED = 1
 _EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -2, -4, -5, -6
 _FIRST_VERSION = {-1: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9, _EARLIEST_PENDING_UPLOAD: 11}
-"""The version from which each special timestamp is understood."""
+"""The first version that supports each special timestamp."""
 
 
 async def handle(call: NodeCall) -> Any:

@@ -2,17 +2,17 @@
 
 Living nodes, topics, partitions and leaders.
 
-* No topics means all: an empty list in v0, null from v1 on (an empty list there asks for no topic).
-* v4+: AllowAutoTopicCreation; older versions always allow it. Creation needs `auto.create.topics.enable`. Kafka
-  answers 5 at first and creates meanwhile; here the topic is there at once.
-* v10+: topic ids (KIP-516); asked by id, an unknown one is 100 and nothing is created.
+* No topics means all of them: an empty list in v0, null from v1 on (where an empty list requests none).
+* v4+: AllowAutoTopicCreation; older versions always allow it. Creation needs `auto.create.topics.enable`. Kafka first
+  returns 5 while it creates the topic; here the topic exists at once.
+* v10+: topic ids (KIP-516); an unknown id is 100 and creates nothing.
 * v9 flexible; v13 has a top-level error.
-* A partition that no living node has a copy of is 5, with leader -1. All living replicas are in sync,
-  but for those that a reassignment under way is adding.
-* Access: DESCRIBE on the topics (29, whether there is such a topic or not), and CREATE on those that would be created,
-  or on the cluster. Of all topics, the others are left out. v8+ tells what one may do with the topics, up to v10 also
-  with the cluster (KIP-430).
-* Unknown topic 3, name that is not legal 17.
+* A partition without a living replica is 5, with leader -1. All living replicas are in sync, except those that a
+  reassignment under way is adding.
+* Access: DESCRIBE on the topics (29, whether or not the topic exists), and CREATE on those that would be created, or on
+  the cluster. If all topics are requested, forbidden ones are left out. v8+ returns the operations allowed on the
+  topics, up to v10 also those on the cluster (KIP-430).
+* Unknown topic 3, illegal name 17.
 * v13 is hidden by the profile kafka-3.9.
 """
 
@@ -65,8 +65,8 @@ def _topics(call: NodeCall) -> list[Any]:
     return [_requested_topic(call, topic, place < may_create) for place, topic in enumerate(requested)]
 
 
-def _may_see(call: NodeCall, name: str, is_asked_for: bool = True) -> bool:
-    return call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name, is_logged=is_asked_for)
+def _may_see(call: NodeCall, name: str, is_logged: bool = True) -> bool:
+    return call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name, is_logged=is_logged)
 
 
 def _requested_topic(call: NodeCall, requested: Any, may_create: bool) -> Any:
@@ -94,9 +94,9 @@ def _requested_topic(call: NodeCall, requested: Any, may_create: bool) -> Any:
 
 
 def _would_create(call: NodeCall) -> bool:
-    """Whether topics that are not there are created."""
-    is_asked_for: bool = getattr(call.request, "allow_auto_topic_creation", True)
-    return call.cluster.config.auto_create_topics_enable and is_asked_for
+    """Return whether the request creates missing topics."""
+    is_requested: bool = getattr(call.request, "allow_auto_topic_creation", True)
+    return call.cluster.config.auto_create_topics_enable and is_requested
 
 
 def _may_create(call: NodeCall, name: str) -> bool:

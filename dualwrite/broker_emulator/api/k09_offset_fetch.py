@@ -1,14 +1,15 @@
 """OffsetFetch (key 9), versions 1-10.
 
-Committed offsets of one group, from v8 on of many.
+Committed offsets of one group, from v8 on of several.
 
-* v2 top-level error, and null topics for all; v5 leader epoch; v6 flexible; v7 RequireStable (KIP-447): a
-  partition with an offset pending in a transaction is 88; v8 many groups (KIP-709); v9 member ids and epochs
+* v2 top-level error, and null topics for all of them; v5 leader epoch; v6 flexible; v7 RequireStable (KIP-447): a
+  partition with an offset pending in a transaction is 88; v8 several groups (KIP-709); v9 member ids and epochs
   (KIP-848); v10 topic ids (KIP-516).
-* Access: DESCRIBE on the group (30) and on the topics (29); of all offsets, those of other topics are left out.
-* From v9 on a consumer group (KIP-848) tells a member that claims to be one only while it is: a stranger is 25, another
-  epoch 113 (22 for a member of the classic protocol).
-* Without an offset: offset -1, metadata "", no error. Without RequireStable: the last committed one, whatever
+* Access: DESCRIBE on the group (30) and on the topics (29); if all offsets are requested, those of forbidden topics are
+  left out.
+* From v9 on, a consumer group (KIP-848) checks the member that the request names: unknown 25, another epoch 113 (22 for
+  a member of the classic protocol).
+* Without an offset: offset -1, metadata "", no error. Without RequireStable: the last committed offset, even if another
   is pending.
 * v10 is hidden by the profile kafka-3.9.
 """
@@ -48,7 +49,7 @@ def _offsets(call: NodeCall, group_id: str) -> OffsetTable | ErrorCode:
 
 
 def _offsets_for_member(call: NodeCall, group: Any) -> OffsetTable | ErrorCode:
-    """From v9 on a member of a consumer group (KIP-848) says who it is, and is only told while that is so."""
+    """Return the offsets, or from v9 on the error of the member that the request names (KIP-848)."""
     found = _offsets(call, group.group_id)
     shard = group_shard(call, group.group_id, allow_empty_id=True)
     if isinstance(found, ErrorCode) or isinstance(shard, ErrorCode) or call.version < _MEMBER_VERSION:
@@ -58,14 +59,14 @@ def _offsets_for_member(call: NodeCall, group: Any) -> OffsetTable | ErrorCode:
 
 
 _Found = OffsetTable | ErrorCode
-"""The offsets to answer from, or why there are none."""
+"""The offsets of a group, or the error."""
 
 
 def _single(call: NodeCall, found: _Found) -> Any:
     error = found if isinstance(found, ErrorCode) else ErrorCode.none
     return call.new.response(
         throttle_time=NO_THROTTLE,
-        # v1 has no room for an error but in the partitions
+        # in v1, only partitions have an error
         topics=_topics(call, call.request.group_id, call.request.topics, found, "")
         if error is ErrorCode.none or call.version == 1
         else (),
@@ -85,7 +86,7 @@ def _many(call: NodeCall, groups: list[Any]) -> Any:
 
 
 def _topics(call: NodeCall, group_id: str, requested: Any, found: _Found, suffix: str) -> tuple[Any, ...]:
-    """The rows of one group. The types of messages for many groups carry an "s" at the end of their names."""
+    """Return the rows of one group. `suffix`: "s" in the response for several groups, whose types are named so."""
     new = vars(call.new)
     topic_type, partition_type = new[f"OffsetFetchResponseTopic{suffix}"], new[f"OffsetFetchResponsePartition{suffix}"]
     rows = _all_of_group(call, group_id, found) if requested is None else _requested(call, requested)

@@ -1,15 +1,13 @@
 """FindCoordinator (key 10), versions 0-6.
 
-The node that leads the partition of `__consumer_offsets` or `__transaction_state` which a key belongs to.
+The leader of the partition of `__consumer_offsets` or `__transaction_state` that a key belongs to.
 
-* v0 knows groups only; v1 adds the key type (0 group, 1 transaction, 2 share group); v4 asks for many keys
-  (KIP-699).
-* Key type other than 0 and 1: 42. Keys are not judged here: the coordinator does that.
-* Access: DESCRIBE on the group (30) or the transactional id (53). Whoever asks for share groups, which v6 knows, has to
-  have CLUSTER_ACTION (31).
-* No node alive to lead the partition: 15.
-* Kafka creates the internal topic at the first question and answers 15 meanwhile; here it exists from the
-  start.
+* v0 knows groups only; v1 adds the key type (0 group, 1 transaction, 2 share group); v4 takes several keys (KIP-699).
+* Key types other than 0 and 1: 42. Keys are not validated here but by the coordinator.
+* Access: DESCRIBE on the group (30) or the transactional id (53); for share groups, which v6 introduces, CLUSTER_ACTION
+  (31).
+* No living node to lead the partition: 15.
+* Kafka creates the internal topic at the first request and returns 15 meanwhile; here it exists from the start.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """JoinGroup (key 11), versions 0-9.
 
-A member joins its group, or joins again; answered when the rebalance's join phase is over.
+A member joins its group, or rejoins; the response comes when the join phase of the rebalance is complete.
 
-* v1 rebalance timeout (v0: the session timeout); v4 a newcomer is given its id with 79 and has to come again (KIP-394);
-  v5 group instance id (KIP-345); v6 flexible; v7 the answer may have no protocol (below: ""); v8 reason (KIP-800); v9 a
-  leader may be told not to assign (KIP-814).
+* v1 rebalance timeout (v0: the session timeout); v4 gives a new member its id with 79, and it has to join again
+  (KIP-394); v5 group instance id (KIP-345); v6 flexible; v7 the response may have no protocol (below: ""); v8 reason
+  (KIP-800); v9 a leader may be told not to assign (KIP-814).
 * Access: READ on the group (30).
-* Group "" 24; session timeout outside of `group.min.session.timeout.ms` and `group.max.session.timeout.ms` 26; not this
-  node's group 16; being loaded 14; unknown member, or a member id in an unknown group 25; no protocol in common 23; a
-  replaced static member 82; `group.max.size` reached 81 (KIP-389).
+* Empty group id 24; session timeout outside of `group.min.session.timeout.ms` and `group.max.session.timeout.ms` 26;
+  group of another node 16; while loading 14; unknown member, or a member id in an unknown group 25; no common protocol
+  23; replaced static member 82; `group.max.size` reached 81 (KIP-389).
 """
 
 from __future__ import annotations

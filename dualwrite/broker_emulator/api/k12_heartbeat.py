@@ -1,11 +1,11 @@
 """Heartbeat (key 12), versions 0-4.
 
-A member's sign of life; the answer says whether it has to join again (27).
+The heartbeat of a member; the response says whether it has to rejoin (27).
 
 * v3 group instance id (KIP-345); v4 flexible.
 * Access: READ on the group (30).
-* Group "" 24; not this node's group 16; unknown group or member 25; another generation 22; a replaced static member 82.
-  While the group is loaded the answer is 0, whoever asks.
+* Empty group id 24; group of another node 16; unknown group or member 25; wrong generation 22; replaced static member
+  82. While the group is loading, every heartbeat gets 0.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """LeaveGroup (key 13), versions 0-5.
 
-Members leave at once instead of being missed.
+Members leave at once, without waiting for their session timeouts.
 
-* v3 many members, each with an error, and static ones by their instance alone (KIP-345); v4 flexible; v5 reason
-  (KIP-800). Before v3 the one member's error is the answer's.
+* v3 several members, each with an error, and static members by their instance id alone (KIP-345); v4 flexible; v5
+  reason (KIP-800). Before v3, the error of the one member is that of the response.
 * Access: READ on the group (30).
-* Group "" 24; not this node's group 16; being loaded 14; unknown group or member 25; a replaced static member 82.
+* Empty group id 24; group of another node 16; while loading 14; unknown group or member 25; replaced static member 82.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """SyncGroup (key 14), versions 0-5.
 
-A member asks for its assignment, the leader brings all of them; answered when the leader's is stored.
+A member requests its assignment, and the leader sends all of them; the responses come once those are stored.
 
-* v3 group instance id (KIP-345); v4 flexible; v5 protocol type and name, which must be given and be the group's (23,
-  KIP-559).
+* v3 group instance id (KIP-345); v4 flexible; v5 protocol type and name, which are required and must be those of the
+  group (23, KIP-559).
 * Access: READ on the group (30).
-* Group "" 24; not this node's group 16; being loaded 14; unknown group or member 25; another generation 22; a replaced
-  static member 82; members join again 27.
+* Empty group id 24; group of another node 16; while loading 14; unknown group or member 25; wrong generation 22;
+  replaced static member 82; rebalance in progress 27.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 State, protocol and members of groups.
 
-* v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group, and one
-  of KIP-848, is 69 with a message (KIP-1043). Before, it is Dead and no error.
-* Metadata and assignments are shown of a stable group only. Not this node's group 16; being loaded 14.
+* v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group, and one of
+  KIP-848, is 69 with a message (KIP-1043). Before, it is Dead without an error.
+* Only a stable group has metadata and assignments. Group of another node 16; while loading 14.
 * Access: DESCRIBE on the group (30).
 * v6 is hidden by the profile kafka-3.9.
 """
@@ -84,8 +84,9 @@ def _error(call: NodeCall, group_id: str, error: ErrorCode) -> Any:
 
 
 def _described(call: NodeCall, group_id: str, **values: Any) -> Any:
-    is_asked = getattr(call.request, "include_authorized_operations", False)
-    is_told = is_asked and values.get("error_code", ErrorCode.none) is ErrorCode.none
+    is_requested = getattr(call.request, "include_authorized_operations", False)
+    is_included = is_requested and values.get("error_code", ErrorCode.none) is ErrorCode.none
+    operations = call.authorized_operations(ResourceType.GROUP, group_id) if is_included else NOT_ASKED_FOR
     defaults = {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -93,7 +94,7 @@ def _described(call: NodeCall, group_id: str, **values: Any) -> Any:
         "protocol_type": "",
         "protocol_data": "",
         "members": (),
-        "authorized_operations": call.authorized_operations(ResourceType.GROUP, group_id) if is_told else NOT_ASKED_FOR,
+        "authorized_operations": operations,
     }
     return call.new.DescribedGroup(group_id=group_id, **{**defaults, **values})
 

@@ -1,11 +1,11 @@
 """ListGroups (key 16), versions 0-5.
 
-The groups that this node coordinates; clients ask every node.
+The groups that this node coordinates; clients send it to every node.
 
-* v3 flexible; v4 filter by state (KIP-518); v5 filter by type (KIP-848). Filters ignore case; a name that is no state
-  or type matches nothing.
-* Access: without DESCRIBE on the cluster, groups are left out that one may not DESCRIBE.
-* While some of the node's groups are loaded, the answer is 14.
+* v3 flexible; v4 filter by state (KIP-518); v5 filter by type (KIP-848). Filters ignore case; an unknown state or type
+  matches nothing.
+* Access: without DESCRIBE on the cluster, only groups that the client may DESCRIBE are listed.
+* While groups of this node are loading, the response is 14.
 """
 
 from __future__ import annotations

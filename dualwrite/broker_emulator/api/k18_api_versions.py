@@ -1,14 +1,14 @@
 """ApiVersions (key 18), versions 0-4.
 
-Says which versions of which API are served, and the cluster's features.
+The APIs and versions that are served, and the features of the cluster.
 
-* Built from `table.py`; a profile's hidden versions are left out.
-* A version above ours is answered in the body of v0, with error 35 and the versions of ApiVersions itself, from the
-  request's header alone, and the connection lives on (KIP-511; the server does that before it decodes).
-* v3+: the finalized level of the feature `transaction.version` (KIP-584, KIP-890), if it is above 0. A Java client
-  uses TV2 only where the level is 2 or more. v4+: its supported range [0, 2]; v3 cannot say "from 0" (KIP-1022).
-  The profile kafka-3.9 does not have the feature.
-* v3+: a client software name or version that is not legal is 42 (KIP-511).
+* Built from the registry; versions that the profile hides are left out.
+* A version that is too new gets the body of v0, with error 35 and the versions of ApiVersions itself; only the header
+  of the request is read, and the connection stays open (KIP-511; the server does that before it decodes).
+* v3+: the finalized level of the feature `transaction.version` (KIP-584, KIP-890) if it is above 0. A Java client uses
+  TV2 only if the level is at least 2. v4+: its supported range [0, 2]; v3 cannot express a minimum of 0 (KIP-1022). The
+  profile kafka-3.9 does not have the feature.
+* v3+: an illegal client software name or version is 42 (KIP-511).
 * v3 is the first flexible version; the response header stays v0 in all of them.
 """
 
@@ -31,7 +31,7 @@ _ROWS: dict[tuple[Any, Profile, bool], tuple[Any, ...]] = {}
 
 
 def supported_versions(new: Any, config: BrokerConfig) -> tuple[Any, ...]:
-    """The rows of the answer, by key, made once: every connection begins with this question."""
+    """Return the rows of the response, ordered by key; cached, because every connection starts with this request."""
     kind = (new.ApiVersion, config.profile, config.unstable_api_versions_enable)
     rows = _ROWS.get(kind)
     if rows is None:
@@ -47,7 +47,7 @@ def supported_versions(new: Any, config: BrokerConfig) -> tuple[Any, ...]:
 
 
 def unsupported_version_body(new: Any, config: BrokerConfig) -> Any:
-    """The v0 answer to an ApiVersions request of a version that is not served."""
+    """Return the v0 response to an ApiVersions request of an unsupported version."""
     rows = tuple(row for row in supported_versions(new, config) if row.api_key == API_VERSIONS)
     return new.response(error_code=ErrorCode.unsupported_version, api_keys=rows)
 

@@ -1,18 +1,18 @@
 """CreateTopics (key 19), versions 2-7.
 
-* v4 -1 for the default number of partitions and replicas (KIP-464); v5 flexible, answers what was created
-  (KIP-525); v7 topic ids.
-* Taken name 36; name that is not legal 17; no partitions 37; more replicas than nodes (or none) 38; both an
-  assignment and counts 42; a name given twice 42; an assignment that leaves out a partition, repeats a node or
-  names one that is not there, and copies of different number, 39.
-* Access: CREATE on the topics, or on the cluster (29). Who may not DESCRIBE_CONFIGS of a topic is not told how it was
-  created (KIP-525).
-* Replicas say which nodes can lead: the default is all of them (`default.replication.factor`).
-* A config that no topic has, or a value that it does not take, is 40. v5+ answers with every config of the topic.
-* What the disk does not take is 56.
-* More than 10,000 partitions in one request 44 for all of it, as from Kafka's controller.
-* v6 refuses what a quota of mutations is used up for with 89; before, it is created and throttled (KIP-599).
-* ValidateOnly answers as if and creates nothing.
+* v4 -1 for the default number of partitions and replicas (KIP-464); v5 flexible, returns what was created (KIP-525);
+  v7 topic ids.
+* Existing name 36; illegal name 17; no partitions 37; more replicas than nodes (or none) 38; both an assignment and
+  counts 42; duplicate name 42; an assignment that omits a partition, repeats a node or names an unknown one, or with a
+  different number of replicas for some partition, 39.
+* Access: CREATE on the topics, or on the cluster (29). Without DESCRIBE_CONFIGS on a topic, the response does not say
+  how it was created (KIP-525).
+* Replicas determine which nodes can lead: by default all of them (`default.replication.factor`).
+* An unknown setting, or an invalid value, is 40. v5+ returns all settings of the topic.
+* A failure of the disk is 56.
+* More than 10,000 partitions in one request: 44 for all of it, as from Kafka's controller.
+* From v6 on, an exhausted quota of mutations is 89; before, the topic is created and the client throttled (KIP-599).
+* ValidateOnly returns the same response and creates nothing.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _CONFIGS_VERSION = 5
 
 
 async def handle(call: NodeCall) -> Any:
-    asked_for = sum(max(_partition_count(call, topic), 0) for topic in call.request.topics)
-    if asked_for > MAX_PARTITIONS_PER_REQUEST:
+    requested = sum(max(_partition_count(call, topic), 0) for topic in call.request.topics)
+    if requested > MAX_PARTITIONS_PER_REQUEST:
         return refuse(call, ErrorCode.policy_violation, "Excessively large number of partitions per request.")
     given = Counter(topic.name for topic in call.request.topics)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=6)
@@ -49,7 +49,7 @@ async def handle(call: NodeCall) -> Any:
 
 
 def _named_once(call: NodeCall) -> list[Any]:
-    """Each name's first row."""
+    """Return the first row of each name."""
     return list({topic.name: topic for topic in reversed(call.request.topics)}.values())[::-1]
 
 
@@ -90,7 +90,7 @@ def _check(call: NodeCall, requested: Any) -> tuple[ErrorCode, str | None]:
             return ErrorCode.invalid_request, problem
     if partitions == 0 or partitions < -1:
         return ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
-    problem = _why_not_so_many_copies(call, requested)
+    problem = _why_not_so_many_replicas(call, requested)
     if problem is not None:
         return ErrorCode.invalid_replication_factor, problem
     try:
@@ -100,7 +100,7 @@ def _check(call: NodeCall, requested: Any) -> tuple[ErrorCode, str | None]:
     return _check_assignments(call, requested)
 
 
-def _why_not_so_many_copies(call: NodeCall, requested: Any) -> str | None:
+def _why_not_so_many_replicas(call: NodeCall, requested: Any) -> str | None:
     replicas, nodes = requested.replication_factor, len(call.cluster.nodes)
     if replicas == 0 or replicas < -1:
         return "Replication factor must be larger than 0, or -1 to use the default value."
@@ -142,7 +142,7 @@ def _check_assignments(call: NodeCall, requested: Any) -> tuple[ErrorCode, str |
 
 
 def _assignments(requested: Any) -> list[tuple[int, ...]]:
-    """The nodes of each partition, where they are given."""
+    """Return the nodes of each partition; empty if the request assigns none."""
     given = sorted(requested.assignments, key=lambda assignment: assignment.partition_index)
     return [tuple(assignment.broker_ids) for assignment in given]
 
@@ -191,7 +191,7 @@ def _row(
 
 
 def _config_rows(call: NodeCall, requested: Any) -> tuple[Any, ...]:
-    """Every config of the new topic, in the order of their names; the versions before have no room for them."""
+    """Return all settings of the new topic, ordered by name; versions below 5 do not have them."""
     if call.version < _CONFIGS_VERSION:
         return ()
     settings = topic_settings(call.cluster.config.profile)

@@ -1,10 +1,10 @@
 """DeleteTopics (key 20), versions 1-6.
 
 * v4 flexible; v5 error messages; v6 by name or by id (KIP-516; unknown id 100, both or neither given 42).
-* A topic that is named twice, in whichever way, is not deleted: 42, in one row.
-* Access: DELETE on the topics, or on the cluster (29). Who may not DESCRIBE a topic either is not told the name of an
-  id, nor whether there is a topic of that name.
-* v5 refuses what a quota of mutations is used up for with 89; before, it is deleted and throttled (KIP-599).
+* A topic that is named twice, by name or by id, is not deleted: 42, in one row.
+* Access: DELETE on the topics, or on the cluster (29). Without DESCRIBE on a topic, the response reveals neither the
+  name of an id nor whether a topic of that name exists.
+* From v5 on, an exhausted quota of mutations is 89; before, the topic is deleted and the client throttled (KIP-599).
 * `delete.topic.enable=false` 73 (42 below v3). Unknown name 3. Internal topics are not deleted: 42 INVALID_REQUEST
   (Kafka allows it and breaks).
 """
@@ -42,7 +42,7 @@ async def handle(call: NodeCall) -> Any:
 
 
 class _Named(NamedTuple):
-    """What a request says of a topic."""
+    """A topic as a request names it."""
 
     name: str | None
     topic_id: Any
@@ -55,7 +55,7 @@ def _requested(call: NodeCall) -> list[_Named]:
 
 
 def _delete(call: NodeCall, named: _Named, requested: Mapping[_Named, int], mutations: Mutations) -> Any:
-    """The row of a topic; None where its name has another."""
+    """Delete a topic and return its row; None for the id of a topic that has a row for its name."""
     name, topic_id = named
     problem = _why_unclear(named, requested[named])
     if problem is not None:
@@ -79,7 +79,7 @@ def _delete(call: NodeCall, named: _Named, requested: Mapping[_Named, int], muta
 
 
 def _why_unclear(named: _Named, times: int) -> str | None:
-    """What is wrong with the way in which a topic is named."""
+    """Return what is wrong with the way the request names a topic, or None."""
     if named.name is None and named.topic_id is None:
         return "Neither topic name nor id were specified."
     if named.name is not None and named.topic_id is not None:
@@ -90,7 +90,7 @@ def _why_unclear(named: _Named, times: int) -> str | None:
 
 
 def _by_name(call: NodeCall, name: str) -> tuple[Topic | None, Any]:
-    """The topic to delete, or the answer where it is not deleted."""
+    """Return the topic to delete, or None and the row of the refusal."""
     if not _may(call, AclOperation.DESCRIBE, name):
         return None, _row(call, name, None, ErrorCode.topic_authorization_failed)
     topic = call.cluster.topics.get(name)

@@ -1,13 +1,13 @@
 """DeleteRecords (key 21), versions 0-2.
 
-The records of a partition below an offset are forgotten (KIP-107). Whole segments go from the disk; of the one that the
-offset is in, nothing is shown any more.
+Deletes the records of a partition below an offset (KIP-107). Whole segments are deleted from the disk; records in the
+segment of the offset itself are no longer visible.
 
-* -1 is the high watermark. An offset that was passed before is no error, and the answer says where the log begins.
-* Beyond the high watermark, and below -1: 1. Only compacted: 44. An internal topic: 17. A disk that is full: 56.
+* -1 is the high watermark. An offset below the start of the log is no error; the response has the start of the log.
+* Beyond the high watermark, and below -1: 1. Compaction only: 44. Internal topic: 17. Full disk: 56.
 * Access: DELETE on the topics (29).
-* Unknown partition 3; led by another node 6. With every error the low watermark is -1.
-* All copies are one log, so nobody has to be waited for, and the timeout is of no use.
+* Unknown partition 3; led by another node 6. With every error, the low watermark is -1.
+* All replicas share one log, so there is nothing to wait for, and the timeout has no effect.
 * v2 flexible.
 """
 

@@ -1,14 +1,13 @@
 """OffsetForLeaderEpoch (key 23), versions 2-4.
 
-Where the records of a leader epoch end, so that a consumer finds out that its position is in a part of the log that was
+Where the records of a leader epoch end, so that a consumer notices that its position is in a part of the log that was
 lost (KIP-320).
 
-* The answer names the newest epoch that is not newer than the one asked for, and the offset behind its last record. Of
-  the current epoch that is the log end; an epoch that is not known yet, and one below 0, is (-1, -1), without an error.
-* v3 replica id, which makes no difference here; v4 flexible.
+* The response has the newest epoch that is not newer than the requested one, and the offset after its last record. For
+  the current epoch that is the log end; an unknown future epoch, and one below 0, is (-1, -1), without an error.
+* v3 replica id, which has no effect here; v4 flexible.
 * Access: DESCRIBE on the topics (29), or CLUSTER_ACTION.
-* Unknown partition 3; led by another node 6; fenced by the leader epoch that the client believes in 74 / 75; a disk
-  that does not give back what it has 56.
+* Unknown partition 3; led by another node 6; wrong current leader epoch 74 / 75; failed read from the disk 56.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Makes partitions part of a transaction.
 
-* v0-3: one transaction, from clients, who have to have WRITE on the transactional id (53). Topics that are internal,
-  or that they may not WRITE, are 29, unknown ones 3; if there is one, nothing is added at all and the others answer 55.
-  v2 may answer 90 (below, it goes out as 47); v3 flexible.
-* v4-5: many transactions, from brokers (KIP-890), who have to have CLUSTER_ACTION (31); each adds, or with VerifyOnly
-  only asks. v5 may answer 120. All are worked on at once, and answered together.
+* v0-3: one transaction, from clients, which need WRITE on the transactional id (53). Topics that are internal, or that
+  the client may not WRITE, are 29, unknown ones 3; then no partition is added, and the others get 55. v2 may return 90
+  (below, it is sent as 47); v3 flexible.
+* v4-5: several transactions, from brokers (KIP-890), which need CLUSTER_ACTION (31); each adds partitions, or with
+  VerifyOnly only verifies them. v5 may return 120. All are processed concurrently and answered in one response.
 * v0-3 is recorded as a TV0 transaction, v4+ as TV2.
 """
 
@@ -36,7 +36,7 @@ async def handle(call: NodeCall) -> Any:
         transactions = call.request.transactions
         if len(transactions) == 1:
             answers = [await _transaction(call, transactions[0])]
-        else:  # one that waits for its record to be replicated must not hold up the others
+        else:  # one that waits for the replication of its record must not delay the others
             answers = await asyncio.gather(*(_transaction(call, transaction) for transaction in transactions))
         return _many(call, list(zip(transactions, answers, strict=True)), NO_ERROR)
     request = call.request
@@ -72,7 +72,7 @@ async def _add(
     *,
     transaction_version: int,
 ) -> ErrorCode | _Errors:
-    """One answer for all partitions, or an answer for each where one of them cannot be added."""
+    """Add partitions; return one error for all of them, or an error for each if one of them cannot be added."""
     errors = {name: error for name in names if (error := _check(call, name)) is not NO_ERROR}
     if errors:
         return {name: errors.get(name, ErrorCode.operation_not_attempted) for name in names}
@@ -84,7 +84,7 @@ async def _add(
 
 
 def _check(call: NodeCall, name: TopicPartition) -> ErrorCode:
-    """Whether the partition can be part of a transaction at all. Only brokers may add internal ones."""
+    """Return why the partition cannot be part of a transaction, or NONE. Only brokers may add internal ones."""
     if call.version < _MANY_TRANSACTIONS_VERSION and not _may_write(call, name.topic):
         return ErrorCode.topic_authorization_failed
     partition = call.cluster.partition(*name)

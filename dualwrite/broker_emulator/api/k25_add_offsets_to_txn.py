@@ -1,10 +1,9 @@
 """AddOffsetsToTxn (key 25), versions 0-4.
 
-Makes the group's partition of `__consumer_offsets` part of a transaction: an AddPartitionsToTxn for that one
-partition.
+Makes the group's partition of `__consumer_offsets` part of a transaction: an AddPartitionsToTxn for that partition.
 
 * Access: WRITE on the transactional id (53), READ on the group (30).
-* v2 may answer 90 (below, it goes out as 47); v3 flexible; v4 may answer 120. Not used by TV2 clients.
+* v2 may return 90 (below, it is sent as 47); v3 flexible; v4 may return 120. TV2 clients do not use it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """WriteTxnMarkers (key 27), versions 1-2.
 
-Ends transactions on partitions that this node leads, as their coordinator asks. Also what an operator sends to
-abort a hanging transaction.
+Ends transactions on partitions that this node leads, for their coordinator. An operator sends it too, to abort a
+hanging transaction.
 
-* v1 flexible; v2 adds the transaction's version (KIP-1228), on which it depends whether a marker's epoch must
-  be newer than the partition's or may be equal. v1 markers are judged by the old rule.
+* v1 flexible; v2 adds the version of the transaction (KIP-1228), which determines whether the epoch of a marker must be
+  newer than that of the partition or may be equal. v1 markers follow the old rule.
 * Access: ALTER or CLUSTER_ACTION on the cluster (31).
-* Unknown partition 3, led by another node 6; the log's own answers are 0, 47 and 52. Markers on
-  `__consumer_offsets` are answered after the pending offsets are settled (KAFKA-17507).
+* Unknown partition 3, led by another node 6; the log itself returns 0, 47 and 52. Markers on `__consumer_offsets` are
+  answered after pending offsets are committed or dropped (KAFKA-17507).
 * v2 is hidden by the profile kafka-3.9.
 """
 

@@ -2,14 +2,13 @@
 
 Stores offsets of a group inside a transaction: pending under the producer id until its marker is written.
 
-* v2 leader epoch; v3 flexible, generation and member (KIP-447); v4 may answer 120; v5 adds the group's
-  partition to the transaction implicitly (KIP-890 part 2), older ones have it verified. The coordinator's
-  answers go out as the table below says; unlike Produce, nothing is retried here and 14, 15, 16 and 51 pass
-  through.
+* v2 leader epoch; v3 flexible, generation and member (KIP-447); v4 may return 120; v5 adds the group's partition to the
+  transaction implicitly (KIP-890 part 2), older versions have it verified. The table below translates the errors of the
+  coordinator; unlike in Produce, nothing is retried here, and 14, 15, 16 and 51 are passed on.
 * Access: WRITE on the transactional id (53), READ on the group (30) and on the topics (29).
-* Group "" is 24; not this node's group 16; loading 14 (15 below v2); another generation, or one of an unknown group 22;
-  not a member 25; a replaced static member 82. The group is asked after the transaction was, so that nobody can commit
-  who stopped being a member meanwhile. Who claims no membership is always taken.
+* Empty group id 24; group of another node 16; while loading 14 (15 below v2); wrong generation, or one of an unknown
+  group 22; unknown member 25; replaced static member 82. The group is checked after the transaction, so that a client
+  that has lost its membership meanwhile cannot commit. A request without a member is always accepted.
 * Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12.
 * v5 is hidden by the profile kafka-3.9.
 """
@@ -42,11 +41,11 @@ COORDINATOR_ERRORS_BEFORE_V4: Mapping[ErrorCode, ErrorCode] = {
     **_COMMON,
     ErrorCode.transaction_abortable: ErrorCode.invalid_txn_state,
 }
-"""What the transaction coordinator's answers are called towards clients; anything else keeps its name (2.5)."""
+"""The errors of the transaction coordinator as clients get them; other codes stay as they are (2.5)."""
 
 
 _WITHOUT_NAME = (ErrorCode.group_id_not_found, ErrorCode.stale_member_epoch)
-"""What clients of these versions do not know; v6, which codecs do not have yet, says it."""
+"""Errors that clients of these versions do not know; v6, which codecs do not have yet, returns them."""
 
 
 async def handle(call: NodeCall) -> Any:
@@ -85,7 +84,7 @@ def _committer(request: Any) -> Committer:
 
 
 async def _verify(call: NodeCall, partition: Partition) -> tuple[VerificationGuard | None, ErrorCode]:
-    """Have the coordinator add or verify the group's partition, unless the transaction is open there already."""
+    """Have the coordinator add or verify the group's partition, unless the transaction is already open there."""
     request, log = call.request, partition.log
     adds = call.version >= _IMPLICIT_ADD_VERSION
     if log.has_open_transaction(request.producer_id, request.producer_epoch):

@@ -1,12 +1,12 @@
 """DeleteAcls (key 31), versions 1-3.
 
-The rules of access control that filters mean are removed (KIP-140); the answer names them, by filter.
+Removes the ACLs that match filters, and returns them by filter (KIP-140).
 
 * v1 pattern types, for filters also ANY and MATCH (KIP-290); v2 flexible; v3 the resource type USER (KIP-373).
 * Access: ALTER on the cluster (31). Without access control 54. UNKNOWN (0) in a filter closes the connection.
-* A number that has no name is 42 for its filter. A rule that several filters mean is named by each of them, as all of
-  them look before anything is removed.
-* What a data directory does not take is 56 for the filter.
+* A number without a name is 42 for its filter. An ACL that matches several filters is returned for each of them: all
+  filters are evaluated before the first ACL is removed.
+* A failure of the data directory is 56 for the filter.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ async def handle(call: NodeCall) -> Any:
     authorizer = authorizer_or_error(call, AclOperation.ALTER)
     if isinstance(authorizer, ErrorCode):
         return refuse(call, authorizer)
-    meant = [authorizer.acls(wanted) for wanted in filters]
-    rows = [_remove(call, authorizer, wanted, acls) for wanted, acls in zip(filters, meant, strict=True)]
+    matching = [authorizer.acls(wanted) for wanted in filters]
+    rows = [_remove(call, authorizer, wanted, acls) for wanted, acls in zip(filters, matching, strict=True)]
     return _response(call, rows)
 
 
-def _remove(call: NodeCall, authorizer: Authorizer, wanted: AclFilter, meant: list[Acl]) -> Any:
+def _remove(call: NodeCall, authorizer: Authorizer, wanted: AclFilter, matching: list[Acl]) -> Any:
     if _has_unknown(wanted):
         return _row(call, ErrorCode.invalid_request, "Unknown patternFilter or entryFilter.")
     try:
         authorizer.remove(wanted)
     except StorageError as problem:
         return _row(call, ErrorCode.kafka_storage_error, str(problem))
-    return _row(call, ErrorCode.none, None, meant)
+    return _row(call, ErrorCode.none, None, matching)
 
 
 def _has_unknown(wanted: AclFilter) -> bool:

@@ -1,15 +1,15 @@
 """DescribeConfigs (key 32), versions 1-4.
 
-Settings of topics, brokers, loggers, groups and client metrics, with their values and where those come from (KIP-133).
+Settings of topics, brokers, loggers, groups and client metrics, with their values and sources (KIP-133).
 
-* v1 sources and synonyms (KIP-226); v3 types and, if asked for, documentation (KIP-569), here of what has an effect
-  here; v4 flexible.
-* BROKER: by its id every setting of that broker, which alone answers (42 from another one); without a name what was
-  altered for all brokers.
-* Names narrow the answer; those that there are not are left out. What is sensitive, and what Kafka does not know, has
-  no value.
-* Not there: topic 3, a name that no topic can have 17. GROUP and CLIENT_METRICS need not exist, but be named (42).
-* The profile kafka-3.9 knows no GROUP (42), and of a subscription only what is set.
+* v1 sources and synonyms (KIP-226); v3 types and, on request, documentation (KIP-569), here of the settings that have
+  an effect here; v4 flexible.
+* BROKER: by id all settings of that broker, which must serve the request itself (42 from another one); without a name,
+  the settings altered for all brokers.
+* Names in the request limit the response; unknown ones are left out. Sensitive settings, and settings unknown to Kafka,
+  have no value.
+* Unknown topic 3, illegal topic name 17. GROUP and CLIENT_METRICS need not exist, but must have a name (42).
+* The profile kafka-3.9 does not have GROUP (42), and returns only the altered settings of a subscription.
 * Access: DESCRIBE_CONFIGS on the topic (29) or the group (30), else on the cluster (31). An unknown type is 42.
 """
 

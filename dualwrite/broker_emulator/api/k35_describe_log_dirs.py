@@ -1,13 +1,13 @@
 """DescribeLogDirs (key 35), versions 1-5.
 
-Which partitions a node has, and how large they are (KIP-113).
+The partitions of a node and their sizes (KIP-113).
 
-* One directory: the data directory, or `/memory`. No list means all partitions; what is unknown is left out.
-* The size is that of the record batches, as the `.log` files have them. All copies are one log, so none lags behind.
+* One directory: the data directory, or `/memory`. No list means all partitions; unknown ones are left out.
+* The size is that of the record batches, as in the `.log` files. All replicas share one log, so none lags behind.
 * v2 flexible; v3 top-level error; v4 total and usable bytes (KIP-827): of the disk, or of `memory.limit.bytes`. v5 says
   whether the directory is cordoned, which it never is.
-* Access: DESCRIBE on the cluster (31; below v3 the answer is empty).
-* v5 is hidden by the profile kafka-3.9. A disk that does not say how much room it has: 56.
+* Access: DESCRIBE on the cluster (31; below v3 the response is empty).
+* v5 is hidden by the profile kafka-3.9. A disk whose free space cannot be read: 56.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
         return _response(call, ErrorCode.cluster_authorization_failed, ())
     by_topic: dict[str, list[Partition]] = {}
-    for partition in _asked_for(call):
+    for partition in _requested_partitions(call):
         if call.node.node_id in partition.replicas:
             by_topic.setdefault(partition.topic.name, []).append(partition)
     topics = tuple(
@@ -44,7 +44,7 @@ async def handle(call: NodeCall) -> Any:
     return _response(call, ErrorCode.none, (_directory(call, ErrorCode.none, topics, space),))
 
 
-def _asked_for(call: NodeCall) -> Iterator[Partition]:
+def _requested_partitions(call: NodeCall) -> Iterator[Partition]:
     if call.request.topics is None:
         yield from call.cluster.partitions()
         return

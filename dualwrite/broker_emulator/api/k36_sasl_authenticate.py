@@ -1,10 +1,10 @@
 """SaslAuthenticate (key 36), versions 0-2.
 
-One token of a login (KIP-152). Which states of a connection it is served in: `security/login_states.py`.
+One token of a login (KIP-152). `security/login_states.py` says in which states of a connection it is served.
 
-* v1: SessionLifetimeMs says for how long the login is good, 0 for ever (KIP-368). v2 is flexible.
-* A login that fails is 58 with Kafka's sentence, and then the connection closes.
-* Where no login is due 34: at a listener without SASL, and after the login.
+* v1: SessionLifetimeMs is how long the login is valid, 0 without a limit (KIP-368). v2 is flexible.
+* A failed login is 58 with Kafka's message, and then the connection closes.
+* If no login is due: 34, at a listener without SASL, and after the login.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """CreatePartitions (key 37), versions 0-3.
 
-A topic gets more partitions (KIP-195). Clients notice with their next Metadata.
+Extends topics (KIP-195). Clients notice with their next Metadata request.
 
-* The count is that of all partitions afterwards; one that is no increase is 37. Assignments name the nodes of each new
-  partition; another number of them than of new partitions, and one that cannot be, is 39.
-* Unknown topic 3; one named twice 42, for all of its rows in one. More than 10,000 new partitions in one request 44.
-* Internal topics 42 INVALID_REQUEST: which partition an id or a group belongs to would change (Kafka allows it and
-  breaks).
+* The count is that of all partitions afterwards; a count that is no increase is 37. Assignments name the nodes of each
+  new partition; a different number of them than of new partitions, and an invalid one, is 39.
+* Unknown topic 3; duplicate topic 42, in one row. More than 10,000 new partitions in one request 44.
+* Internal topics 42 INVALID_REQUEST: ids and groups would belong to other partitions (Kafka allows it and breaks).
 * Access: ALTER on the topic (29).
-* ValidateOnly answers as if and creates nothing. What the disk does not take is 56.
-* v2 flexible. From v3 on a quota of mutations that is used up is 89; before, the request is served and throttled
-  (KIP-599).
+* ValidateOnly returns the same response and creates nothing. A failure of the disk is 56.
+* v2 flexible. From v3 on, an exhausted quota of mutations is 89; before, the partitions are created and the client
+  throttled (KIP-599).
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _check(call: NodeCall, requested: Any) -> _Outcome:
     topic = call.cluster.topics[requested.name]
     existing = len(topic.partitions)
     if topic.is_internal:
-        return _Outcome(ErrorCode.invalid_request, f"The partitions of {topic.name} cannot become more.")
+        return _Outcome(ErrorCode.invalid_request, f"Partitions cannot be added to {topic.name}.")
     if requested.count == existing:
         return _Outcome(ErrorCode.invalid_partitions, f"Topic already has {existing} partition(s).")
     if requested.count < existing:

@@ -1,10 +1,10 @@
 """DeleteGroups (key 42), versions 0-2.
 
-Groups without members are forgotten, with all their offsets, also those pending in transactions.
+Deletes groups without members, with all their offsets, including those pending in transactions.
 
 * v2 flexible.
 * Access: DELETE on the group (30).
-* Unknown group 69; a group with members 68; not this node's group 16; being loaded 14.
+* Unknown group 69; group with members 68; group of another node 16; while loading 14.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """ElectLeaders (key 43), versions 0-2.
 
-Lets the first replica lead again (KIP-183), or any that lives where nobody does (KIP-460).
+Makes the first replica the leader again (KIP-183), or any living replica of a partition without a leader (KIP-460).
 
-* No list means all partitions; of them, those that need no election are left out of the answer.
-* Preferred (0): led by its first replica already 84; that one is down, or not in sync, 80.
-* Unclean (1, from v1 on): led by anyone 84; nobody lives who could 83. All copies are one log here, so it loses
-  nothing.
+* No list means all partitions; of these, the ones that need no election are left out of the response.
+* Preferred (0): the first replica leads already 84; it is down, or not in sync, 80.
+* Unclean (1, from v1 on): the partition has a leader 84; no replica is alive 83. All replicas share one log here, so an
+  unclean election loses nothing.
 * Another type of election 42, for the whole request. Unknown topic or partition 3.
 * Access: ALTER on the cluster (31).
 * v1 top-level error and the type of election; v2 flexible.
@@ -27,7 +27,7 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 class ElectionType(IntEnum):
-    """Who may be elected."""
+    """Which replicas may be elected."""
 
     PREFERRED = 0
     UNCLEAN = 1

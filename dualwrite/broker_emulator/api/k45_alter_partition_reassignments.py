@@ -1,11 +1,12 @@
 """AlterPartitionReassignments (key 45), versions 0-1.
 
-Moves the copies of partitions to other nodes, or gives that up (KIP-455); `reassignment.py` says when it is over.
+Moves the replicas of partitions to other nodes, or cancels that (KIP-455); `cluster/replication.py` says when a
+reassignment completes.
 
-* Null replicas cancel: 85 where nothing is under way. Replicas that cannot be are 39.
-* Unknown topic or partition 3. What the disk does not take is 56.
+* Null replicas cancel: 85 if no reassignment is under way. Invalid replicas are 39.
+* Unknown topic or partition 3. A failure of the disk is 56.
 * Access: ALTER on the cluster (31).
-* v1: AllowReplicationFactorChange; where that is false, another number of copies is 38 (KIP-860).
+* v1: AllowReplicationFactorChange; if that is false, a different number of replicas is 38 (KIP-860).
 * v1 is hidden by the profile kafka-3.9.
 """
 

@@ -1,8 +1,8 @@
 """ListPartitionReassignments (key 46), version 0.
 
-The reassignments under way (KIP-455): here only those whose new copies are held back (`reassignment.py`).
+The reassignments under way (KIP-455): here only those whose new replicas are held back (`cluster/replication.py`).
 
-* No list means all partitions. Those that are unknown, and those that nothing is under way of, are left out.
+* No list means all partitions. Unknown partitions, and those without a reassignment, are left out.
 * Access: DESCRIBE on the cluster (31).
 """
 
@@ -24,7 +24,7 @@ async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     by_topic: dict[str, list[Any]] = {}
-    for partition in _asked_for(call):
+    for partition in _requested_partitions(call):
         assignment = assignment_of(partition)
         if assignment.is_changing:
             by_topic.setdefault(partition.topic.name, []).append(
@@ -41,7 +41,7 @@ async def handle(call: NodeCall) -> Any:
     return _response(call, ErrorCode.none, topics)
 
 
-def _asked_for(call: NodeCall) -> Iterator[Partition]:
+def _requested_partitions(call: NodeCall) -> Iterator[Partition]:
     if call.request.topics is None:
         yield from call.cluster.partitions()
         return

@@ -1,10 +1,11 @@
 """OffsetDelete (key 47), version 0.
 
-Offsets of a group are forgotten (KIP-496).
+Deletes offsets of a group (KIP-496).
 
-* Group "" 24; unknown group 69; not this node's group 16; being loaded 14; a group of members who are no consumers 68.
+* Empty group id 24; unknown group 69; group of another node 16; while loading 14; a group whose members are not
+  consumers 68.
 * Access: DELETE on the group (30), READ on the topics (29).
-* Unknown partition 3; a topic that the members consume 86. An offset that is not there is no error.
+* Unknown partition 3; a topic that the members subscribe to 86. An offset that does not exist is no error.
 """
 
 from __future__ import annotations

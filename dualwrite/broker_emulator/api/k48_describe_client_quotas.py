@@ -1,9 +1,10 @@
 """DescribeClientQuotas (key 48), versions 0-1.
 
-The quotas that are set for the entities which a filter means (KIP-546).
+The quotas of the entities that match a filter (KIP-546).
 
-* Components are ANDed: a name (0), the default (1), or any of both (2) of a type. Strict: entities of no other type.
-* A filter that means nothing 42, a type that is not known 35.
+* Components are ANDed: a name (0), the default (1), or either (2) of an entity type. Strict: no entities with other
+  types.
+* An invalid filter 42, an unknown entity type 35.
 * Access: DESCRIBE_CONFIGS on the cluster (31).
 * v1 flexible.
 """

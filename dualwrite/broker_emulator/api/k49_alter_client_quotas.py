@@ -1,12 +1,12 @@
 """AlterClientQuotas (key 49), versions 0-1.
 
-Sets quotas of users, client ids, both together, and addresses, or takes them away (KIP-546, KIP-599, KIP-612).
+Sets quotas of users, client ids, both together, and addresses, or removes them (KIP-546, KIP-599, KIP-612).
 
-* An entity that cannot be, a quota that it does not take, and a value that is none, are 42; so is an entity, or one of
-  its quotas, that is named twice, though what it was named with first is done.
-* Names are those of `quotas/rules.py`. What nobody has can be taken away.
+* An invalid entity, a quota that it cannot have, and an invalid value are 42; so is a duplicate entity, or a duplicate
+  quota of one, but the first of the duplicates takes effect.
+* Names are those of `quotas/rules.py`. Removing a quota that is not set is no error.
 * Access: ALTER_CONFIGS on the cluster (31).
-* ValidateOnly answers as if and changes nothing. What the disk does not take is 56.
+* ValidateOnly returns the same response and changes nothing. A failure of the disk is 56.
 * v1 flexible.
 """
 

@@ -1,8 +1,8 @@
 """DescribeUserScramCredentials (key 50), version 0.
 
-Which users of SCRAM there are, with their mechanisms and iterations (KIP-554); never their keys.
+The SCRAM users, with their mechanisms and iterations (KIP-554), but never their keys.
 
-* No users, or null, means all. A user that does not exist is 91, one that is asked for twice 92.
+* No users, or null, means all. An unknown user is 91, a duplicate one 92.
 * Access: DESCRIBE on the cluster (31).
 """
 
@@ -42,7 +42,7 @@ def _result(call: NodeCall, name: str, *, is_repeated: bool = False) -> Any:
     return call.new.DescribeUserScramCredentialsResult(
         user=name,
         error_code=ErrorCode.none,
-        error_message="",  # where all is well: Kafka says nothing instead of null
+        error_message="",  # Kafka sends an empty message on success, not null
         credential_infos=tuple(
             call.new.CredentialInfo(mechanism=NUMBERS[mechanism], iterations=credential.iterations)
             for mechanism, credential in sorted(credentials.items())

@@ -1,11 +1,11 @@
 """AlterUserScramCredentials (key 51), version 0.
 
-Adds users of SCRAM, changes their passwords, removes them (KIP-554). Clients send a salted password; what is kept are
-the keys that follow from it.
+Adds SCRAM users, changes their passwords, removes them (KIP-554). Clients send a salted password; the broker stores the
+keys derived from it.
 
-* Each user has an answer of its own: a user without a name is 93, a mechanism that is none of SCRAM's 33, a user who
-  appears twice 92, a credential that is removed and does not exist 91, fewer than 4096 or more than 16384 iterations
-  93, what a data directory does not take 56.
+* Each user has its own result: a user without a name is 93, an unknown mechanism 33, a duplicate user 92, the removal
+  of a credential that does not exist 91, fewer than 4096 or more than 16384 iterations 93, a failure of the data
+  directory 56.
 * Access: ALTER on the cluster (31).
 """
 
@@ -40,9 +40,9 @@ async def handle(call: NodeCall) -> Any:
     request = call.request
     refused: dict[str, _Refusal | None] = {}
     for deletion in request.deletions:
-        _judge(refused, deletion.name, _why_not_delete(call, deletion))
+        _record(refused, deletion.name, _why_not_delete(call, deletion))
     for upsertion in request.upsertions:
-        _judge(refused, upsertion.name, _why_not_set(upsertion))
+        _record(refused, upsertion.name, _why_not_set(upsertion))
     for deletion in request.deletions:
         if refused[deletion.name] is None:
             refused[deletion.name] = _delete(call, deletion)
@@ -52,8 +52,8 @@ async def handle(call: NodeCall) -> Any:
     return _response(call, refused)
 
 
-def _judge(refused: dict[str, _Refusal | None], name: str, refusal: _Refusal | None) -> None:
-    """The first error of a user stands; a second change of one without error is one too many."""
+def _record(refused: dict[str, _Refusal | None], name: str, refusal: _Refusal | None) -> None:
+    """Record the result of a change: a user keeps its first error, and a second change of the same user is an error."""
     if name not in refused:
         refused[name] = refusal
     elif refused[name] is None:

@@ -1,11 +1,11 @@
 """DescribeQuorum (key 55), versions 0-2.
 
-Who keeps the cluster's metadata (KIP-595). Nobody replicates them here: the node that acts as controller is the only
-voter, the other living nodes observe, and all have everything.
+The nodes that store the metadata of the cluster (KIP-595). It is not replicated here: the node that acts as controller
+is the only voter, the other living nodes are observers, and all have everything.
 
 * Any partition but `__cluster_metadata`-0 is 3.
 * Access: DESCRIBE on the cluster (31).
-* v1 times of fetching (KIP-836), v2 error messages, directories and the nodes' listeners (KIP-853).
+* v1 fetch times (KIP-836), v2 error messages, directories and the nodes' listeners (KIP-853).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def handle(call: NodeCall) -> Any:
 def _quorum(call: NodeCall) -> Any:
     cluster = call.cluster
     controller_id = cluster.controller_id
-    # nothing of it is an offset here: the epoch of the features is what every node has seen the same of
+    # the metadata has no offsets here: the epoch of the features serves as one, because all nodes agree on it
     offset = cluster.finalized_features_epoch
     replicas = {node.node_id: _replica(call, node.node_id, offset) for node in cluster.living_nodes}
     return _row(
@@ -76,9 +76,9 @@ def _node(call: NodeCall, node: ClusterNode) -> Any:
 
 
 def _row(call: NodeCall, index: int, error: ErrorCode, **values: Any) -> Any:
-    nothing = {"leader_id": 0, "leader_epoch": 0, "high_watermark": 0, "current_voters": (), "observers": ()}
+    defaults = {"leader_id": 0, "leader_epoch": 0, "high_watermark": 0, "current_voters": (), "observers": ()}
     message = "" if error is ErrorCode.none else "This server does not host this topic-partition."
-    fields = {**nothing, **values}
+    fields = {**defaults, **values}
     return call.new.PartitionData(partition_index=index, error_code=error, error_message=message, **fields)
 
 

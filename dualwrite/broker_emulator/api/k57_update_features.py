@@ -1,15 +1,16 @@
 """UpdateFeatures (key 57), versions 0-2.
 
 Sets the finalized levels of `transaction.version` and `group.version` while the cluster runs (KIP-584, KIP-778). Every
-node takes it, as brokers forward it to the controller.
+node accepts it, just as brokers forward it to the controller.
 
-* v0 has AllowDowngrade, which Kafka's controller does not look at: v0 only upgrades. v1 has the upgrade type
-  (1 upgrade, 2 safe and 3 unsafe downgrade) and ValidateOnly. v2 answers no single results any more.
-* A level that is not supported, a downgrade by the wrong type and an unknown feature are 95. One of them refuses the
-  whole request; in kafka-3.9, which knows neither, each feature has its own answer.
-* Level 0 takes the feature out of the ApiVersions answer. The epoch of the finalized features grows with every update.
+* v0 has AllowDowngrade, which Kafka's controller ignores: v0 only upgrades. v1 has the upgrade type (1 upgrade, 2 safe
+  and 3 unsafe downgrade) and ValidateOnly. v2 has no result per feature any more.
+* An unsupported level, a downgrade with the wrong type and an unknown feature are 95. One of them refuses the whole
+  request; in kafka-3.9, which has neither feature, each has its own result.
+* Level 0 removes the feature from the ApiVersions response. Every update increments the epoch of the finalized
+  features.
 * Access: ALTER on the cluster (31).
-* What a data directory does not take is 56, and nothing has changed.
+* A failure of the data directory is 56, and nothing has changed.
 * v2 is hidden by the profile kafka-3.9.
 """
 

@@ -2,9 +2,9 @@
 
 Living nodes, controller and cluster id (KIP-700).
 
-* v1 endpoint types (KIP-919): only brokers (1) can be asked for here, controllers (2) are 114, others 115.
-* v2 fenced brokers (KIP-1073): the nodes that do not run, where they are asked for.
-* What one may do with the cluster (KIP-430) is 0 for who may not DESCRIBE it.
+* v1 endpoint types (KIP-919): only brokers (1) have endpoints here; controllers (2) are 114, others 115.
+* v2 fenced brokers (KIP-1073): the nodes that are down, on request.
+* The authorized operations on the cluster (KIP-430) are 0 without DESCRIBE on it.
 * v2 is hidden by the profile kafka-3.9.
 """
 

@@ -1,9 +1,9 @@
 """DescribeProducers (key 61), version 0.
 
-The producers that a node with a copy of a partition knows, with or without an open transaction (KIP-664).
+The producers that a node with a replica of a partition knows, with or without an open transaction (KIP-664).
 
 * Access: READ on the topics (29).
-* Topic name that is not legal 17; unknown 3; no copy here 6. A follower answers like the leader.
+* Illegal topic name 17; unknown partition 3; no replica on this node 6. A follower responds like the leader.
 """
 
 from __future__ import annotations

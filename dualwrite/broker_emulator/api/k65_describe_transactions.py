@@ -1,11 +1,11 @@
 """DescribeTransactions (key 65), version 0.
 
-What the coordinator knows of transactional ids (KIP-664): state, timeout, start, producer, partitions.
+What the coordinator knows about transactional ids (KIP-664): state, timeout, start, producer, partitions.
 
-* Per id: "" is 42, another node's 16, loading 14, unknown 105. While a transaction is being ended, only
-  partitions whose marker is outstanding are listed.
-* Access: DESCRIBE on the transactional id (53); topics are left out that one may not DESCRIBE.
-* A two-phase-commit transaction's timeout is 2147483647. A start of -1 means that there is no transaction.
+* Per id: empty 42, of another node 16, while loading 14, unknown 105. While a transaction is being completed, only
+  partitions without their marker are listed.
+* Access: DESCRIBE on the transactional id (53); topics that the client may not DESCRIBE are left out.
+* The timeout of a two-phase-commit transaction is 2147483647. A start of -1 means that there is no transaction.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _state(call: NodeCall, description: TransactionDescription) -> Any:
         transactional_id=description.transactional_id,
         transaction_state=description.state,
         transaction_timeout=timedelta(milliseconds=description.timeout_ms),
-        # the codec knows no null here: -1 is the millisecond before the epoch
+        # the codec has no null here: -1 is the millisecond before the epoch
         transaction_start_time=_EPOCH + timedelta(milliseconds=description.start_time_ms),
         producer_id=description.producer_id,
         producer_epoch=description.producer_epoch,

@@ -1,10 +1,10 @@
 """ListTransactions (key 66), versions 0-2.
 
-The transactional ids that this node coordinates (KIP-664); clients ask every node.
+The transactional ids that this node coordinates (KIP-664); clients send it to every node.
 
-* v1 minimum duration (KIP-994), v2 pattern of the id (KIP-1152). Filters are ANDed; names that are no state are
-  answered back, and if nothing else was asked for nothing matches. A pattern that does not compile is 128.
-* Access: transactional ids are left out that one may not DESCRIBE.
+* v1 minimum duration (KIP-994), v2 pattern of the id (KIP-1152). Filters are ANDed; unknown states are returned in the
+  response, and if there are no others nothing matches. A pattern that does not compile is 128.
+* Access: transactional ids that the client may not DESCRIBE are left out.
 * v2 is hidden by the profile kafka-3.9.
 """
 

@@ -1,15 +1,15 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1.
 
-The one request of a member of a consumer group (KIP-848): joins (epoch 0), lives, subscribes, gives partitions up,
-leaves (-1; a static member for a while -2).
+The one request of a member of a consumer group (KIP-848): it joins (epoch 0), keeps its session alive, subscribes,
+releases partitions, and leaves (-1; a static member temporarily -2).
 
-* v1: the member makes its id itself (v0: the broker does, if it has none), and may subscribe by a regular expression.
-* What cannot be, and the group "", is 42; an assignor that is not known 112.
-* Access: READ on the group (30), DESCRIBE on the topics that are named (29); of others, an expression matches none.
-* Not this node's group 16; being loaded 14; unknown group, or one that cannot be converted 69; stranger 25; another
-  epoch 110; a static instance that is in use 111, or is somebody else by now 82; `group.consumer.max.size` reached 81;
-  no regular expression 128.
-* At level 0 of the feature `group.version` everything is 35, and in the profile kafka-3.9, which has v0 to say so.
+* v1: the member creates its own id (v0: the broker does, if it has none), and may subscribe by a regular expression.
+* An invalid request, and the empty group id, is 42; an unknown assignor 112.
+* Access: READ on the group (30), DESCRIBE on the topics in the request (29); an expression matches no others.
+* Group of another node 16; while loading 14; unknown group, or one that cannot be converted 69; unknown member 25;
+  wrong epoch 110; a static instance that is in use 111, or has been replaced 82; `group.consumer.max.size` reached 81;
+  invalid regular expression 128.
+* At level 0 of the feature `group.version` everything is 35; so it is in the profile kafka-3.9, which has v0 for that.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _is_visible(call: NodeCall, topic: str) -> bool:
 
 
 def _check(call: NodeCall) -> None:
-    """What can be said of the request alone, in Kafka's order. Raises RefusedError."""
+    """Check the request by itself, in Kafka's order. Raises RefusedError."""
     request, epoch = call.request, call.request.member_epoch
     needs_member_id = call.version >= _OWN_ID_VERSION or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH
     if needs_member_id:

@@ -1,12 +1,12 @@
 """ConsumerGroupDescribe (key 69), versions 0-1.
 
-Consumer groups (KIP-848) with their epochs, and what their members have and are to have.
+Consumer groups (KIP-848) with their epochs, and the current and target assignments of their members.
 
-* v1 says which members speak the classic protocol (0) and which the new one (1).
-* Unknown group, or a classic one 69, with a message; not this node's group 16; being loaded 14.
-* Access: DESCRIBE on the group (30) and on every topic that its members have or are to have (29).
-* What a member has to give up still is among what it has. Topics that are gone are left out.
-* At level 0 of the feature `group.version` everything is 35, and in the profile kafka-3.9, which has v0 to say so.
+* v1 says which members use the classic protocol (0) and which the new one (1).
+* Unknown group, or a classic one 69, with a message; group of another node 16; while loading 14.
+* Access: DESCRIBE on the group (30) and on every topic in an assignment of its members (29).
+* Partitions that a member has yet to release are part of its current assignment. Deleted topics are left out.
+* At level 0 of the feature `group.version` everything is 35; so it is in the profile kafka-3.9, which has v0 for that.
 """
 
 from __future__ import annotations

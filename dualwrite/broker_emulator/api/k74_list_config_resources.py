@@ -1,10 +1,10 @@
 """ListConfigResources (key 74), versions 0-1.
 
-The resources that have settings: v0 subscriptions to client metrics only (KIP-714, then ListClientMetricsResources),
-v1 by type, or of every type where none is named (KIP-1142).
+The resources that have settings: v0 subscriptions to client metrics only (KIP-714, then ListClientMetricsResources), v1
+by type, or of every type if none is given (KIP-1142).
 
-* Topics and living brokers, with their loggers, are always listed; groups and subscriptions where something is set.
-* A type that there is not is 35. Access: DESCRIBE_CONFIGS on the cluster (31).
+* Topics, living brokers and their loggers are always listed; groups and subscriptions if a setting is altered.
+* An unknown type is 35. Access: DESCRIBE_CONFIGS on the cluster (31).
 * v1 is hidden by the profile kafka-3.9.
 """
 

@@ -1,14 +1,13 @@
 """DescribeTopicPartitions (key 75), version 0.
 
-Topics and partitions page by page, with the replicas that could lead though they are not in sync (KIP-966).
+Topics and partitions page by page, with the replicas that are eligible to lead though not in sync (KIP-966).
 
-* Topics come in the order of their names, each once. No list means all that may be described.
+* Topics are ordered by name, without duplicates. No list means all topics that the client may describe.
 * A page has ResponsePartitionLimit partitions, at least 1 and at most `max.request.partition.size.limit` (2000); the
-  cursor of the next one names the first partition that is not in it, whether that exists or not.
-* A cursor whose topic is not asked for, or with a partition below 0, is 42 for every topic.
-* Unknown topic 3, name that is not legal 17, not allowed (DESCRIBE) 29; in a list of all, what is not allowed is left
-  out.
-* Eligible leader replicas are always empty: every copy is in sync, or has nothing yet (a reassignment).
+  cursor of the next page names the first partition that is not on this one, whether or not it exists.
+* A cursor with a topic that is not requested, or with a partition below 0, is 42 for every topic.
+* Unknown topic 3, illegal name 17, not allowed (DESCRIBE) 29; if all topics are requested, forbidden ones are left out.
+* The eligible leader replicas are always empty: every replica is in sync, or has nothing yet (a reassignment).
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ async def handle(call: NodeCall) -> Any:
 
 
 class _Page:
-    """One answer as it is filled."""
+    """One page of the response as it is filled."""
 
     def __init__(self, call: NodeCall, limit: int) -> None:
         self.topics: list[Any] = []
@@ -59,7 +58,7 @@ class _Page:
         self._left = limit
 
     def add(self, name: str, first: int) -> bool:
-        """Add a topic from its partition `first` on; whether another one may follow."""
+        """Add a topic from its partition `first` on; return whether there is room for another one."""
         call = self._call
         if not self._left:
             self.next_cursor = call.new.Cursor(topic_name=name, partition_index=0)
@@ -100,19 +99,19 @@ def _topic(
 
 
 def _partition(call: NodeCall, partition: Partition, living: set[int]) -> Any:
-    def those(are_meant: Callable[[int], bool]) -> tuple[int, ...]:
-        return tuple(node_id for node_id in partition.replicas if are_meant(node_id))
+    def replicas_if(condition: Callable[[int], bool]) -> tuple[int, ...]:
+        return tuple(node_id for node_id in partition.replicas if condition(node_id))
 
     return call.new.DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.none,  # a missing leader is -1 and no error, unlike in Metadata
+        error_code=ErrorCode.none,  # unlike in Metadata, a missing leader is -1 without an error
         partition_index=partition.index,
         leader_id=partition.leader_id,
         leader_epoch=partition.log.leader_epoch,
         replica_nodes=tuple(partition.replicas),
-        isr_nodes=those(lambda node_id: node_id in living and node_id not in partition.adding),
+        isr_nodes=replicas_if(lambda node_id: node_id in living and node_id not in partition.adding),
         eligible_leader_replicas=(),
         last_known_elr=(),
-        offline_replicas=those(lambda node_id: node_id not in living),
+        offline_replicas=replicas_if(lambda node_id: node_id not in living),
     )
 
 

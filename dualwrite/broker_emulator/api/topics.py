@@ -32,7 +32,7 @@ def allowed_topic(call: NodeCall, requested: Any, operation: AclOperation) -> tu
     nothing (KIP-516): an unknown one gives 100.
     """
     topic, error = requested_topic(call, requested)
-    if call.node.cluster.authorizer is None or (topic is None and hasattr(requested, "topic_id")):
+    if call.cluster.authorizer is None or (topic is None and hasattr(requested, "topic_id")):
         return topic, error
     name = requested_name(requested) if topic is None else topic.name
     if not call.is_allowed(operation, ResourceType.TOPIC, name):

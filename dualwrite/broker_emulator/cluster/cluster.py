@@ -310,7 +310,7 @@ class Cluster:
         )
 
     def _log_config(self, topic: Topic, leader_id: int = NO_LEADER) -> LogConfig:
-        """Settings of a topic's logs: those of the broker that leads, and the topic's own on top. Raises ValueError."""
+        """Return the settings of a topic's logs: the topic's own, or else the leader's defaults. Raises ValueError."""
         return broker_log_config(self.config_of(leader_id)).with_overrides(topic.configs)
 
     # settings

@@ -58,7 +58,7 @@ class Operations:
         """Return the node if it runs. Raises ValueError otherwise."""
         node = self.node(node_id)
         if not node.is_alive:
-            raise ValueError(f"node {node_id} does not run")
+            raise ValueError(f"node {node_id} is not running")
         return node
 
     # topics, partitions and their leaders

@@ -79,7 +79,7 @@ class Listeners:
         if name not in self._listeners:
             raise ValueError(f"there is no listener {name}; there are {', '.join(self._listeners)}")
         if not self._reserved:
-            raise RuntimeError("the emulator does not run")
+            raise RuntimeError("the emulator is not running")
         endpoints = (self.endpoints(node_id)[name] for node_id in self._reserved)
         return ",".join(endpoint.address for endpoint in endpoints)
 

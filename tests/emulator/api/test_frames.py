@@ -1,4 +1,4 @@
-"""Framing: one request at a time, in order; what is broken ends a connection and nothing else."""
+"""Framing: one request at a time, in order; a malformed frame closes its connection and affects nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every API in every version: it is advertised, it answers, and it can refuse."""
+"""Every API in every version: it is advertised, it has a response, and it can refuse."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ANY_ACL = {
 
 
 def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
-    """A request that names topic "t", group "g" and transactional id "x" wherever it can."""
+    """Return a request with topic "t", group "g" and transactional id "x" wherever it has such a field."""
     parts = request_parts(api, version)
     producer = {"producer_id": 5, "producer_epoch": 0}
     topic = {"name": "t", "topic": "t", "topic_id": topic_id}
@@ -213,7 +213,7 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
 
 
 def error_codes(message: Any) -> list[int]:
-    """Every error code anywhere in a response."""
+    """Return every error code in a response."""
     found = []
     for name in type(message).__dataclass_fields__:
         value = getattr(message, name)
@@ -236,7 +236,7 @@ SINCE_VERSION = {("join_group", 4): 79, ("describe_groups", 6): 69}
 
 
 def answer_to_sample(api: str, version: int) -> int:
-    """The error that the sample is answered with: its transactional id and its group were never initialised."""
+    """Return the error of the sample: its transactional id and its group were never initialised."""
     errors = {**NOT_BEGUN, **NO_ACCESS_CONTROL, **NO_LOGIN_DUE, **NO_SUCH_GROUP, "elect_leaders": 84}
     errors |= {name: error for (name, since), error in SINCE_VERSION.items() if version >= since}
     return errors.get(api, 0)

@@ -97,7 +97,7 @@ def test_what_a_setting_means(properties: dict[str, Any], field: str, value: obj
         ({"connections.max.idle.ms": "-1"}, "Value must be at least 0"),
         ({"log.retention.ms": "-2"}, "Value must be at least -1"),
         ({"profile": "kafka-2.8"}, "String must be one of: kip-939, kafka-4.3, kafka-3.9"),
-        ({"process.roles": "controller"}, "process.roles has to name broker"),
+        ({"process.roles": "controller"}, "process.roles must include broker"),
         ({"leader.replication.throttled.rate": "1"}, "can only be altered while the broker runs"),
     ],
 )

@@ -77,7 +77,7 @@ def test_the_machines_clock_cannot_be_moved() -> None:
 def test_nodes_crash_stop_and_start(client: Client, controlled: Emulator) -> None:
     assert client.post("/v1/nodes/1/crash")["is_alive"] is False
     assert controlled.living_nodes == [0]
-    assert client.refused(409, "POST", "/v1/nodes/1/stop")["message"] == "node 1 does not run"
+    assert client.refused(409, "POST", "/v1/nodes/1/stop")["message"] == "node 1 is not running"
     started = client.post("/v1/nodes/1/start")
     assert started["is_alive"] is True
     assert next(iter(started["addresses"].values())) in controlled.bootstrap_servers

@@ -89,7 +89,7 @@ def test_a_client_that_never_reads_is_served_no_more_and_loses_nothing() -> None
 
 def test_a_waiting_fetch_is_given_up_with_its_connection() -> None:
     with Emulator(topics={"t": 1}) as emulator:
-        waiters = emulator._cluster.topics["t"].partitions[0].log.on_advance
+        waiters = emulator.cluster.topics["t"].partitions[0].log.on_advance
         with RawClient(emulator.bootstrap_servers) as client:
             client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=2**31 - 1))
             until(lambda: len(waiters) == 1)

@@ -82,11 +82,11 @@ def test_a_node_that_is_gone_does_not_answer(emulator: Emulator, connect: Connec
     with pytest.raises(ConnectionRefusedError):
         connect(1)
     for again in ("stop_node", "crash_node"):
-        with pytest.raises(ValueError, match="node 1 does not run"):
+        with pytest.raises(ValueError, match="node 1 is not running"):
             getattr(emulator, again)(1)
     emulator.start_node(1)
     assert metadata(connect(1), "t").controller_id == 0
-    with pytest.raises(ValueError, match="runs already"):
+    with pytest.raises(ValueError, match="already running"):
         emulator.start_node(1)
     with pytest.raises(ValueError, match="no node 7"):
         emulator.start_node(7)
@@ -156,7 +156,7 @@ def test_moving_a_leader(emulator: Emulator, connect: Connect) -> None:
     with pytest.raises(KeyError):
         emulator.move_leader("t", 1, new)
     emulator.crash_node(old)
-    with pytest.raises(ValueError, match="does not run"):
+    with pytest.raises(ValueError, match="is not running"):
         emulator.move_leader("t", 0, old)
 
 

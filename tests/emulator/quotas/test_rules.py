@@ -72,7 +72,7 @@ def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
         emulator.set_quota({RATE: 1.0}, client_id="gone")
         emulator.set_quota({RATE: None}, client_id="gone")
     with Emulator(data_dir=tmp_path) as emulator:
-        kept = {entity: dict(values) for entity, values in emulator._cluster.quotas.all()}
+        kept = {entity: dict(values) for entity, values in emulator.cluster.quotas.all()}
     assert kept == {
         entity({USER: "alice"}.items()): {"request_percentage": 2.5},
         entity({USER: None, CLIENT_ID: "app"}.items()): {"producer_byte_rate": 3.0},

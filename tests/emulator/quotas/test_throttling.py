@@ -194,7 +194,7 @@ def test_a_throttled_client_may_leave(emulator: Emulator, client_id: str) -> Non
     emulator.set_quota({"producer_byte_rate": 1}, client_id=client_id)
     with RawClient(emulator.bootstrap_servers, client_id) as client:
         assert ms(produce(client, 20_000)) > 0
-    until(lambda: client_id not in {connection.client_id for connection in emulator._operations.connections()})
+    until(lambda: client_id not in {connection.client_id for connection in emulator.operations.connections()})
     emulator.advance_clock(10_000_000)
 
 

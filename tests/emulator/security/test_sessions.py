@@ -34,10 +34,10 @@ LOGIN = {
 
 def renewals(emulator: Emulator) -> int:
     """Of the connections that are open."""
-    return emulator._call(
+    return emulator.call_in_loop(
         lambda: sum(
             connection.login is not None and connection.login._renewed_ms is not None
-            for node in emulator._cluster.nodes.values()
+            for node in emulator.cluster.nodes.values()
             for connection in node.connections
         )
     )

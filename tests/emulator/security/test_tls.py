@@ -51,9 +51,9 @@ def versions_over(connection: socket.socket) -> bytes:
 
 def principals(emulator: Emulator) -> list[str]:
     """Of everybody who is connected."""
-    return emulator._call(
+    return emulator.call_in_loop(
         lambda: [
-            str(connection.principal) for node in emulator._cluster.nodes.values() for connection in node.connections
+            str(connection.principal) for node in emulator.cluster.nodes.values() for connection in node.connections
         ]
     )
 
