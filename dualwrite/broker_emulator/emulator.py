@@ -341,8 +341,8 @@ class Emulator:
     def advance_clock(self, duration_ms: int) -> None:
         """Advance the broker's time; all timers that became due have run when this returns.
 
-        What a timer started may still be in work: a server-side abort writes its markers afterwards. Raises TypeError
-        unless the emulator runs on a VirtualClock.
+        What a timer started may still be unfinished: a server-side abort writes its markers afterwards. Raises
+        TypeError unless the emulator runs on a VirtualClock.
         """
         clock = self.clock
         if not isinstance(clock, VirtualClock):
@@ -356,7 +356,7 @@ class Emulator:
         self._await(self.operations.living_node(node_id).stop())
 
     def crash_node(self, node_id: int) -> None:
-        """End a node as SIGKILL does: requests in work are never finished, and connections break.
+        """End a node as SIGKILL does: requests in progress are never finished, and connections break.
 
         Other nodes take over its partitions; if the replication of a partition is held, they have only the replicated
         records. Raises ValueError if the node is not running.

@@ -19,7 +19,7 @@ from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.durable_file import write_atomically
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.storage.journal import MetadataJournal, kept, producer_ids_allocated
+from dualwrite.broker_emulator.storage.journal import MetadataJournal, producer_ids_allocated, value_stored
 from dualwrite.broker_emulator.transactions.producer_ids import PRODUCER_ID_BLOCK_SIZE
 from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields, request_parts
 from tests.emulator.control.client import Client
@@ -273,15 +273,15 @@ def test_kept_values_outlive_a_restart_until_they_are_forgotten(tmp_path: Path) 
     path = tmp_path / "metadata.journal"
     journal = MetadataJournal(path, sync=False)
     journal.open()
-    journal.record(kept("config", "topic:a", {"retention.ms": "1"}))
-    journal.record(kept("config", "topic:b", {}))
-    journal.record(kept("config", "topic:a", {"retention.ms": "2"}))
-    journal.record(kept("quota", "user:c", 7))
-    journal.record(kept("config", "topic:b", None))
+    journal.record(value_stored("config", "topic:a", {"retention.ms": "1"}))
+    journal.record(value_stored("config", "topic:b", {}))
+    journal.record(value_stored("config", "topic:a", {"retention.ms": "2"}))
+    journal.record(value_stored("quota", "user:c", 7))
+    journal.record(value_stored("config", "topic:b", None))
     for _ in range(2):  # the second start reads what the first has rewritten
         found = MetadataJournal(path, sync=False)
         found.open()
-        assert found.kept == {"config": {"topic:a": {"retention.ms": "2"}}, "quota": {"user:c": 7}}
+        assert found.values == {"config": {"topic:a": {"retention.ms": "2"}}, "quota": {"user:c": 7}}
 
 
 def test_damage_within_the_journal_is_an_error(tmp_path: Path) -> None:

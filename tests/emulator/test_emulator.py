@@ -68,7 +68,7 @@ def test_topics_and_logs() -> None:
         emulator.create_topic("u", 3)
         with pytest.raises(ValueError, match="u"):
             emulator.create_topic("u")
-        with pytest.raises(KeyError, match="t has no partition 2; it has 2, from 0 on"):
+        with pytest.raises(KeyError, match="t has no partition 2; it has 2, numbered from 0"):
             emulator.log("t", 2)
         with pytest.raises(KeyError, match="there is no topic 'order'; there are t, u"):
             emulator.records("order")

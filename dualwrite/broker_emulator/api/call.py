@@ -82,7 +82,7 @@ class ClientConnection(Protocol):
         """Close at once, as a broken network does."""
 
     def kill(self) -> None:
-        """Close because the node has died: a request in work is never finished."""
+        """Close because the node has died: a request in progress is never finished."""
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ class OffsetsToCommit(NamedTuple):
         """Whether the group is involved at all: not if no partition exists."""
         return bool(self.valid) or ErrorCode.offset_metadata_too_large in self.refused.values()
 
-    def answers(self, error: ErrorCode) -> dict[TopicPartition, ErrorCode]:
+    def errors(self, error: ErrorCode) -> dict[TopicPartition, ErrorCode]:
         """Return the error of each partition, given the `error` of the group."""
         if error is ErrorCode.none:
             return {**self.refused, **dict.fromkeys(self.valid, error)}

@@ -179,8 +179,8 @@ async def _verify(call: NodeCall, unverified: list[tuple[Partition, BatchHeader]
     """Send the partitions to the coordinator; from v12 on, retry while it returns 51 and there is time."""
     waited_ms = 0
     while True:
-        guards, answers = await _ask_coordinator(call, unverified)
-        refused = {name: error for name, error in answers.items() if error is not NO_ERROR}
+        guards, errors = await _ask_coordinator(call, unverified)
+        refused = {name: error for name, error in errors.items() if error is not NO_ERROR}
         if not refused:
             return _Verified(guards, refused)
         is_concurrent = ErrorCode.concurrent_transactions in refused.values()
@@ -217,10 +217,10 @@ async def _ask_coordinator(
     if not adds and not call.node.config.transaction_partition_verification_enable:
         return guards, {}
     header = unverified[0][1]
-    answers = await call.node.add_partitions_to_txn.add_or_verify(
+    errors = await call.node.add_partitions_to_txn.add_or_verify(
         call.request.transactional_id, header.producer_id, header.producer_epoch, guards, add=adds
     )
-    return guards, answers
+    return guards, errors
 
 
 def _append(call: NodeCall, write: _Write, verified: _Verified) -> AppendResult:
@@ -260,15 +260,15 @@ def _is_behind(write: _Write) -> bool:
 async def _replicated(call: NodeCall, writes: list[_Write], results: list[AppendResult]) -> list[AppendResult]:
     """Wait for the replication of every batch (acks=all), and return the results with the errors of the wait."""
     deadline_s = asyncio.get_running_loop().time() + call.request.timeout.total_seconds()
-    answers = []
+    replicated = []
     for write, result in zip(writes, results, strict=True):
         error = NO_ERROR
         if write.partition is not None and write.header is not None and result.error is NO_ERROR:
             left_s = deadline_s - asyncio.get_running_loop().time()
             end_offset = result.base_offset + write.header.last_offset_delta + 1
             error = await wait_until_replicated(write.partition, end_offset, write.leader_epoch, left_s)
-        answers.append(result if error is NO_ERROR else AppendResult(error))
-    return answers
+        replicated.append(result if error is NO_ERROR else AppendResult(error))
+    return replicated
 
 
 def _response(call: NodeCall, writes: list[_Write], results: list[AppendResult]) -> Any:

@@ -34,7 +34,7 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, ErrorCode.group_authorization_failed)
     offsets = offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else ErrorCode.none
-    return offset_response(call, "OffsetCommit", offsets.answers(error))
+    return offset_response(call, "OffsetCommit", offsets.errors(error))
 
 
 async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:

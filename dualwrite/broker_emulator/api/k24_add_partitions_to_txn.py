@@ -35,10 +35,10 @@ async def handle(call: NodeCall) -> Any:
             return refuse(call, ErrorCode.cluster_authorization_failed)
         transactions = call.request.transactions
         if len(transactions) == 1:
-            answers = [await _transaction(call, transactions[0])]
+            results = [await _transaction(call, transactions[0])]
         else:  # one that waits for the replication of its record must not delay the others
-            answers = await asyncio.gather(*(_transaction(call, transaction) for transaction in transactions))
-        return _many(call, list(zip(transactions, answers, strict=True)), NO_ERROR)
+            results = await asyncio.gather(*(_transaction(call, transaction) for transaction in transactions))
+        return _many(call, list(zip(transactions, results, strict=True)), NO_ERROR)
     request = call.request
     if not call.may_write_id(request.v3_and_below_transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)

@@ -27,13 +27,13 @@ async def handle(call: NodeCall) -> Any:
     may_alter = call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER, is_logged=False)
     if not may_alter and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
-    answers = [
+    errors = [
         await _write(call, marker, TopicPartition(topic.name, index))
         for marker in call.request.markers
         for topic in marker.topics
         for index in topic.partition_indexes
     ]
-    remaining = iter(answers)
+    remaining = iter(errors)
     return _response(call, lambda: next(remaining))
 
 

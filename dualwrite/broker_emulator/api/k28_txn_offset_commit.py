@@ -57,7 +57,7 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, ErrorCode.invalid_group_id)
     offsets = offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else NO_ERROR
-    return offset_response(call, "TxnOffsetCommit", offsets.answers(_old_name(call, error)))
+    return offset_response(call, "TxnOffsetCommit", offsets.errors(_old_name(call, error)))
 
 
 async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
@@ -92,11 +92,11 @@ async def _verify(call: NodeCall, partition: Partition) -> tuple[VerificationGua
     guard = log.begin_verification(request.producer_id, request.producer_epoch, -1, supports_epoch_bump=adds)
     if not adds and not call.node.config.transaction_partition_verification_enable:
         return guard, NO_ERROR
-    answers = await call.node.add_partitions_to_txn.add_or_verify(
+    errors = await call.node.add_partitions_to_txn.add_or_verify(
         request.transactional_id, request.producer_id, request.producer_epoch, [partition.name], add=adds
     )
     table = COORDINATOR_ERRORS if call.version >= 4 else COORDINATOR_ERRORS_BEFORE_V4
-    error = answers[partition.name]
+    error = errors[partition.name]
     return guard, table.get(error, error)
 
 

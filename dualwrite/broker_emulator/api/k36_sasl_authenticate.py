@@ -25,13 +25,13 @@ async def handle(call: NodeCall) -> Any:
         message = "SaslAuthenticate request received after successful authentication"
         return _refuse(call, ErrorCode.illegal_sasl_state, message)
     try:
-        answer, lifetime_ms = login.respond(call.request.auth_bytes)
+        token, lifetime_ms = login.respond(call.request.auth_bytes)
     except LoginFailedError as error:
         return _refuse(call, ErrorCode.sasl_authentication_failed, str(error))
     return call.new.response(
         error_code=ErrorCode.none,
         error_message=None,
-        auth_bytes=answer,
+        auth_bytes=token,
         session_lifetime=timedelta(milliseconds=lifetime_ms),
     )
 

@@ -57,9 +57,9 @@ def _change(call: NodeCall, partition: Partition, target: tuple[int, ...] | None
     message = why_not_assignable(call, target)
     if message is not None:
         return ErrorCode.invalid_replica_assignment, message
-    copies = len(finished(current).replicas)
-    if not getattr(call.request, "allow_replication_factor_change", True) and len(target) != copies:
-        message = f"The replication factor is changed from {copies} to {len(target)}"
+    replicas = len(finished(current).replicas)
+    if not getattr(call.request, "allow_replication_factor_change", True) and len(target) != replicas:
+        message = f"The replication factor is changed from {replicas} to {len(target)}"
         return ErrorCode.invalid_replication_factor, message
     call.cluster.reassign(partition, target)
     return ErrorCode.none, None

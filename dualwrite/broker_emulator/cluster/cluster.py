@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, Timer
 from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, TRANSACTION_VERSION, supported_levels
-from dualwrite.broker_emulator.cluster.replication import assign, assignment_of, begun, cancelled, finished
+from dualwrite.broker_emulator.cluster.replication import assign, assignment_of, cancelled, finished, started
 from dualwrite.broker_emulator.cluster.topics import (
     NO_LEADER,
     OFFSETS_TOPIC,
@@ -102,7 +102,7 @@ class ClusterNode(Protocol):
 
     def resign(self, partition: Partition) -> None: ...
 
-    async def answer(self, work: Coroutine[Any, Any, T]) -> T: ...
+    async def run_for_peer(self, work: Coroutine[Any, Any, T]) -> T: ...
 
     async def write_marker(
         self,
@@ -286,7 +286,7 @@ class Cluster:
         """Return nodes for each partition: leaders round-robin over the living nodes, followers over all nodes."""
         begin = self._first_leader if first_leader is None else first_leader
         if not 1 <= replication_factor <= len(self.nodes):
-            raise ValueError(f"{replication_factor} replicas on {len(self.nodes)} nodes")
+            raise ValueError(f"cannot place {replication_factor} replicas on {len(self.nodes)} nodes")
         every = sorted(self.nodes)
         leaders = [node.node_id for node in self.living_nodes] or every
         assigned = []
@@ -456,7 +456,7 @@ class Cluster:
     def reassign(self, partition: Partition, target: Sequence[int]) -> None:
         """Move the replicas of a partition to `target` (`replication.py`). Raises StorageError if storage fails."""
         self.storage.replicas_assigned(*partition.name, target)
-        assign(partition, begun(assignment_of(partition), target))
+        assign(partition, started(assignment_of(partition), target))
         partition.log.on_release = [lambda: self._finish_reassignment_if_possible(partition)]
         self._finish_reassignment_if_possible(partition)
 

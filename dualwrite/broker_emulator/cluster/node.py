@@ -68,7 +68,7 @@ class Node:
     # life and death
 
     def crash(self) -> None:
-        """Die at once, as by SIGKILL: requests in work are never finished, and other nodes take over its partitions.
+        """Die at once, as by SIGKILL: requests in progress are never finished; other nodes take over its partitions.
 
         Must run in the emulator's loop; a request that this very node serves may call it. No effect on a dead node.
         """
@@ -99,7 +99,7 @@ class Node:
         for task in self._tasks:
             task.cancel()
 
-    async def answer(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_for_peer(self, work: Coroutine[Any, Any, T]) -> T:
         """Do `work` for another broker, to the end even if that one dies. Raises NodeGoneError if this one dies."""
         task = self._start(work)
         try:

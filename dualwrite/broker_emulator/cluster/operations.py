@@ -76,7 +76,7 @@ class Operations:
         """Return the partition. Raises KeyError for an unknown one."""
         partitions = self.topic(topic).partitions
         if not 0 <= index < len(partitions):
-            raise KeyError(f"{topic} has no partition {index}; it has {len(partitions)}, from 0 on")
+            raise KeyError(f"{topic} has no partition {index}; it has {len(partitions)}, numbered from 0")
         return partitions[index]
 
     def move_leader(self, partition: Partition, node_id: int) -> None:
@@ -168,7 +168,7 @@ class Operations:
         """Keep followers from fetching. Raises KeyError for an unknown partition, ValueError if it is held already."""
         log = self.partition(topic, index).log
         if log.is_high_watermark_held:
-            raise ValueError(f"the replication of {topic}-{index} is held already")
+            raise ValueError(f"the replication of {topic}-{index} is already held")
         log.hold_high_watermark()
         return log
 

@@ -66,7 +66,7 @@ class Assignment(NamedTuple):
         return bool(self.adding or self.removing)
 
 
-def begun(current: Assignment, target: Sequence[int]) -> Assignment:
+def started(current: Assignment, target: Sequence[int]) -> Assignment:
     """Return `current` on its way to `target`; a reassignment to something else may be under way."""
     complete = [node_id for node_id in current.replicas if node_id not in current.adding]
     removing = tuple(node_id for node_id in complete if node_id not in target)

@@ -24,7 +24,7 @@ def listeners_of(
     """Return the configured listeners: given in full, by an address, or else by settings. Raises ValueError."""
     if listeners is not None:
         if listen is not None:
-            raise ValueError("listen and listeners exclude each other")
+            raise ValueError("listen and listeners are mutually exclusive")
         return list(listeners)
     listen_or_default = listen or "127.0.0.1:0"
     host, _, port = listen_or_default.rpartition(":")

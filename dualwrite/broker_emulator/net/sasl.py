@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.security.login import Login, LoginFailedError
 from dualwrite.broker_emulator.security.login_states import Asked, State, Verdict
 from dualwrite.broker_emulator.security.sasl.settings import Sasl
 
-_ASKED = {API_VERSIONS: Asked.VERSIONS, SASL_HANDSHAKE: Asked.HANDSHAKE, SASL_AUTHENTICATE: Asked.AUTHENTICATE}
+_REQUESTS = {API_VERSIONS: Asked.VERSIONS, SASL_HANDSHAKE: Asked.HANDSHAKE, SASL_AUTHENTICATE: Asked.AUTHENTICATE}
 _SIZE = struct.Struct(">i")
 _KEY = struct.Struct(">h")
 
@@ -37,28 +37,28 @@ class SaslConnection(Connection):
         if login.state is State.EXPECTS_TOKENS:
             self._run(self._answer_token(bytes(frame[_SIZE.size :])), APIS[SASL_AUTHENTICATE])
             return
-        asked = _asked(frame)
+        kind = _kind_of(frame)
         before = login.state
-        self._verdict = login.judge(asked)
+        self._verdict = login.judge(kind)
         match self._verdict:
             case Verdict.CLOSE if before is State.AUTHENTICATED:
                 raise CloseConnectionError("its login has expired, and it did not log in again")
             case Verdict.CLOSE:
-                raise CloseConnectionError(f"{asked.value} came where the login expects {before.value}")
+                raise CloseConnectionError(f"received {kind.value} where the login expects {before.value}")
             case Verdict.FAIL:
                 self._run(self._fail(), APIS[SASL_HANDSHAKE])
             case Verdict.SERVE | Verdict.REFUSE:
                 super()._serve(frame)
 
-    def _answer(self, message: Schema | None, correlation_id: int, response: Any) -> None:
-        super()._answer(message, correlation_id, response)
+    def _send_response(self, message: Schema | None, correlation_id: int, response: Any) -> None:
+        super()._send_response(message, correlation_id, response)
         if self._login.state is State.FAILED:
             raise CloseConnectionError(self._login.why_failed)
 
     async def _handle(self, call: Call) -> Any:
         login = self._login
         if self._verdict is Verdict.REFUSE:
-            login.fail(f"{call.api.schema_name} came where the login expects {login.state.value}")
+            login.fail(f"received {call.api.schema_name} where the login expects {login.state.value}")
             response = call.api.functions.refuse(call, ErrorCode.illegal_sasl_state)
         else:
             response = await super()._handle(call)
@@ -87,11 +87,11 @@ class SaslConnection(Connection):
     async def _answer_token(self, token: bytes) -> None:
         """Respond to a bare token, which clients send that know SaslHandshake v0 only."""
         try:
-            answer, _ = self._login.respond(token)
+            response, _ = self._login.respond(token)
         except LoginFailedError:
             await self._fail()
         self._apply_login()
-        self.write(_SIZE.pack(len(answer)) + answer)
+        self.write(_SIZE.pack(len(response)) + response)
 
     async def _fail(self) -> None:
         """Close without a response, after the delay."""
@@ -101,8 +101,8 @@ class SaslConnection(Connection):
         raise CloseConnectionError(login.why_failed)
 
 
-def _asked(frame: bytes | memoryview) -> Asked:
+def _kind_of(frame: bytes | memoryview) -> Asked:
     if len(frame) < _SIZE.size + _KEY.size:
         return Asked.OTHER
     (key,) = _KEY.unpack_from(frame, _SIZE.size)
-    return _ASKED.get(key, Asked.OTHER)
+    return _REQUESTS.get(key, Asked.OTHER)

@@ -1,7 +1,7 @@
 """The connection of a client: frames in, frames out.
 
 A connection serves one request at a time and sends responses in order, as Kafka does (it mutes the channel while a
-request is in work). A request that does not have to wait is answered within the call that delivered its bytes: its
+request is in progress). A request that does not have to wait is answered within the call that delivered its bytes: its
 coroutine is stepped once in place, and a task is created only for the rest of a coroutine that really waits.
 
 Whatever a client sends or fails to send, the worst result is that its own connection is closed, with the reason in the
@@ -79,7 +79,7 @@ class ClosingLog:
             return
         if now_s - self._interval_began_s >= INTERVAL_S:
             if self._suppressed:
-                self._logger.warning("%d more connections were closed for such reasons", self._suppressed)
+                self._logger.warning("%d more connections were closed for similar reasons", self._suppressed)
             self._interval_began_s, self._lines, self._suppressed = now_s, 0, 0
         self._lines += 1
         if self._lines <= LINES_PER_INTERVAL:
@@ -112,9 +112,9 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         """Whether it is unread or muted."""
         self._request_bytes = 0
-        self._eager_ns = 0
-        """How long the request in work ran before it had to wait."""
-        self._behind: list[bytes] | None = None
+        self._ran_before_wait_ns = 0
+        """How long the request in progress ran before it had to wait."""
+        self._held_frames: list[bytes] | None = None
         """Responses that are ready and wait for an earlier one."""
         self._loop = asyncio.get_running_loop()
         self._last_active_s = 0.0
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
         return None
 
     def _close_if_idle(self) -> None:
-        """Close the connection if nothing came for too long; it is not idle while a request is in work."""
+        """Close the connection if nothing came for too long; it is not idle while a request is in progress."""
         now_s = self._loop.time()
         if self._work is not None:
             self._last_active_s = now_s
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.node.connections.discard(self)
-        self._transport = None  # a request in work is finished all the same, as in Kafka
+        self._transport = None  # a request in progress is finished all the same, as in Kafka
         self._buffer.clear()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
     def _resume(self) -> None:
         self._is_paused = self._unread or self._muted is not None
         if self._work is None:
-            self._go_on()
+            self._resume_serving()
 
     # quotas
 
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
             call,
             response,
             request_bytes=self._request_bytes,
-            request_ns=duration_ns if self._work is None else self._eager_ns,
+            request_ns=duration_ns if self._work is None else self._ran_before_wait_ns,
             size_of=lambda sized: len(message.frame(0, sized)) - _SIZE.size,
         )
         if throttle_ms:
@@ -331,7 +331,7 @@ class Connection(asyncio.Protocol):
 
     # responses out
 
-    def _answer(self, message: Schema | None, correlation_id: int, response: Any) -> None:
+    def _send_response(self, message: Schema | None, correlation_id: int, response: Any) -> None:
         """Send the response of a request; None if it has none, or if it was already sent."""
         if message is not None and response is not None:
             self.write(self.encode(message, correlation_id, response))
@@ -374,29 +374,29 @@ class Connection(asyncio.Protocol):
         """Run `work` until it ends or waits, and send its response; if it waits, its rest becomes this connection's
         task."""
         began_ns = perf_counter_ns() if self.node.cluster.quotas.is_active else 0
-        begun = begin(work)
-        if not isinstance(begun, SuspendedCoroutine):
-            self._answer(message, correlation_id, begun)
+        outcome = begin(work)
+        if not isinstance(outcome, SuspendedCoroutine):
+            self._send_response(message, correlation_id, outcome)
             return
-        self._eager_ns = perf_counter_ns() - began_ns if began_ns else 0
+        self._ran_before_wait_ns = perf_counter_ns() - began_ns if began_ns else 0
         if not self.node.is_alive:  # this very request crashed it
-            begun.close()
+            outcome.close()
             return
         self._work_api = api
-        self._work = asyncio.ensure_future(self._finish(begun, message, correlation_id))
+        self._work = asyncio.ensure_future(self._finish(outcome, message, correlation_id))
         self._work.add_done_callback(self._work_done)
 
     async def _finish(self, rest: SuspendedCoroutine[Any], message: Schema | None, correlation_id: int) -> None:
-        self._answer(message, correlation_id, await rest)
+        self._send_response(message, correlation_id, await rest)
 
     def _work_done(self, work: asyncio.Task[None]) -> None:
         self._work = None
         error = None if work.cancelled() else work.exception()
         if error is not None:
             self._close(error)
-        self._go_on()
+        self._resume_serving()
 
-    def _go_on(self) -> None:
+    def _resume_serving(self) -> None:
         """Serve what arrived while a request was waiting."""
         if self._transport is not None and self._is_open and not self._is_paused:
             self._transport.resume_reading()
@@ -408,8 +408,8 @@ class Connection(asyncio.Protocol):
 
     def write(self, frame: bytes) -> None:
         """Send a frame, or keep it until a delayed response before it is sent."""
-        if self._behind is not None:
-            self._behind.append(frame)
+        if self._held_frames is not None:
+            self._held_frames.append(frame)
         elif self._transport is not None:
             self._transport.write(frame)
 
@@ -425,14 +425,14 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def hold_back_answers(self) -> None:
-        """Keep the responses of the following requests until `release_answers`."""
-        self._behind = []
+    def hold_back_responses(self) -> None:
+        """Keep the responses of the following requests until `release_responses`."""
+        self._held_frames = []
 
-    def release_answers(self, first: bytes | None) -> None:
+    def release_responses(self, first: bytes | None) -> None:
         """Send `first`, then the responses that were kept."""
-        behind, self._behind = self._behind or [], None
-        for frame in (first, *behind):
+        held, self._held_frames = self._held_frames or [], None
+        for frame in (first, *held):
             if frame is not None:
                 self.write(frame)
 
@@ -444,7 +444,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def kill(self) -> None:
-        """Close because the node has died: a request in work is never finished."""
+        """Close because the node has died: a request in progress is never finished."""
         self.abort()
         if self._work is not None:
             self._work.cancel()
@@ -478,7 +478,7 @@ class _Reply:
         connection = self._connection
         frame = None if response is None else connection.encode(self._message, self._correlation_id, response)
         if self._is_first:
-            connection.release_answers(frame)
+            connection.release_responses(frame)
         elif frame is not None:
             connection.write(frame)
 
@@ -493,7 +493,7 @@ class _Reply:
 
     def overtake(self, answering: Coroutine[Any, Any, None]) -> None:
         self._is_first = True
-        self._connection.hold_back_answers()
+        self._connection.hold_back_responses()
         self._connection.node.cluster.faults.run(answering)
 
 

@@ -128,11 +128,11 @@ class DataDirectory:
     def features_finalized(self, features: FinalizedFeatures) -> None:
         self._journal.record(journal.features_finalized(features))
 
-    def kept(self, kind: str) -> Mapping[str, Any]:
-        return self._journal.kept.get(kind, {})
+    def values(self, kind: str) -> Mapping[str, Any]:
+        return self._journal.values.get(kind, {})
 
-    def keep(self, kind: str, key: str, value: Any) -> None:
-        self._journal.record(journal.kept(kind, key, value))
+    def store_value(self, kind: str, key: str, value: Any) -> None:
+        self._journal.record(journal.value_stored(kind, key, value))
 
     def begin_flush(self) -> None:
         self._flusher.begin_round()

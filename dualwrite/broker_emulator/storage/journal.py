@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from dualwrite.broker_emulator.log.durable_file import write_atomically
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, Kept, StoredTopic, keep_in
+from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, StoredTopic, StoredValues, put_value
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class MetadataJournal:
         self.next_producer_id: int | None = None
         self.finalized_features = FinalizedFeatures()
         self.topics: dict[str, StoredTopic] = {}
-        self.kept: Kept = {}
+        self.values: StoredValues = {}
 
     def open(self) -> None:
         """Read the file, and rewrite it with the present state. Raises StorageError."""
@@ -82,9 +82,9 @@ class MetadataJournal:
             yield features_finalized(self.finalized_features)
         for topic in self.topics.values():
             yield topic_created(topic)
-        for kind, values in self.kept.items():
+        for kind, values in self.values.items():
             for key, value in values.items():
-                yield kept(kind, key, value)
+                yield value_stored(kind, key, value)
 
     def _apply(self, change: dict[str, Any]) -> None:
         match change:
@@ -110,7 +110,7 @@ class MetadataJournal:
                 epochs[partition] = leader_epoch
                 self.topics[name] = self.topics[name]._replace(leader_epochs=epochs)
             case {"kept": kind, "key": key, "value": value}:
-                keep_in(self.kept, kind, key, value)
+                put_value(self.values, kind, key, value)
             case _:
                 raise StorageError(f"{self._path} has an unknown change: {change}")
 
@@ -151,7 +151,7 @@ def producer_ids_allocated(next_producer_id: int) -> dict[str, Any]:
     return {"next_producer_id": next_producer_id}
 
 
-def kept(kind: str, key: str, value: Any) -> dict[str, Any]:
+def value_stored(kind: str, key: str, value: Any) -> dict[str, Any]:
     """Return the change for a value of one kind; None removes it."""
     return {"kept": kind, "key": key, "value": value}
 

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.segment import LogStorage
 
-Kept: TypeAlias = dict[str, dict[str, Any]]
+StoredValues: TypeAlias = dict[str, dict[str, Any]]
 """JSON values by kind and key."""
 
 
-def keep_in(kept: Kept, kind: str, key: str, value: Any) -> None:
+def put_value(values: StoredValues, kind: str, key: str, value: Any) -> None:
     """Replace a value; None removes it."""
     if value is None:
-        kept.get(kind, {}).pop(key, None)
+        values.get(kind, {}).pop(key, None)
     else:
-        kept.setdefault(kind, {})[key] = value
+        values.setdefault(kind, {})[key] = value
 
 
 class StoredTopic(NamedTuple):
@@ -107,10 +107,10 @@ class Storage(Protocol):
     def features_finalized(self, features: FinalizedFeatures) -> None:
         """Store an update of the features."""
 
-    def kept(self, kind: str) -> Mapping[str, Any]:
+    def values(self, kind: str) -> Mapping[str, Any]:
         """Return the stored values of one kind (configs, ACLs, quotas, users, ...): JSON values by key."""
 
-    def keep(self, kind: str, key: str, value: Any) -> None:
+    def store_value(self, kind: str, key: str, value: Any) -> None:
         """Store a JSON value in place of the previous one; None removes it."""
 
     def begin_flush(self) -> None:
@@ -135,7 +135,7 @@ class MemoryOnly:
     def __init__(self, limit_bytes: int) -> None:
         self.cluster_id = uuid.uuid4().hex[:22]
         self._budget = MemoryBudget(limit_bytes)
-        self._kept: Kept = {}
+        self._values: StoredValues = {}
 
     def space(self) -> Space:
         limit = self._budget.limit_bytes
@@ -168,11 +168,11 @@ class MemoryOnly:
     def features_finalized(self, features: FinalizedFeatures) -> None:
         pass
 
-    def kept(self, kind: str) -> Mapping[str, Any]:
-        return self._kept.get(kind, {})
+    def values(self, kind: str) -> Mapping[str, Any]:
+        return self._values.get(kind, {})
 
-    def keep(self, kind: str, key: str, value: Any) -> None:
-        keep_in(self._kept, kind, key, value)
+    def store_value(self, kind: str, key: str, value: Any) -> None:
+        put_value(self._values, kind, key, value)
 
     def begin_flush(self) -> None:
         pass

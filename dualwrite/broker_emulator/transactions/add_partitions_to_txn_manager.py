@@ -144,6 +144,6 @@ class AddPartitionsToTxnManager:
         if node.node_id == self._node_id:
             return await work
         try:
-            return await node.answer(work)
+            return await node.run_for_peer(work)
         except NodeGoneError:
             return ErrorCode.network_exception

@@ -119,6 +119,6 @@ def test_a_flood_of_reasons_is_counted_instead_of_logged(caplog: pytest.LogCaptu
     log.log(200.0, "later")
     assert [record.getMessage() for record in caplog.records[LINES_PER_INTERVAL:]] == [
         "a bug",
-        "7 more connections were closed for such reasons",
+        "7 more connections were closed for similar reasons",
         "later",
     ]

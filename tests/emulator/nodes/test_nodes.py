@@ -130,7 +130,7 @@ def test_a_partition_without_a_living_replica(emulator: Emulator, connect: Conne
     created = connect(0).call("create_topics", 7, topics=(topic,), timeout=milliseconds(1000), validate_only=False)
     assert (created.topics[0].error_code, created.topics[0].replication_factor) == (0, 1)
     assert connect(1).produce("single", plain_batch(b"1")).error_code == 0
-    with pytest.raises(ValueError, match="no copy"):
+    with pytest.raises(ValueError, match="no complete replica"):
         emulator.move_leader("single", 0, 0)
     emulator.crash_node(1)
     (partition,) = metadata(connect(0), "single").topics[0].partitions
