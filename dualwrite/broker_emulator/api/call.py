@@ -1,7 +1,7 @@
-"""`Call`: one request that a broker serves, with what the parts that only route, count or disturb it may know of that
-broker.
+"""`Call`: one request that a broker serves.
 
-The files of the APIs take `NodeCall` (`node_call.py`), which has all of the node.
+Faults and quotas see its broker only through the small protocols here. The files of the APIs take `NodeCall`
+(`node_call.py`), which has the whole node.
 """
 
 from __future__ import annotations

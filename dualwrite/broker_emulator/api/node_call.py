@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class NodeCall(Call):
-    """A call with the whole node and cluster instead of the little that a call needs of them."""
+    """A call whose node and cluster are the whole objects, not only what `Call` needs of them. Adds nothing else."""
 
     node: Node
     cluster: Cluster
