@@ -1,6 +1,7 @@
 """A Kafka broker and transaction coordinator in one process (KIP-98, KIP-664, KIP-890, KIP-939).
 
-Names are imported when they are first asked for (PEP 562), so that the command line decides what its process loads.
+Public names are imported on first access (PEP 562), so that the command line can control what its process loads. Open
+first: `emulator.py`, the emulator as tests use it; then `api/` for what each request does, and `transactions/`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 try:
-    import kio  # noqa: F401  # only to see that it is there
+    import kio  # noqa: F401  # only to check that it is installed
 
-    if find_spec("crc32c") is None:  # not imported here: that takes long, and a broker's own process can do without
+    if find_spec("crc32c") is None:  # not imported here: that is slow, and a broker's own process avoids it
         raise ModuleNotFoundError("No module named 'crc32c'", name="crc32c")
 except ModuleNotFoundError as error:
     if error.name not in ("kio", "crc32c"):
         raise
     _SENTENCE = "the emulator needs the packages of the extra: pip install 'dualwrite[emulator]'"
-    if sys.argv[:1] == ["-m"]:  # while Python looks for the module that is to be run: a traceback would help nobody
+    if sys.argv[:1] == ["-m"]:  # while Python looks for the module to run: a traceback would not help
         print(_SENTENCE, file=sys.stderr)
         raise SystemExit(2) from error
     raise ModuleNotFoundError(f"{_SENTENCE} ({error})", name=error.name) from error
@@ -89,7 +90,7 @@ __all__ = [
     "VirtualClock",
 ]
 
-_NAMES = {
+PUBLIC_NAMES = {
     "clock": ("SystemClock", "VirtualClock"),
     "config": ("BrokerConfig", "Profile"),
     "emulator": ("Emulator", "HeldPoint", "LogSnapshot"),
@@ -117,11 +118,11 @@ _NAMES = {
     "security.sasl.mechanism": ("Sasl", "UnsecuredTokens"),
     "security.tls": ("ClientAuth", "Tls"),
 }
-"""By the module that they come from."""
+"""The public names by the module that defines them."""
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _NAMES.items():
+    for module, names in PUBLIC_NAMES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

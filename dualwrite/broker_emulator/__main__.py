@@ -1,4 +1,4 @@
-"""`python -m dualwrite.broker_emulator`: see `command_line`."""
+"""`python -m dualwrite.broker_emulator`: see `process/command_line.py`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The emulator's only source of time.
+"""`Clock`: the emulator's only source of time.
 
-Everything that the broker decides by time (transaction timeouts, expiry, append timestamps) asks a `Clock`.
-Waiting for the network (long polls, retry back-off) follows the event loop instead, because it paces
-clients that live in real time whatever the broker's calendar says.
+Everything that the broker decides by time (transaction timeouts, expiry, append timestamps) uses a `Clock`. Waiting for
+the network (long polls, retry back-off) uses the time of the event loop instead, because it paces clients, which live
+in real time whatever the broker's clock says.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Timer(Protocol):
     """A pending call, as returned by a `Clock`."""
 
     def cancel(self) -> None:
-        """Stop calling; harmless when already stopped."""
+        """Stop calling; no effect if already stopped."""
 
 
 class Clock(Protocol):
-    """Milliseconds since the Unix epoch, and calls at intervals of it or at one instant."""
+    """A source of time in milliseconds since the Unix epoch, with periodic and one-time calls."""
 
     def now_ms(self) -> int:
-        """The broker's present time in milliseconds since the Unix epoch."""
+        """Return the broker's present time in milliseconds since the Unix epoch."""
 
     def call_every(self, interval_ms: int, callback: Callable[[], None]) -> Timer:
         """Call `callback` each time `interval_ms` has passed, until cancelled. Must run in the emulator's loop."""
@@ -82,7 +82,7 @@ class _VirtualTimer:
 
 
 class VirtualClock:
-    """Time that stands still until `advance` moves it; due timers fire in order, each at its own instant."""
+    """Time that stands still until `advance` moves it; due timers fire in order, each at its due time."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = start_ms
@@ -110,7 +110,7 @@ class VirtualClock:
     def advance(self, duration_ms: int) -> None:
         """Move time forward by `duration_ms`. Must run in the emulator's loop (see `Emulator.advance_clock`)."""
         if duration_ms < 0:
-            raise ValueError(f"time does not run backwards: {duration_ms} ms")
+            raise ValueError(f"cannot advance by a negative duration: {duration_ms} ms")
         end_ms = self._now_ms + duration_ms
         while self._timers and self._timers[0].due_ms <= end_ms:
             timer = heapq.heappop(self._timers)

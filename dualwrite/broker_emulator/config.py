@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Self
 
 from dualwrite.broker_emulator.configs.reading import check_known, field_values, given_text, without_effect
@@ -23,7 +24,7 @@ TWO_PHASE_COMMIT_TIMEOUT_MS = 2147483647
 
 
 class Profile(StrEnum):
-    """Whose behaviour is imitated. KIP_939 is everything in the KIPs as their text says."""
+    """The behaviour to imitate. KIP_939 is everything that the KIPs specify, by their text."""
 
     KIP_939 = "kip-939"
     KAFKA_4_3 = "kafka-4.3"
@@ -31,7 +32,7 @@ class Profile(StrEnum):
 
 
 class Fsync(StrEnum):
-    """When the disk has what was acknowledged (`flusher.py` says what each of them promises)."""
+    """When acknowledged records are on disk (`storage/flusher.py` says what each value guarantees)."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -40,19 +41,19 @@ class Fsync(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Settings of every broker of one emulator; defaults are Kafka's unless a comment says why not."""
+    """Settings of all brokers of one emulator; defaults are Kafka's unless a comment says why not."""
 
     profile: Profile = Profile.KIP_939
     node_id: int = 0
-    """Of the first node; further ones count on."""
+    """The id of the first node; the others follow."""
     transaction_version: int = 2
     """Finalized level of the feature `transaction.version`."""
     group_version: int = 1
-    """Finalized level of the feature `group.version`: 1 for consumer groups (KIP-848), which kafka-3.9 has not."""
+    """Finalized level of the feature `group.version`: 1 for consumer groups (KIP-848), not in kafka-3.9."""
     unstable_api_versions_enable: bool = False
-    """Whether a profile of a released Kafka serves its unstable versions (InitProducerId v6) too."""
+    """Whether the profile of a released Kafka also serves its unstable versions (InitProducerId v6)."""
     num_partitions: int = 1
-    default_replication_factor: int = 0  # Kafka: 1; 0: copies are on all nodes
+    default_replication_factor: int = 0  # Kafka: 1; 0: replicas on all nodes
     delete_topic_enable: bool = True
     fetch_max_bytes: int = 57671680
     auto_create_topics_enable: bool = True
@@ -68,8 +69,8 @@ class BrokerConfig:
     connection_failed_authentication_delay_ms: int = 100
     sasl_server_max_receive_size: int = 524288
     max_request_elements: int = 100_000
-    """Not a setting of Kafka: how many elements (topics, partitions, ...) the arrays of a request may have together."""
-    transaction_two_phase_commit_enable: bool = True  # Kafka: false; this broker exists to be used with it
+    """Not a setting of Kafka: the maximum number of elements (topics, partitions, ...) of all arrays of a request."""
+    transaction_two_phase_commit_enable: bool = True  # Kafka: false; here it is what the broker is for
     transaction_max_timeout_ms: int = 900_000
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50
@@ -78,14 +79,14 @@ class BrokerConfig:
     offsets_retention_check_interval_ms: int = 600_000
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
-    group_initial_rebalance_delay_ms: int = 0  # Kafka: 3000, but 0 in the server.properties that it ships for trying it
+    group_initial_rebalance_delay_ms: int = 0  # Kafka: 3000, but 0 in the server.properties that it ships
     group_max_size: int = 2147483647
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = 2147483647
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    """The assignors that members may ask for; the first is taken where none does."""
-    group_consumer_assignment_interval_ms: int = 0  # Kafka: 1000 since 4.4; nobody waits for the sake of batching here
+    """The assignors that members may request; the first is the default."""
+    group_consumer_assignment_interval_ms: int = 0  # Kafka: 1000 since 4.4, to batch; here nothing waits for that
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
@@ -97,15 +98,15 @@ class BrokerConfig:
     add_partitions_to_txn_retry_backoff_ms: int = 20
     add_partitions_to_txn_retry_backoff_max_ms: int = 100
     authorizer_class_name: str = ""
-    """Kafka's StandardAuthorizer by its full name, or nothing: then everybody may do everything."""
+    """The full name of Kafka's StandardAuthorizer; if empty, access control is off and everything is allowed."""
     super_users: str = ""
-    """Principals that no rule concerns, as in `User:alice;User:bob`."""
+    """Principals that may do everything, as in `User:alice;User:bob`."""
     allow_everyone_if_no_acl_found: bool = False
     memory_limit_bytes: int = 1 << 30
-    """Not a setting of Kafka: what all records may take that are kept in memory; beyond that, they are refused."""
+    """Not a setting of Kafka: the maximum size of all records in memory; beyond it, appends are refused."""
     fsync: Fsync = Fsync.INTERVAL
-    """Not a setting of Kafka: what an acknowledgement promises where there is a data directory."""
-    log_flush_interval_ms: int = 1_000  # Kafka: never, because of its replicas; goes with fsync=interval
+    """Not a setting of Kafka: what an acknowledgement guarantees with a data directory."""
+    log_flush_interval_ms: int = 1_000  # Kafka: never, because of its replicas; used with fsync=interval
     log_segment_bytes: int = 64 << 20  # Kafka: 1 GiB; nothing is deleted or compacted before its segment is full
     log_cleanup_policy: str = "delete"
     log_retention_ms: int = 604_800_000
@@ -117,31 +118,29 @@ class BrokerConfig:
     log_cleaner_min_compaction_lag_ms: int = 0
     log_cleaner_max_compaction_lag_ms: int = 9223372036854775807
     log_roll_ms: int = 604_800_000
-    """Age of a segment's first record at which the next one begins a new segment."""
+    """The age of a segment's first record at which a new segment is started."""
     log_message_timestamp_type: str = "CreateTime"
     log_message_timestamp_before_max_ms: int = 9223372036854775807
     log_message_timestamp_after_max_ms: int = 9223372036854775807  # Kafka: an hour; clients have no virtual clock
     min_insync_replicas: int = 1
-    transaction_state_log_segment_bytes: int = 256 << 10  # Kafka: 100 MiB; all of it is read at every change of leader
+    transaction_state_log_segment_bytes: int = 256 << 10  # Kafka: 100 MiB; a new leader reads all of it
     offsets_topic_segment_bytes: int = 256 << 10  # Kafka: 100 MiB; as above
 
     properties: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """Every setting that `from_properties` was given, by Kafka's name, as text; those without effect here, too."""
+    """All settings given to `from_properties`, by Kafka's name, as text; including those without effect here."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> Self:
-        """Build from Kafka's dotted names, as a `server.properties` has them; values may be text or Python's own.
+        """Build the settings from Kafka's dotted names, as in `server.properties`; values may be text or Python values.
 
-        What Kafka knows and this broker makes no use of is accepted, and named in one line of the log. Raises
-        ValueError on a name that is no setting and on a value that a setting does not take.
+        Settings of Kafka that have no effect here are accepted, and listed in one line of the log. Raises ValueError
+        for an unknown setting and for an invalid value.
         """
         given = {name: given_text(value) for name, value in properties.items()}
         for name in given:
             check_known(name, cls.names())
         if "broker" not in given.get("process.roles", "broker"):
-            raise ValueError(
-                "process.roles has to name broker: every node here is one, and nobody is a controller alone"
-            )
+            raise ValueError("process.roles must include broker: every node here is one, and none is only a controller")
         config = cls().altered(given)
         ignored = without_effect(given, cls.names())
         if ignored:
@@ -149,7 +148,7 @@ class BrokerConfig:
         return replace(config, properties=given)
 
     def altered(self, texts: Mapping[str, str]) -> Self:
-        """With other values, by Kafka's names; names without a field are passed over. Raises ValueError."""
+        """Return a copy with other values, by Kafka's names; names without a field are ignored. Raises ValueError."""
         if not texts:
             return self
         values = {name: getattr(self, name) for name in self.names()}
@@ -158,5 +157,27 @@ class BrokerConfig:
 
     @classmethod
     def names(cls) -> list[str]:
-        """The names of the settings with a field, `_` for `.`."""
+        """Return the names of the settings that have a field, with `_` for `.`."""
         return [member.name for member in fields(cls) if member.name != "properties"]
+
+
+def read_properties(path: str | Path) -> dict[str, str]:
+    """Read a Java properties file such as Kafka's `config/server.properties`: continuation lines, escapes, `=`, `:`.
+
+    Raises ValueError with a sentence if the file cannot be read or is malformed, or if the package javaproperties is
+    missing.
+    """
+    try:
+        import javaproperties  # needed for such a file only
+    except ModuleNotFoundError:
+        raise ValueError(
+            f"{path} cannot be read without the package javaproperties: pip install 'dualwrite[emulator]'"
+        ) from None
+    try:
+        with Path(path).open("rb") as file:
+            found: dict[str, str] = javaproperties.load(file)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not a properties file: {error}") from error
+    return {name: text.strip() for name, text in found.items()}

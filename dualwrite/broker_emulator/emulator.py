@@ -1,4 +1,4 @@
-"""`Emulator`: a whole cluster in this process, with its own event loop in a thread of its own.
+"""`Emulator`: a whole cluster in this process, with an event loop in a thread of its own.
 
 Every method may be called from any thread.
 """
@@ -14,11 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
-from dualwrite.broker_emulator.cluster.cluster import Cluster
-from dualwrite.broker_emulator.cluster.configured_timers import ConfiguredTimers
+from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode, ConfiguredTimers
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.operations import Operations
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.log.maintenance import LogMaintenance
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
     from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
 
-_START_TIMEOUT_S = 600.0  # of a large data directory that was not left in order
+_START_TIMEOUT_S = 600.0  # enough to recover a large data directory
 _STOP_TIMEOUT_S = 120.0
 _CALL_TIMEOUT_S = 30.0
 
@@ -68,11 +67,11 @@ class HeldPoint:
 
     @property
     def hits(self) -> int:
-        """How often the point was reached."""
+        """How often the point has been reached."""
         return self._hold.hits
 
     def wait_reached(self, timeout_s: float = 10.0) -> None:
-        """Block until somebody waits at the point. Raises TimeoutError after `timeout_s`."""
+        """Block until the point is reached. Raises TimeoutError after `timeout_s`."""
         reached = asyncio.run_coroutine_threadsafe(self._hold.until_hit(), self._loop)
         try:
             reached.result(timeout_s)
@@ -81,7 +80,7 @@ class HeldPoint:
             raise TimeoutError(f"{self._hold.point} was not reached within {timeout_s} s") from None
 
     def release(self) -> None:
-        """Let everybody go who waits at the point, now and later."""
+        """Release every task that waits at the point, now and later."""
         self._loop.call_soon_threadsafe(self._hold.release)
 
 
@@ -89,28 +88,27 @@ class HeldReplication:
     """The replication of one partition, held by a test; any thread may release it."""
 
     def __init__(self, call: Callable[[Callable[[], None]], None], log: PartitionLog) -> None:
-        self._call = call
+        self._call_in_loop = call
         self._log = log
 
     def release(self, up_to: int | None = None) -> None:
-        """Let the followers fetch what is below offset `up_to`, or everything from now on.
+        """Let the followers fetch the records below offset `up_to`, or everything from now on.
 
-        Raises ValueError where `up_to` is replicated already, beyond the log end, or inside of a batch.
+        Raises ValueError if `up_to` is already replicated, beyond the log end, or inside a batch.
         """
-        self._call(lambda: self._log.release_high_watermark(up_to))
+        self._call_in_loop(lambda: self._log.release_high_watermark(up_to))
 
 
 class Emulator:
     """A Kafka cluster of `nodes` brokers; `with Emulator() as emulator:` starts and stops it.
 
-    `listen` is host:port of the first node (127.0.0.1 and a free port unless given, or what the setting `listeners`
-    says); the others get the following
-    ports, or free ones where the port is 0. `listeners` are several of them, secured or not, instead: every node has
-    them all. `scram_users` are passwords by name, for both mechanisms of SCRAM.
-    `topics` maps names to partition counts and is created before the first client can connect, unless it is there.
-    Everything is kept in memory, or in `data_dir`, and then an emulator that is started on it later has it again.
-    `acls`, or `super_users` such as "User:admin", turn access control on: who is no super user may do what a rule
-    allows, and nothing else. `control` is host:port of control over HTTP, which is off unless that is given.
+    `listen` is host:port of the first node (by default the setting `listeners`, or else 127.0.0.1 and a free port); the
+    other nodes use the following ports, or free ones if the port is 0. `listeners` defines several listeners instead,
+    secured or not; every node has all of them. `scram_users` are passwords by user name, for both SCRAM mechanisms.
+    `topics` maps names to numbers of partitions; missing topics are created before the first client can connect.
+    Everything is stored in memory, or in `data_dir`, from where a later emulator restores it. `acls`, or `super_users`
+    such as "User:admin", turn access control on: any other user may do what an ACL allows, and nothing else. `control`
+    is host:port of control over HTTP, which is off by default.
     """
 
     def __init__(
@@ -129,7 +127,7 @@ class Emulator:
         control: str | None = None,
     ) -> None:
         if nodes < 1:
-            raise ValueError(f"a cluster needs a node, not {nodes}")
+            raise ValueError(f"a cluster needs at least one node, not {nodes}")
         self._acls = list(acls or ())
         self.config = config or BrokerConfig()
         if acls is not None or super_users is not None:
@@ -146,23 +144,27 @@ class Emulator:
         self._control_address = None if control is None else _address(control)
         self._control: ControlServer | None = None
         self.control_url = ""
-        """Where control over HTTP is reached, such as http://127.0.0.1:8080; empty where there is none."""
+        """The URL of control over HTTP, such as http://127.0.0.1:8080; empty if it is off."""
         self._storage: Storage | None = None
         self._is_recovered = False
-        self._cluster: Cluster  # from start() on
-        self._operations: Operations
+        self.cluster: Cluster
+        """Exists from `start` on; use it only in the emulator's loop (`call_in_loop`)."""
+        self.operations: Operations
+        """What the methods of this class do, in the emulator's loop; exists from `start` on."""
         self._timers: ConfiguredTimers | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    # life
+    # start and stop
 
     def start(self) -> Self:
-        """Start serving. Raises what kept it from starting: OSError when an address is taken, StorageError with a
-        plain sentence when the data directory is in use, cannot be written, or holds damaged data.
+        """Start serving.
+
+        Raises OSError if an address is in use; StorageError, with a sentence for the user, if the data directory is in
+        use, not writable, or damaged.
         """
         if self._thread is not None:
-            raise RuntimeError("the emulator runs already")
+            raise RuntimeError("the emulator is already running")
         self._loop = _new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="broker-emulator", daemon=True)
         self._thread.start()
@@ -174,9 +176,9 @@ class Emulator:
         return self
 
     def stop(self) -> None:
-        """Stop serving: connections are closed; without a data directory the data is gone.
+        """Stop serving and close all connections; without a data directory, all data is lost.
 
-        Harmless when it does not run. Raises StorageError when the disk does not take what is left to write.
+        No effect if the emulator is not running. Raises StorageError if the last writes to the disk fail.
         """
         if self._thread is None or self._loop is None:
             return
@@ -203,9 +205,9 @@ class Emulator:
 
     async def _start(self) -> None:
         self._storage = _open_storage(self._data_dir, self.config)
-        cluster = self._cluster = Cluster(self.config, self.clock, self.faults, self._storage)
-        self._operations = Operations(cluster)
-        self._operations.add_acls(self._acls)
+        cluster = self.cluster = Cluster(self.config, self.clock, self.faults, self._storage)
+        self.operations = Operations(cluster)
+        self.operations.add_acls(self._acls)
         for name, password in self._scram_users.items():
             cluster.scram_users.set_password(name, password)
         for node_id in range(self.config.node_id, self.config.node_id + self._node_count):
@@ -222,7 +224,7 @@ class Emulator:
         self.bootstrap_servers = self.bootstrap()
         self._begin_maintenance(cluster, self._storage)
         for node in cluster.nodes.values():
-            await self._serve(node)  # last: nobody may meet a cluster that is not complete
+            await self._serve(node)  # last: clients must not see an incomplete cluster
         if self._control_address is not None:
             self._control, self.control_url = await self._open_control(*self._control_address)
 
@@ -231,7 +233,7 @@ class Emulator:
         from dualwrite.broker_emulator.control.controlled import ControlledEmulator
         from dualwrite.broker_emulator.control.server import ControlServer
 
-        controlled = ControlledEmulator(self._cluster, self._operations, self.bootstrap_servers, self._start_node)
+        controlled = ControlledEmulator(self.cluster, self.operations, self.bootstrap_servers, self._start_node)
         server = ControlServer(controlled, own_name=host)
         await server.start(host.strip("[]"), port)
         return server, f"http://{host}:{server.port}"
@@ -243,17 +245,17 @@ class Emulator:
         timers.every("producer_id_expiration_check_interval_ms", cluster.expire_producers)
         timers.every("log_retention_check_interval_ms", logs.delete_old_segments)
         timers.every("log_cleaner_backoff_ms", logs.compact)
-        if self._data_dir is not None:  # a week that a test lets pass has 600,000 of these seconds
+        if self._data_dir is not None:  # not in memory: a week on a virtual clock has 600,000 of these seconds
             timers.every("log_flush_interval_ms", storage.begin_flush)
 
     async def _add_node(self, node_id: int) -> Node:
-        node = Node(node_id, self._cluster, self._listeners.endpoints(node_id))
+        node = Node(node_id, self.cluster, self._listeners.endpoints(node_id))
         node.servers = await self._listeners.listen(node)
-        self._cluster.nodes[node_id] = node
+        self.cluster.nodes[node_id] = node
         return node
 
-    async def _serve(self, node: Node) -> None:
-        """Let clients in, and begin the node's periodic work."""
+    async def _serve(self, node: ClusterNode) -> None:
+        """Accept connections, and start the periodic work of the node."""
         config, every, transactions = self.config, self.clock.call_every, node.transactions
         node.timers += (
             every(
@@ -271,7 +273,7 @@ class Emulator:
 
     async def _stop(self) -> None:
         storage, self._storage = self._storage, None
-        if storage is None:  # it could not even be opened
+        if storage is None:  # opening it failed
             return
         if self._control is not None:
             self._control.close()
@@ -279,7 +281,7 @@ class Emulator:
         if self._timers is not None:
             self._timers.cancel()
             self._timers = None
-        for node in self._cluster.nodes.values():
+        for node in self.cluster.nodes.values():
             node.end()
             await node.transactions.shutdown()
         self._listeners.release()
@@ -289,7 +291,7 @@ class Emulator:
     async def _close_logs(self, storage: Storage) -> None:
         is_complete = False
         try:
-            for partition in self._cluster.partitions():
+            for partition in self.cluster.partitions():
                 partition.log.close()
             is_complete = self._is_recovered
         finally:
@@ -301,25 +303,25 @@ class Emulator:
         return self._listeners.names
 
     def bootstrap(self, listener: str | None = None) -> str:
-        """host:port of every node, of the listener with this name (None: the first), as clients are told them.
+        """Return host:port of every node at the listener of this name (None: the first), as clients get them.
 
-        Raises ValueError where there is no such listener, RuntimeError before the emulator was started.
+        Raises ValueError for an unknown listener, RuntimeError before the emulator is started.
         """
         return self._listeners.bootstrap(listener)
 
     def set_scram_user(self, name: str, password: str | None) -> None:
-        """Let a user log in by both mechanisms of SCRAM with this password from now on; None: never again.
+        """Set the password of a user, for both SCRAM mechanisms; None removes the user.
 
-        Whoever has logged in stays so. Raises StorageError where that cannot be kept.
+        Existing connections stay logged in. Raises StorageError if storage fails.
         """
-        users = self._cluster.scram_users
-        self._call(lambda: users.remove_user(name) if password is None else users.set_password(name, password))
+        users = self.cluster.scram_users
+        self.call_in_loop(lambda: users.remove_user(name) if password is None else users.set_password(name, password))
 
-    # for tests
+    # topics, settings and time
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic, with settings by Kafka's names. Raises ValueError when that cannot be."""
-        self._call(lambda: self._operations.create_topic(name, partitions, configs or {}))
+        """Create a topic, with settings by Kafka's names. Raises ValueError for an invalid argument."""
+        self.call_in_loop(lambda: self.operations.create_topic(name, partitions, configs or {}))
 
     def set_config(
         self,
@@ -329,139 +331,143 @@ class Emulator:
         group: str | None = None,
         node_id: int | None = None,
     ) -> None:
-        """Alter settings of a topic, a group or a node, or of all brokers where none of them is named.
+        """Alter settings of a topic, a group or a node, or of all brokers if none of them is given.
 
-        By Kafka's names and as text; None forgets what was set. They are in effect when this returns. Raises KeyError
-        when there is no such topic, ValueError with Kafka's sentence for what cannot be.
+        Names are Kafka's, values are text; None resets a setting. They are in effect when this returns. Raises KeyError
+        for an unknown topic, ValueError with Kafka's message for an invalid setting.
         """
-        self._call(lambda: self._operations.set_config(changes, topic=topic, group=group, node_id=node_id))
+        self.call_in_loop(lambda: self.operations.set_config(changes, topic=topic, group=group, node_id=node_id))
 
     def advance_clock(self, duration_ms: int) -> None:
-        """Move the broker's time forward; every timer that became due has run when this returns.
+        """Advance the broker's time; all timers that became due have run when this returns.
 
-        What the timers began (a server-side abort writes its markers afterwards) may still be in work. Raises
-        TypeError when the emulator does not run on a VirtualClock.
+        What a timer started may still be unfinished: a server-side abort writes its markers afterwards. Raises
+        TypeError unless the emulator runs on a VirtualClock.
         """
         clock = self.clock
         if not isinstance(clock, VirtualClock):
             raise TypeError("advance_clock needs Emulator(clock=VirtualClock())")
-        self._call(lambda: clock.advance(duration_ms))
+        self.call_in_loop(lambda: clock.advance(duration_ms))
 
     # nodes
 
     def stop_node(self, node_id: int) -> None:
-        """Stop a node in order: its partitions get other leaders first. Raises ValueError when it does not run."""
-        self._await(self._operations.living_node(node_id).stop())
+        """Stop a node in order: its partitions get other leaders first. Raises ValueError if it is not running."""
+        self._await(self.operations.living_node(node_id).stop())
 
     def crash_node(self, node_id: int) -> None:
-        """End a node as SIGKILL does: nothing in work there is finished, and connections break.
+        """End a node as SIGKILL does: requests in progress are never finished, and connections break.
 
-        Other nodes take over what it led; of a partition whose replication is held they have what was replicated.
-        Raises ValueError when it does not run.
+        Other nodes take over its partitions; if the replication of a partition is held, they have only the replicated
+        records. Raises ValueError if the node is not running.
         """
-        self._call(lambda: self._operations.living_node(node_id).crash())
+        self.call_in_loop(lambda: self.operations.living_node(node_id).crash())
 
     def start_node(self, node_id: int) -> None:
-        """Start a node again on its old port. It leads what nobody else can. Raises ValueError when it runs."""
+        """Restart a node on its old port. It leads partitions without a leader. Raises ValueError if it is running."""
         self._await(self._start_node(node_id))
 
     async def _start_node(self, node_id: int) -> None:
-        if self._operations.node(node_id).is_alive:
-            raise ValueError(f"node {node_id} runs already")
+        if self.operations.node(node_id).is_alive:
+            raise ValueError(f"node {node_id} is already running")
         node = await self._add_node(node_id)
-        self._cluster.lead_orphans(node)
+        self.cluster.lead_orphans(node)
         await self._serve(node)
 
     @property
     def living_nodes(self) -> list[int]:
-        """The ids of the nodes that run."""
-        return self._call(lambda: [node.node_id for node in self._cluster.living_nodes])
+        """The ids of the running nodes."""
+        return self.call_in_loop(lambda: [node.node_id for node in self.cluster.living_nodes])
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
-        """Let another node lead a partition, under a new leader epoch; nothing happens when it does already.
+        """Make another node the leader of a partition, with a new leader epoch; no effect if it is the leader.
 
-        Raises KeyError when there is no such partition, ValueError when the node does not run or has no copy.
+        Raises KeyError for an unknown partition, ValueError if the node is not running or has no complete replica.
         """
-        self._call(lambda: self._operations.move_leader(self._operations.partition(topic, partition), node_id))
+        self.call_in_loop(lambda: self.operations.move_leader(self.operations.partition(topic, partition), node_id))
 
     def create_partitions(self, topic: str, count: int) -> None:
-        """Let a topic have `count` partitions, as CreatePartitions does; clients notice with their next Metadata.
+        """Extend a topic to `count` partitions, as CreatePartitions does; clients notice with their next Metadata.
 
-        Raises KeyError when there is no such topic, ValueError when that is not more than it has.
+        Raises KeyError for an unknown topic, ValueError if it has that many already.
         """
-        self._call(lambda: self._operations.create_partitions(topic, count))
+        self.call_in_loop(lambda: self.operations.create_partitions(topic, count))
 
     def reassign(self, topic: str, partition: int, replicas: Sequence[int] | None) -> None:
-        """Move the copies of a partition to these nodes, the preferred leader first, or (None) give that up.
+        """Move the replicas of a partition to these nodes, the preferred leader first, or (None) cancel that.
 
-        It is over at once, unless a new node does not run or the replication of the partition is held: then when that
-        is over. Raises KeyError when there is no such partition, ValueError when it cannot be moved there.
+        The reassignment completes at once, or, if a new node is down or the replication of the partition is held, as
+        soon as that ends. Raises KeyError for an unknown partition, ValueError for invalid replicas.
         """
-        self._call(lambda: self._operations.reassign(self._operations.partition(topic, partition), replicas))
+        self.call_in_loop(lambda: self.operations.reassign(self.operations.partition(topic, partition), replicas))
 
     def elect_preferred_leaders(self) -> list[TopicPartition]:
-        """Let the first replica of every partition lead again, where it lives, as ElectLeaders does; who moved."""
-        return self._call(self._operations.elect_preferred_leaders)
+        """Make the first replica of every partition its leader again, if alive; return the partitions that moved."""
+        return self.call_in_loop(self.operations.elect_preferred_leaders)
 
     def move_coordinator(self, node_id: int, *, transactional_id: str | None = None, group: str | None = None) -> None:
-        """Let another node coordinate a transactional id or a group, and all others of the same internal partition."""
-        operations = self._operations
-        self._call(lambda: operations.move_leader(operations.coordinator_partition(transactional_id, group), node_id))
+        """Move the coordination of a transactional id or a group, with its whole internal partition, to a node."""
+        operations = self.operations
+        self.call_in_loop(
+            lambda: operations.move_leader(operations.coordinator_partition(transactional_id, group), node_id)
+        )
 
     def coordinator(self, *, transactional_id: str | None = None, group: str | None = None) -> int:
-        """The node that coordinates a transactional id or a group; -1 when none that could is alive."""
-        return self._call(lambda: self._operations.coordinator_partition(transactional_id, group).leader_id)
+        """Return the id of the coordinator of a transactional id or a group; -1 if no node can coordinate it."""
+        return self.call_in_loop(lambda: self.operations.coordinator_partition(transactional_id, group).leader_id)
 
     def hold_replication(self, topic: str, partition: int = 0) -> HeldReplication:
-        """Keep the followers of a partition from fetching, so that its high watermark stays where it is.
+        """Keep the followers of a partition from fetching, so that its high watermark does not advance.
 
-        Raises KeyError when there is no such partition, ValueError when it is held already.
+        Raises KeyError for an unknown partition, ValueError if its replication is already held.
         """
-        return HeldReplication(self._call, self._call(lambda: self._operations.hold_replication(topic, partition)))
+        return HeldReplication(
+            self.call_in_loop, self.call_in_loop(lambda: self.operations.hold_replication(topic, partition))
+        )
 
     # clients
 
     def disconnect_clients(self, *, client_id: str | None = None) -> int:
-        """Break connections abruptly: those of `client_id`, or all. Returns how many."""
-        return self._call(lambda: self._operations.disconnect(client_id))
+        """Break the connections of `client_id`, or all, abruptly; return their number."""
+        return self.call_in_loop(lambda: self.operations.disconnect(client_id))
 
     def hold(self, point: PausePoint, match: Match | None = None) -> HeldPoint:
-        """Hold everybody who reaches `point` with a context that `match` accepts, until released."""
-        return HeldPoint(self._running_loop, self._call(lambda: self._cluster.pause_points.hold(point, match)))
+        """Hold every task that reaches `point` with a context that `match` accepts, until released."""
+        return HeldPoint(self._running_loop, self.call_in_loop(lambda: self.cluster.pause_points.hold(point, match)))
 
     def set_transaction_version(self, level: int) -> None:
         """Finalize this level of the feature `transaction.version`, up or down, as UpdateFeatures does.
 
-        Clients learn of it when they connect anew. Raises ValueError for a level that the profile does not support.
+        Clients learn it when they reconnect. Raises ValueError for a level that the profile does not support.
         """
-        self._call(lambda: self._cluster.finalize_features(level))
+        self.call_in_loop(lambda: self.cluster.finalize_features(level))
 
     def transactions(self) -> list[TransactionDescription]:
-        """Every transactional id the cluster knows, described as DescribeTransactions would, by id."""
-        return self._call(self._operations.transactions)
+        """Describe every transactional id of the cluster as DescribeTransactions does, ordered by id."""
+        return self.call_in_loop(self.operations.transactions)
 
     def groups(self) -> list[AnyGroup]:
-        """Every group the cluster knows, of the classic protocol or of KIP-848, with members and assignments, by id."""
-        return self._call(self._operations.groups)
+        """Return every group, classic or of KIP-848, with members and assignments, ordered by id."""
+        return self.call_in_loop(self.operations.groups)
 
     # access control
 
     def acls(self, wanted: AclFilter = ALL_ACLS) -> list[Acl]:
-        """The rules of access control, or those that a filter means. Raises RuntimeError where it is off."""
-        return self._call(lambda: self._operations.authorizer.acls(wanted))
+        """Return all ACLs, or those that match a filter. Raises RuntimeError while access control is off."""
+        return self.call_in_loop(lambda: self.operations.authorizer.acls(wanted))
 
     def add_acls(self, *acls: Acl) -> None:
-        """Add rules; they decide from the next request on. One that is there already changes nothing.
+        """Add ACLs; they take effect at the next request. An ACL that exists already has no effect.
 
-        Raises ValueError for one that Kafka would not take, RuntimeError where access control is off, StorageError.
+        Raises ValueError for an ACL that Kafka rejects, RuntimeError while access control is off, StorageError.
         """
-        self._call(lambda: self._operations.add_acls(acls))
+        self.call_in_loop(lambda: self.operations.add_acls(acls))
 
     def remove_acls(self, wanted: AclFilter = ALL_ACLS) -> list[Acl]:
-        """Remove the rules that a filter means, and name them. Raises RuntimeError where access control is off."""
-        return self._call(lambda: self._operations.authorizer.remove(wanted))
+        """Remove and return the ACLs that match a filter. Raises RuntimeError while access control is off."""
+        return self.call_in_loop(lambda: self.operations.authorizer.remove(wanted))
 
-    # partitions
+    # quotas
 
     def set_quota(
         self,
@@ -471,33 +477,35 @@ class Emulator:
         client_id: str | None = "",
         ip: str | None = "",
     ) -> None:
-        """Set quotas by Kafka's names (None: take it away) of a user, a client id, both together, or an address.
+        """Set quotas by Kafka's names (None: remove) of a user, a client id, both together, or an address.
 
-        A name of None is the default of its kind, for whoever has none of his own. Raises ValueError where such an
-        entity cannot have such a quota.
+        A name of None is the default entity, whose quotas apply to entities without their own. Raises ValueError for
+        quotas that the entity cannot have.
         """
         named = ((USER, user), (CLIENT_ID, client_id), (IP, ip))
-        self._call(lambda: self._operations.set_quota(entity(part for part in named if part[1] != ""), quotas))
+        self.call_in_loop(lambda: self.operations.set_quota(entity(part for part in named if part[1] != ""), quotas))
+
+    # metrics and records
 
     def metrics(self) -> MetricsSnapshot:
         """What the brokers count and measure, as it is now (`metrics.prometheus` writes it as text)."""
         from dualwrite.broker_emulator.metrics.snapshot import collect  # as with control: not before it is asked for
 
-        return self._call(lambda: collect(self._cluster))
+        return self.call_in_loop(lambda: collect(self.cluster))
 
     def log(self, topic: str, partition: int = 0) -> LogSnapshot:
-        """A partition as it is now. Raises KeyError when there is none."""
-        return self._call(lambda: self._snapshot(topic, partition))
+        """Return the present state of a partition. Raises KeyError for an unknown one."""
+        return self.call_in_loop(lambda: self._snapshot(topic, partition))
 
     def records(self, topic: str, partition: int | None = None, *, read_committed: bool = True) -> list[Record]:
-        """What a consumer would be given of a topic, or of one partition: values, keys, headers, offsets.
+        """Return the records of a topic, or of one partition, as a consumer gets them: values, keys, headers, offsets.
 
-        Partition by partition in the order of their offsets, up to the last stable offset, or without `read_committed`
-        up to the high watermark. Raises KeyError when there is none, UnsupportedCompressionError where the package
+        They are ordered by partition and offset, up to the last stable offset, or without `read_committed` up to the
+        high watermark. Raises KeyError for an unknown topic or partition, UnsupportedCompressionError if the package
         cramjam is needed and not installed.
         """
         if partition is None:
-            partitions = self._call(lambda: len(self._operations.topic(topic).partitions))
+            partitions = self.call_in_loop(lambda: len(self.operations.topic(topic).partitions))
             return [record for each in range(partitions) for record in self._records(topic, each, read_committed)]
         return list(self._records(topic, partition, read_committed))
 
@@ -507,7 +515,7 @@ class Emulator:
         return visible_records(log.batches, end_offset=end_offset, read_committed=read_committed)
 
     def _snapshot(self, topic: str, index: int) -> LogSnapshot:
-        partition = self._operations.partition(topic, index)
+        partition = self.operations.partition(topic, index)
         log = partition.log
         return LogSnapshot(
             log.log_start_offset,
@@ -525,14 +533,14 @@ class Emulator:
     @property
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            raise RuntimeError("the emulator does not run")
+            raise RuntimeError("the emulator is not running")
         return self._loop
 
     def _await(self, work: Coroutine[Any, Any, T], timeout_s: float = _CALL_TIMEOUT_S) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._running_loop).result(timeout_s)
 
-    def _call(self, function: Callable[[], T]) -> T:
-        """Run `function` in the emulator's loop and give back what it gives or raises."""
+    def call_in_loop(self, function: Callable[[], T]) -> T:
+        """Run `function` in the emulator's loop and return its result, or raise what it raises."""
         outcome: Future[T] = Future()
 
         def run() -> None:
@@ -563,7 +571,7 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
 def _open_storage(data_dir: Path | None, config: BrokerConfig) -> Storage:
     if data_dir is None:
         return MemoryOnly(config.memory_limit_bytes)
-    # needs a POSIX system, and time to import
+    # slow to import, and available on POSIX systems only
     from dualwrite.broker_emulator.storage.data_directory import DataDirectory
 
     return DataDirectory.open(data_dir, fsync=config.fsync, loop=asyncio.get_running_loop())

@@ -1,7 +1,7 @@
-"""Named instants inside the coordinator at which a test can hold it.
+"""Pause points: named instants inside the broker at which a test can hold a request or a coordinator.
 
-A point that nobody holds costs one attribute read. Names are the members of `PausePoint`; `docs/` and the
-fault tests use the same names.
+A point that is not held costs one attribute read. The names are the members of `PausePoint`; `docs/` and the tests of
+faults use the same names.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from dualwrite.broker_emulator.condition_notifier import ConditionNotifier
 
-if TYPE_CHECKING:
-    from dualwrite.broker_emulator.faults import Faults
-
 
 class PausePoint(StrEnum):
-    """Where a broker can be held, in the order in which one transaction meets them."""
+    """Where a broker can be held, in the order in which one transaction passes the points."""
 
     BEFORE_VERIFICATION = "before-verification"  # a partition leader is about to ask the coordinator (KIP-890)
-    AFTER_VERIFICATION = "after-verification"  # it has the answer and has not appended yet
+    AFTER_VERIFICATION = "after-verification"  # it has the response and has not appended yet
     BEFORE_STATE_APPEND = "before-state-append"  # Empty or Ongoing record
     AFTER_STATE_APPEND = "after-state-append"
     BEFORE_PREPARE_APPEND = "before-prepare-append"
@@ -40,14 +37,14 @@ class PausePoint(StrEnum):
 Match = Callable[[Mapping[str, Any]], bool]
 
 
-def everybody(context: Mapping[str, Any]) -> bool:
-    """The match of a hold that selects nothing."""
+def match_all(context: Mapping[str, Any]) -> bool:
+    """Match every context: the default of a hold."""
     return True
 
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """One held point; made by `PausePoints.hold`, ended by `release`."""
+    """One held point; created by `PausePoints.hold`, ended by `release`."""
 
     hold_id: int
     point: PausePoint
@@ -56,65 +53,79 @@ class Hold:
     """Called by `release`."""
     hits: int = 0
     waiting: int = 0
-    """How many wait here at this moment."""
+    """How many tasks wait here at present."""
     changes: ConditionNotifier = field(default_factory=ConditionNotifier)
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def release(self) -> None:
-        """Let everything go that waits here, now and later; harmless when that is done."""
+        """Release every task that waits here, now and later; no effect if already released."""
         self.released.set()
         self.ended(self)
 
     async def until_hit(self, hits: int = 1) -> None:
-        """Wait until the point was reached so often."""
+        """Wait until the point has been reached `hits` times."""
         await self.changes.until(lambda: self.hits >= hits)
 
     async def wait(self) -> None:
         """Wait until released."""
         self.hits += 1
         self.waiting += 1
-        self.changes.tell()
+        self.changes.notify()
         try:
             await self.released.wait()
         finally:
             self.waiting -= 1
 
 
+class PointFaults(Protocol):
+    """The faults that act at pause points (`faults.Faults`)."""
+
+    points_changed: Callable[[], None]
+    """Called after `meets_points` may have changed. Set by `PausePoints`."""
+
+    @property
+    def meets_points(self) -> bool:
+        """Whether a fault may act at a point."""
+
+    async def pass_point(self, point: PausePoint, context: Mapping[str, Any]) -> None:
+        """Let the faults act on a task that passes a point."""
+
+
 class PausePoints:
-    """The holds of one emulator, and the faults that mean its points. Must be used inside the emulator's loop."""
+    """The held points of one emulator, and the faults at its points. Must be used in the emulator's loop."""
 
     __slots__ = ("_faults", "_hold_ids", "_holds", "_lock", "active")
 
-    def __init__(self, faults: Faults | None = None) -> None:
+    def __init__(self, faults: PointFaults | None = None) -> None:
         self.active = False
-        """Whether anything may happen at a point; callers skip `reach` when not."""
+        """Whether anything can happen at a point; callers skip `reach` if not."""
         self._hold_ids = itertools.count(1)
         self._holds: list[Hold] = []
         self._faults = faults
-        self._lock = threading.Lock()  # faults change in any thread, and the last look must be the one that counts
+        self._lock = threading.Lock()  # faults change in any thread, and the latest state must win
         if faults is not None:
-            faults.points_changed = self._look
-            self._look()
+            faults.points_changed = self._update_active
+            self._update_active()
 
-    def _look(self) -> None:
+    def _update_active(self) -> None:
         with self._lock:
             self.active = bool(self._holds) or (self._faults is not None and self._faults.meets_points)
 
     def hold(self, point: PausePoint, match: Match | None = None) -> Hold:
         """Hold `point` for contexts that `match` accepts (all, when None) until released."""
-        hold = Hold(next(self._hold_ids), point, match or everybody, self._ended)
+        hold = Hold(next(self._hold_ids), point, match or match_all, self._ended)
         self._holds.append(hold)
-        self._look()
+        self._update_active()
         return hold
 
     def _ended(self, hold: Hold) -> None:
         if hold in self._holds:
             self._holds.remove(hold)
-            self._look()
+            self._update_active()
 
     @property
     def holds(self) -> list[Hold]:
-        """Those that were not released, in the order in which they were made."""
+        """The holds that were not released, oldest first."""
         return list(self._holds)
 
     async def reach(self, point: PausePoint, **context: Any) -> None:

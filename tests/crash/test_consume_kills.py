@@ -275,7 +275,7 @@ def trouble_workers(workers: Workers, site: Site, chance: random.Random) -> None
 
 def create_anew(workers: Workers, site: Site) -> None:
     """All workers refuse to go on with another log, and go on once that is allowed."""
-    site.emulator._call(lambda: site.emulator._cluster.delete_topic("in"))
+    site.emulator.call_in_loop(lambda: site.emulator.cluster.delete_topic("in"))
     site.emulator.create_topic("in", PARTITIONS)
     site.fill(RECORDS // 5, "anew")
     until(lambda: workers.statuses == [ANOTHER_LOG, ANOTHER_LOG], 60)

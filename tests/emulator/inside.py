@@ -15,17 +15,17 @@ T = TypeVar("T")
 
 def run_in_loop(emulator: Emulator, function: Callable[[], T]) -> T:
     """Call `function` in the emulator's loop and return its result."""
-    return emulator._call(function)
+    return emulator.call_in_loop(function)
 
 
 def cluster_of(emulator: Emulator) -> Cluster:
     """Return the cluster that the emulator runs."""
-    return emulator._cluster
+    return emulator.cluster
 
 
 def operations_of(emulator: Emulator) -> Operations:
     """Return the operations that the emulator's methods and its control port share."""
-    return emulator._operations
+    return emulator.operations
 
 
 def control_server_of(emulator: Emulator) -> ControlServer:

@@ -1,4 +1,4 @@
-"""examples/broker_service: what the unit and the container start does start, on addresses of the test's own."""
+"""examples/broker_service: the commands of the unit and of the container start, on addresses of the test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def command_of_the_container() -> list[str]:
 
 
 class Service:
-    """A process that was started as `command` says, except for where it finds and puts things."""
+    """A process started by `command`, with paths and addresses of the test."""
 
     def __init__(self, command: list[str], directory: Path) -> None:
         properties = (SERVICE / "server.properties").read_text()
@@ -78,7 +78,7 @@ def test_it_says_when_it_serves_and_stops_in_order(service: Service, tmp_path: P
     address, control = (service.process.stdout.readline().strip() for _ in range(2))
     host, port = address.split(":")
     socket.create_connection((host, int(port)), timeout=DEADLINE_S).close()
-    with urllib.request.urlopen(f"{control}/v1/health", timeout=DEADLINE_S) as answer:  # as HEALTHCHECK asks
+    with urllib.request.urlopen(f"{control}/v1/health", timeout=DEADLINE_S) as answer:  # as HEALTHCHECK does
         assert answer.status == 200
     service.process.terminate()
     assert service.said() == b"STOPPING=1"

@@ -1,4 +1,4 @@
-"""The generated builders and writers against kio's own: the same entity, the same bytes."""
+"""The generated builders and writers compared with kio's: the same entities, the same bytes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 import dualwrite.broker_emulator.api  # noqa: F401  # registers what is served
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, schema
-from dualwrite.broker_emulator.api.table import APIS
+from dualwrite.broker_emulator.api.registry import APIS, NO_THROTTLE, schema
 from dualwrite.broker_emulator.net.codec import builder, uvarint, writer
 
 SERVED = [
@@ -57,7 +56,7 @@ def alternatives(annotation: Any) -> tuple[Any, bool]:
 
 @cache
 def entities(entity_type: Any) -> st.SearchStrategy[Any]:
-    """Entities of kio's own type, every field anything it can be, those with a default left out at times."""
+    """Generate entities of kio's own type: every field has any valid value, or is left out if it has a default."""
     members = {member.name: values_of(member) for member in fields(entity_type)}
     optional = {name for member in fields(entity_type) if member.default is not MISSING for name in (member.name,)}
     return st.fixed_dictionaries(
@@ -92,7 +91,7 @@ def written(entity: Any) -> bytes:
 
 
 def rebuilt(entity: Any) -> Any:
-    """The entity and all within it made by the builders."""
+    """Rebuild an entity, and all entities in it, with the builders."""
     if isinstance(entity, tuple):
         return tuple(map(rebuilt, entity))
     if not is_dataclass(entity):

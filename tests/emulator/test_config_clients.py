@@ -1,4 +1,4 @@
-"""Settings by the administration clients of kafka-python, confluent-kafka and aiokafka."""
+"""Settings through the administration clients of kafka-python, confluent-kafka and aiokafka."""
 
 from __future__ import annotations
 

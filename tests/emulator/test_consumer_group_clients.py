@@ -67,7 +67,7 @@ def poll_until(consumers: list[Any], condition: Callable[[], bool], values: list
 
 
 def sizes(emulator: Emulator) -> list[int]:
-    """How many partitions the members have, if all are where they are to be."""
+    """Return the number of partitions of each member, if all members have their target assignments."""
     groups = [group for group in emulator.groups() if isinstance(group, ConsumerGroup)]
     if not groups or groups[0].state != "Stable":
         return []
@@ -101,7 +101,7 @@ def test_members_come_and_go_are_killed_and_outlive_their_coordinator(emulator: 
 
 
 class Copier:
-    """Consumes, and produces each value once more, with the offsets in the same transaction."""
+    """Consumes, and produces each value again, with the offsets in the same transaction."""
 
     def __init__(self, emulator: Emulator, name: str) -> None:
         self.consumer = consumer(emulator, **{"isolation.level": "read_committed"})
@@ -118,7 +118,7 @@ class Copier:
         try:
             for message in messages:
                 self.producer.produce("copy", value=message.value(), key=message.key())
-            # the offsets of what was read, not the positions: a partition that was taken away since then has none
+            # the offsets of the messages, not the positions: a partition revoked since then has none
             read = {message.partition(): message.offset() + 1 for message in messages}
             self.producer.send_offsets_to_transaction(
                 [confluent_kafka.TopicPartition("t", partition, offset) for partition, offset in read.items()],
@@ -166,7 +166,7 @@ def test_exactly_once_with_members_that_come_and_go_and_a_coordinator_that_moves
 
 
 def copied(emulator: Emulator) -> list[int]:
-    """What readers of committed records find."""
+    """Return the committed records."""
     settings = {"bootstrap.servers": emulator.bootstrap_servers, "group.id": "reader", "log_level": 0}
     reader = confluent_kafka.Consumer(
         {**settings, "isolation.level": "read_committed", "enable.auto.commit": False, "enable.partition.eof": True}

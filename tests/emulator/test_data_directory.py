@@ -1,4 +1,4 @@
-"""What an emulator keeps in its data directory, who may use it, and what goes wrong with a plain sentence."""
+"""The data directory of an emulator: what survives a restart, exclusive use, and the messages of failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.files import write_atomically
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.storage.journal import MetadataJournal, kept, producer_ids_allocated
+from dualwrite.broker_emulator.storage.journal import MetadataJournal, producer_ids_allocated, value_stored
 from dualwrite.broker_emulator.transactions.producer_ids import PRODUCER_ID_BLOCK_SIZE
 from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields, request_parts
 from tests.emulator.control.client import Client
@@ -84,7 +84,7 @@ def test_what_a_crash_left_of_a_deleted_topic_is_removed(data_dir: Path) -> None
 def test_no_producer_id_is_handed_out_twice(data_dir: Path) -> None:
     seen: list[int] = []
     for _ in range(3):
-        with Emulator(data_dir=data_dir, clock=VirtualClock()) as emulator:  # whose time starts over
+        with Emulator(data_dir=data_dir, clock=VirtualClock()) as emulator:  # its time starts over
             client = RawClient(emulator.bootstrap_servers)
             for _ in range(2):
                 answer = client.call(
@@ -106,7 +106,7 @@ def test_a_stop_waits_for_the_files_that_are_being_written(data_dir: Path, monke
         assert path not in writing
         writing.add(path)
         begun.set()
-        time.sleep(0.02)  # somebody else would have begun by then
+        time.sleep(0.02)  # a new owner would have started by then
         write_atomically(path, data, sync=sync)
         writing.discard(path)
 
@@ -149,7 +149,7 @@ def test_the_transaction_version_stays_what_it_was_changed_to(data_dir: Path) ->
         assert finalized(emulator) == (2, {})
         assert RawClient(emulator.bootstrap_servers).init_producer_id("y").error_code == 0
         written = [value[:2] for value in values(emulator, "__transaction_state")]
-        assert written == [b"\0\1", b"\0\1", b"\0\0"]  # the coordinator goes by it as well
+        assert written == [b"\0\1", b"\0\1", b"\0\0"]  # the coordinator follows it too
     with Emulator(data_dir=data_dir, config=replace(config, profile=Profile.KAFKA_3_9)) as emulator:
         assert finalized(emulator) == (2, {})
 
@@ -273,15 +273,15 @@ def test_kept_values_outlive_a_restart_until_they_are_forgotten(tmp_path: Path) 
     path = tmp_path / "metadata.journal"
     journal = MetadataJournal(path, sync=False)
     journal.open()
-    journal.record(kept("config", "topic:a", {"retention.ms": "1"}))
-    journal.record(kept("config", "topic:b", {}))
-    journal.record(kept("config", "topic:a", {"retention.ms": "2"}))
-    journal.record(kept("quota", "user:c", 7))
-    journal.record(kept("config", "topic:b", None))
-    for _ in range(2):  # the second start reads what the first has written anew
+    journal.record(value_stored("config", "topic:a", {"retention.ms": "1"}))
+    journal.record(value_stored("config", "topic:b", {}))
+    journal.record(value_stored("config", "topic:a", {"retention.ms": "2"}))
+    journal.record(value_stored("quota", "user:c", 7))
+    journal.record(value_stored("config", "topic:b", None))
+    for _ in range(2):  # the second start reads what the first has rewritten
         found = MetadataJournal(path, sync=False)
         found.open()
-        assert found.kept == {"config": {"topic:a": {"retention.ms": "2"}}, "quota": {"user:c": 7}}
+        assert found.values == {"config": {"topic:a": {"retention.ms": "2"}}, "quota": {"user:c": 7}}
 
 
 def test_damage_within_the_journal_is_an_error(tmp_path: Path) -> None:
@@ -346,7 +346,9 @@ def test_a_full_disk_is_told_to_administrators(data_dir: Path, monkeypatch: pyte
         (row,) = client.call("delete_topics", 6, topics=(deleted,), timeout=timeout).responses
         assert row.error_code is ErrorCode.kafka_storage_error
         assert "No space left on device" in row.error_message
-        assert client.init_producer_id(None).error_code is ErrorCode.kafka_storage_error  # a block of ids is kept first
+        assert (
+            client.init_producer_id(None).error_code is ErrorCode.kafka_storage_error
+        )  # a block of ids is stored first
         error = Client(emulator.control_url).refused(507, "DELETE", "/v1/topics/t")
         assert error["code"] == "storage"
         assert "No space left on device" in error["message"]
@@ -379,14 +381,16 @@ def test_nothing_is_acknowledged_or_shown_before_the_disk_has_it(
             until(lambda: emulator.log("t").log_end_offset == 5)
             assert all(client.is_silent() for client in clients)
             assert emulator.log("t").high_watermark == 1
-            assert reader.fetch("t", offset=0).records == emulator.log("t").batches[0]  # others are served meanwhile
+            assert (
+                reader.fetch("t", offset=0).records == emulator.log("t").batches[0]
+            )  # other clients are served meanwhile
             disk_is_free.set()
             answers = [
                 client.receive("produce", 12, correlation_id).responses[0].partition_responses[0]
                 for client, correlation_id in zip(clients, sent, strict=True)
             ]
         assert sorted(answer.base_offset for answer in answers) == [1, 2, 3, 4]
-        assert rounds <= 2  # those that came while the disk was busy went together
+        assert rounds <= 2  # requests that came while the disk was busy share a round
 
 
 def test_an_fsync_that_fails_ends_in_an_error_for_the_client(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +405,7 @@ def test_an_fsync_that_fails_ends_in_an_error_for_the_client(data_dir: Path, mon
         assert client.produce("t", plain_batch(b"2"), acks=1).error_code is not ErrorCode.none
     assert client.produce("t", plain_batch(b"3"), acks=1).error_code is ErrorCode.kafka_storage_error
     assert emulator.log("t").high_watermark == 1
-    with pytest.raises(StorageError, match="the disk does not take what was written"):
+    with pytest.raises(StorageError, match="flushing to the disk failed"):
         emulator.stop()
 
 

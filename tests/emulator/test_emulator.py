@@ -1,4 +1,4 @@
-"""The emulator's life, its clock, and the doors that tests use."""
+"""`Emulator`: start and stop, its clock, and its methods for tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_nothing_listens_after_stop() -> None:
         host, _, port = address.rpartition(":")
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, int(port)))
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="is not running"):
         emulator.log("t")
 
 
@@ -53,7 +53,7 @@ def test_an_address_that_is_taken() -> None:
         other = Emulator(listen=emulator.bootstrap_servers)
         with pytest.raises(OSError, match="address already in use"):
             other.start()
-        with pytest.raises(RuntimeError, match="does not run"):
+        with pytest.raises(RuntimeError, match="is not running"):
             other.transactions()
 
 
@@ -68,7 +68,7 @@ def test_topics_and_logs() -> None:
         emulator.create_topic("u", 3)
         with pytest.raises(ValueError, match="u"):
             emulator.create_topic("u")
-        with pytest.raises(KeyError, match="t has no partition 2; it has 2, from 0 on"):
+        with pytest.raises(KeyError, match="t has no partition 2; it has 2, numbered from 0"):
             emulator.log("t", 2)
         with pytest.raises(KeyError, match="there is no topic 'order'; there are t, u"):
             emulator.records("order")

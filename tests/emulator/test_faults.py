@@ -1,4 +1,4 @@
-"""Faults and pause points, used from a test's thread against real connections."""
+"""Faults and pause points, used from the thread of a test on real connections."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Clients that other people wrote: librdkafka, kafka-python and aiokafka, on one node and on three, under each profile.
+"""Other Kafka clients (librdkafka, kafka-python, aiokafka) on one node and on three, with each profile.
 
-They are TV1 producers (EndTxn up to v4, AddPartitionsToTxn v0-3) and read with their own codecs.
+They are TV1 producers (EndTxn up to v4, AddPartitionsToTxn v0-3) and decode with their own codecs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 
-# taken as untyped: what types they have are not what mypy's strict mode asks for
+# imported as untyped: their types do not pass mypy's strict mode
 aiokafka: Any = import_module("aiokafka")
 confluent_kafka: Any = import_module("confluent_kafka")
 confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
@@ -23,7 +23,7 @@ kafka: Any = import_module("kafka")
 TIMEOUT_S = 10.0
 PARTITIONS = 3
 COMMITTED = sorted(f"{transaction}-{index}".encode() for transaction in (0, 2) for index in range(6))
-"""What transactions 0 and 2 of four wrote; 1 and 3 are aborted."""
+"""The records of transactions 0 and 2 of four; 1 and 3 are aborted."""
 
 
 @pytest.fixture(params=[(1, Profile.KIP_939), (3, Profile.KIP_939), (1, Profile.KAFKA_4_3), (3, Profile.KAFKA_3_9)])
@@ -42,7 +42,7 @@ def write_transactions(begin: Callable[[], None], send: Callable[[bytes], Any], 
 
 
 def read_with_librdkafka(emulator: Emulator, topic: str, isolation_level: str = "read_committed") -> list[bytes]:
-    """Everything in the topic, read to the end of each partition."""
+    """Return all values of the topic, read to the end of each partition."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": emulator.bootstrap_servers,
@@ -64,7 +64,7 @@ def read_with_librdkafka(emulator: Emulator, topic: str, isolation_level: str = 
         if message.error() is None:
             values.append(message.value())
         else:
-            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
+            assert message.error().name() == "_PARTITION_EOF", message.error()
             ended += 1
     consumer.close()
     return sorted(values)
@@ -79,7 +79,7 @@ def librdkafka_producer(emulator: Emulator, transactional_id: str) -> Any:
 
 
 def end_with_librdkafka(producer: Any, commit: bool) -> None:
-    producer.flush(TIMEOUT_S)  # an abort throws away what was not sent yet, and then tells the broker nothing
+    producer.flush(TIMEOUT_S)  # an abort drops unsent records, and then sends nothing to the broker
     (producer.commit_transaction if commit else producer.abort_transaction)(TIMEOUT_S)
 
 

@@ -1,7 +1,7 @@
-"""Consumer groups as the clients of other people drive them: librdkafka, kafka-python and aiokafka.
+"""Consumer groups with other clients: librdkafka, kafka-python and aiokafka.
 
-Sessions and rebalances follow a clock that stands still until a test moves it, while the clients' heartbeats follow
-real time: a member dies by being cut off, and by the clock.
+Sessions and rebalances follow a clock that stands still until a test advances it, while the clients' heartbeats follow
+real time: to end a member, a test silences it and advances the clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.faults import CloseBefore, Fault
 from tests.support.conditions import until
 
-# taken as untyped: what types they have are not what mypy's strict mode asks for
+# imported as untyped: their types do not pass mypy's strict mode
 aiokafka: Any = import_module("aiokafka")
 confluent_kafka: Any = import_module("confluent_kafka")
 confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
@@ -42,7 +42,7 @@ def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
 
 
 class Consumers:
-    """librdkafka consumers that are polled together, as their rebalances need all of them to be polled."""
+    """librdkafka consumers that are polled together, because a rebalance needs all of them to poll."""
 
     def __init__(self, emulator: Emulator, **settings: Any) -> None:
         self.emulator = emulator
@@ -92,13 +92,13 @@ class Consumers:
         return next((group for group in self.emulator.groups() if group.group_id == "g"), None)
 
     def let_session_end(self, name: str) -> None:
-        """Move the clock as long as the group has a member of this name, and no further: others have to live."""
+        """Advance the clock while the group has a member of this name, and no further: the others must survive."""
         group = self.emulator_group()
         if any(member.client_id == name for member in group.members.values()):
             self.emulator.advance_clock(500)
 
     def is_shared(self) -> bool:
-        """Whether every partition is assigned once, and as evenly as can be."""
+        """Return whether every partition is assigned once, and as evenly as possible."""
         shares = self.assignment().values()
         sizes = [len(share) for share in shares]
         is_even = max(sizes) - min(sizes) <= 1
@@ -111,7 +111,7 @@ class Consumers:
 
 @pytest.fixture
 def consumers(emulator: Emulator) -> Iterator[Consumers]:
-    """Eager rebalances on one node, cooperative ones on several."""
+    """Yield consumers: eager rebalances on one node, cooperative ones on several."""
     is_single = "," not in emulator.bootstrap_servers
     group = Consumers(emulator, partition_assignment_strategy="range" if is_single else "cooperative-sticky")
     yield group
@@ -150,7 +150,7 @@ def test_librdkafka_member_that_dies_is_missed_after_its_session(emulator: Emula
 
 
 def silence(emulator: Emulator, client_id: str) -> Any:
-    """What a SIGKILL does: not a word comes from the client any more."""
+    """Drop all requests of a client, as if it were killed by SIGKILL."""
     return emulator.faults.add(Fault(client_id=client_id, count=None, action=CloseBefore()))
 
 
@@ -187,15 +187,15 @@ def test_librdkafka_static_member_is_fenced_by_its_successor(emulator: Emulator)
     consumers.poll_until(consumers.is_shared)
     del consumers.members["a"]
     consumers.join("b")
-    errors: list[int] = []
+    errors: list[str] = []
 
     def look() -> None:
         message = fenced.poll(0.02)
         if message is not None and message.error() is not None:
-            errors.append(message.error().code())
+            errors.append(message.error().name())
 
     consumers.poll_until(lambda: bool(errors) and consumers.is_shared(), look)
-    assert errors[0] == confluent_kafka.KafkaError._FATAL
+    assert errors[0] == "_FATAL"
     fenced.close()
     consumers.close()
 
@@ -242,14 +242,14 @@ class Worker:
         self.producer.init_transactions(TIMEOUT_S)
 
     def move(self, messages: list[Any]) -> None:
-        """Begin a transaction with what comes of the messages."""
+        """Begin a transaction with the records made of the messages."""
         self.producer.begin_transaction()
         for message in messages:
             self.producer.produce("out", message.value(), partition=message.partition())
         assert self.producer.flush(TIMEOUT_S) == 0
 
     def send_offsets(self, messages: list[Any], metadata: Any) -> bool:
-        """Make the messages' offsets part of the transaction. False if the group refuses, which ends in an abort."""
+        """Add the offsets to the transaction. If the group refuses them, abort the transaction and return False."""
         offsets = {
             message.partition(): confluent_kafka.TopicPartition("t", message.partition(), message.offset() + 1)
             for message in messages
@@ -264,16 +264,16 @@ class Worker:
         return True
 
     def rewind(self) -> None:
-        """Go back to what is committed, as a consumer has to after an abort."""
+        """Seek to the committed offsets, as a consumer must after an abort."""
         assigned = self.consumer.assignment()
         for partition in self.consumer.committed(assigned, TIMEOUT_S) if assigned else ():
             partition.offset = max(partition.offset, 0)
-            with suppress(confluent_kafka.KafkaException):  # taken away meanwhile
+            with suppress(confluent_kafka.KafkaException):  # revoked meanwhile
                 self.consumer.seek(partition)
 
 
 class Reader:
-    """Sees what is committed in topic "out"."""
+    """Reads the committed records of topic "out"."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.values: list[str] = []
@@ -290,7 +290,7 @@ class Reader:
         self._consumer.assign([confluent_kafka.TopicPartition("out", index, beginning) for index in range(PARTITIONS)])
 
     def read(self) -> list[str]:
-        """Everything so far, in the order of the values."""
+        """Return all values so far, sorted."""
         for message in self._consumer.consume(100, 0.05):
             assert message.error() is None, message.error()
             self.values.append(message.value().decode())
@@ -305,7 +305,7 @@ WORK = [f"{index:02}" for index in range(24)]
 
 @pytest.fixture
 def reader(emulator: Emulator) -> Iterator[Reader]:
-    """A reader of what is made of the work, which is there to be done."""
+    """Produce the input records, and yield a reader of the output."""
     emulator.create_topic("out", PARTITIONS)
     produce(emulator, WORK)
     out = Reader(emulator)
@@ -320,8 +320,8 @@ def read_until_all_is_moved(reader: Reader) -> None:
     assert reader.read() == WORK
 
 
-def messages_of_all_work(consumers: Consumers, meanwhile: Callable[[], None] = lambda: None) -> list[Any]:
-    """Have one member consume everything that there is to do."""
+def consume_all_input(consumers: Consumers, meanwhile: Callable[[], None] = lambda: None) -> list[Any]:
+    """Return all input messages, consumed by one member."""
     consumers.messages.clear()
     consumers.poll_until(lambda: len(consumers.messages) == len(WORK) and consumers.is_shared(), meanwhile)
     return list(consumers.messages)
@@ -331,13 +331,13 @@ def test_a_zombie_cannot_commit_what_another_member_does_again(
     emulator: Emulator, reader: Reader, consumers: Consumers
 ) -> None:
     zombie = Worker(consumers, "a")
-    messages = messages_of_all_work(consumers)
+    messages = consume_all_input(consumers)
     metadata = zombie.consumer.consumer_group_metadata()
     zombie.move(messages)
     silenced = silence(emulator, "a")
     del consumers.members["a"]
     worker = Worker(consumers, "b")
-    again = messages_of_all_work(consumers, lambda: consumers.let_session_end("a"))
+    again = consume_all_input(consumers, lambda: consumers.let_session_end("a"))
     worker.move(again)
     assert worker.send_offsets(again, worker.consumer.consumer_group_metadata())
     worker.producer.commit_transaction(TIMEOUT_S)
@@ -347,11 +347,11 @@ def test_a_zombie_cannot_commit_what_another_member_does_again(
     zombie.consumer.close()
 
 
-def test_nobody_begins_where_a_transaction_may_still_end(
+def test_a_consumer_waits_for_offsets_of_an_open_transaction(
     emulator: Emulator, reader: Reader, consumers: Consumers
 ) -> None:
     zombie = Worker(consumers, "a")
-    messages = messages_of_all_work(consumers)
+    messages = consume_all_input(consumers)
     zombie.move(messages)
     assert zombie.send_offsets(messages, zombie.consumer.consumer_group_metadata())
     consumers.members.pop("a").close()
@@ -359,11 +359,11 @@ def test_nobody_begins_where_a_transaction_may_still_end(
     consumers.messages.clear()
     consumers.poll_until(consumers.is_shared)
     unstable = emulator.faults.add(Fault(api="OffsetFetch", client_id="b", count=None))
-    unstable.wait(3)  # it asks again and again
+    unstable.wait(3)  # it retries
     consumers.poll()
     assert consumers.messages == []
     emulator.advance_clock(80_000)  # the transaction's timeout
-    again = messages_of_all_work(consumers)
+    again = consume_all_input(consumers)
     worker.move(again)
     assert worker.send_offsets(again, worker.consumer.consumer_group_metadata())
     worker.producer.commit_transaction(TIMEOUT_S)
@@ -408,8 +408,8 @@ def test_every_record_is_moved_once_while_members_come_and_go(
 class KafkaPythonMember:
     """A kafka-python consumer in a thread of its own.
 
-    It is polled patiently: a poll whose time is over between the end of a rebalance and its start as a member loses the
-    assignment for good. On a machine that does much else that is no short moment.
+    It polls with a long timeout: a poll that times out between the end of a rebalance and the start of the new
+    generation loses the assignment for good, and on a busy machine that takes a while.
     """
 
     def __init__(self, emulator: Emulator) -> None:
@@ -431,8 +431,10 @@ class KafkaPythonMember:
 
     def _poll(self) -> None:
         while not self._stopping.is_set():
-            with suppress(kafka_errors.KafkaConnectionError):  # nobody listens: it is polled, and commits, again
-                polled = self._consumer.poll(PATIENCE_MS).values()  # of all partitions, as a commit is for all of them
+            with suppress(kafka_errors.KafkaConnectionError):  # no broker listens: poll and commit again
+                polled = self._consumer.poll(
+                    PATIENCE_MS
+                ).values()  # all partitions, because the commit is for all of them
                 self.values += [record.value.decode() for records in polled for record in records]
                 if polled:
                     self._consumer.commit()

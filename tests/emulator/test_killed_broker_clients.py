@@ -1,4 +1,4 @@
-"""Other people's clients at work while the emulator's process is killed and started again on its data directory."""
+"""Other Kafka clients at work while the emulator's process is killed and restarted on its data directory."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LIBRARIES: dict[str, ForeignClient] = {
     "kafka-python": KafkaPython(),
 }
 RESTARTED = {"kafka-python"}
-"""Replaced after a kill: kafka-python 3.0 never sends an EndTxn again whose connection failed, and waits for ever."""
+"""Replaced after a kill: kafka-python 3.0 never retries an EndTxn whose connection failed, and waits for ever."""
 
 broker = test_restart.broker
 
 
 @pytest.fixture
 def servers(broker: KillableBroker) -> Any:
-    """What the helpers for an emulator of this process need to know of one: where it listens. It has their topics."""
+    """Return what the helpers need of an emulator, its address, after creating their topics."""
     parts = request_parts("create_topics", 7)
     with RawClient(broker.address) as client:
         topics = tuple(
@@ -69,18 +69,18 @@ STEPS: list[tuple[bool, str | None]] = [
     (True, None),
     (False, None),
 ]
-"""Whether a transaction is to be committed, and where in it the broker is killed."""
+"""Whether to commit a transaction, and at which point of it to kill the broker."""
 
 
 class Writer:
-    """Runs transactions of three records, and keeps what may and what has to be seen of them."""
+    """Runs transactions of three records, and remembers which records may and which must be visible."""
 
     def __init__(self, broker: KillableBroker, name: str) -> None:
         self._broker = broker
         self.name = name
         self.client: Client = CLIENTS[name](broker.address)
         self.history: list[tuple[list[bytes], bool | None]] = []
-        """The values of each transaction, and whether they are committed; None if the client was not told."""
+        """The values of each transaction, and whether they are committed; None if the outcome is unknown."""
 
     def run(self, number: int, commits: bool, kill_at: str | None) -> None:
         values = [f"{number}-{index}".encode() for index in range(3)]
@@ -116,7 +116,7 @@ class Writer:
         self.history.append((values, outcome))
 
     def _disturb(self, is_killed: bool) -> bool:
-        """Kill the broker if it is time to. True if the client was replaced, which ends its transaction."""
+        """Kill the broker if it is time to; return True if the client was replaced, which ends its transaction."""
         if not is_killed:
             return False
         restart(self._broker)
@@ -126,7 +126,7 @@ class Writer:
         return False
 
     def _end_while_killed(self, end: Callable[[], None]) -> bool:
-        """Kill the broker while the client waits for the end of its transaction. False if nobody was told of it."""
+        """Kill the broker while the client ends its transaction; return False if the outcome is unknown."""
         ended: Future[None] = Future()
 
         def run() -> None:
@@ -135,7 +135,7 @@ class Writer:
             except Exception as error:
                 ended.set_exception(error)
 
-        Thread(target=run, daemon=True).start()  # of what waits for ever, nobody waits for the end
+        Thread(target=run, daemon=True).start()  # not joined: it may wait for ever
         restart(self._broker)
         if self.name in RESTARTED and not ended.done():
             self.replace()
@@ -151,7 +151,7 @@ class Writer:
 
 
 def is_explained(seen: list[bytes], history: list[tuple[list[bytes], bool | None]]) -> bool:
-    """Whether each transaction is there as a whole or not at all, in order, as far as its outcome is known."""
+    """Return whether each transaction is visible as a whole or not at all, in order, according to its outcome."""
     rest = seen
     for values, outcome in history:
         is_there = rest[: len(values)] == values
@@ -176,7 +176,7 @@ def test_transactions_of_a_killed_broker(broker: KillableBroker, writer: Writer)
     writer.client.send(b"left open", 0)
     writer.client.flush()
     restart(broker)
-    writer.replace()  # which initialises with the same transactional id
+    writer.replace()  # the new client initialises the same transactional id
     until(lambda: states(broker) in ({"CompleteAbort"}, {"Empty"}, {"CompleteCommit"}))
     library = LIBRARIES[writer.name]
     end = library.end_offset(broker.address, TOPIC, committed=True)
@@ -209,7 +209,7 @@ def test_a_timeout_goes_on_over_the_restart(broker: KillableBroker, servers: Any
     successor.flush()
     successor.commit()
     successor.close()
-    # two records and two markers, or three: where time was up before the kill, the abort may be in work then
+    # two records and two markers, or three: if the timeout was over before the kill, the abort may be in work then
     end = 0
 
     def is_settled() -> bool:
@@ -265,14 +265,14 @@ def commit_offset(producer: ForeignProducer, offset: int) -> None:
     producer.commit()
 
 
-# members of groups: one alone, then two, then the other one alone, and the broker is killed in between
+# members of groups: one alone, then two, then the other one alone; the broker is killed in between
 
 BATCHES = [[f"{number}-{index}" for index in range(PARTITIONS)] for number in range(4)]
-"""A record for each partition, each time."""
+"""One record for each partition, each time."""
 
 
 def committed_offsets(coordinator: str) -> list[int]:
-    """The group's, of every partition, from the node at this address."""
+    """Return the group's offset of every partition, from the node at this address."""
     parts = request_parts("offset_fetch", 8)
     topics = (parts.OffsetFetchRequestTopics(name="t", partition_indexes=tuple(range(PARTITIONS))),)
     groups = (parts.OffsetFetchRequestGroup(group_id=GROUP, topics=topics),)

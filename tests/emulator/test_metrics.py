@@ -1,4 +1,4 @@
-"""Metrics: what they count, what they cost, and the text that Prometheus reads."""
+"""Metrics: what they count, and the text that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_partitions(emulator: Emulator, client: RawClient) -> None:
 
 
 def test_transactions(emulator: Emulator, client: RawClient) -> None:
-    """The metrics that KIP-939, KIP-664 and KIP-890 name."""
+    """Check the metrics of KIP-939, KIP-664 and KIP-890."""
     before = emulator.metrics().nodes[0]
     producer = client.init_producer_id("x", enable2_pc=True)  # has no timeout
     batch = batch_of(producer, b"v")

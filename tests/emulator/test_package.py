@@ -1,4 +1,4 @@
-"""What can be imported from the package, which loads nothing before it is asked for."""
+"""The public names of the package, which imports them on first access."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import dualwrite.broker_emulator as package
 
 
 def test_every_name_can_be_had() -> None:
-    assert sorted(name for names in package._NAMES.values() for name in names) == sorted(package.__all__)
+    assert sorted(name for names in package.PUBLIC_NAMES.values() for name in names) == sorted(package.__all__)
     for name in package.__all__:
         assert getattr(package, name).__name__ == name
 

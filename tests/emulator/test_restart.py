@@ -1,4 +1,4 @@
-"""An emulator of its own process that is killed while clients are at work, and started again on its data directory."""
+"""An emulator in its own process, killed while clients are at work, and restarted on its data directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.forked_broker import end_broker, start_broker
 
 
 class KillableBroker:
-    """`python -m dualwrite.broker_emulator --data-dir`, on one port for all its lives."""
+    """`python -m dualwrite.broker_emulator --data-dir`, on one port over all restarts."""
 
     def __init__(self, data_dir: Path, fsync: str) -> None:
         self.address = f"127.0.0.1:{_free_port()}"
@@ -53,7 +53,7 @@ class KillableBroker:
 
     @property
     def log(self) -> str:
-        """What it logged in all its lives."""
+        """What it has logged over all restarts."""
         return self._log.read_text()
 
     @property
@@ -85,7 +85,7 @@ def make_producer(broker: KillableBroker, transactional_id: str | None = None, *
 
 
 def committed(broker: KillableBroker) -> list[bytes]:
-    """Everything that a read_committed consumer gets, once nothing before the end is undecided."""
+    """Return what a read_committed consumer gets, once no transaction is open."""
     consumer_class: Any = KafkaConsumer
     consumer = consumer_class(
         bootstrap_servers=broker.address,
@@ -108,7 +108,7 @@ def committed(broker: KillableBroker) -> list[bytes]:
 
 
 class Work:
-    """Producers in threads: what they began, and what they were told is done."""
+    """Producers in threads: what they sent, and what was acknowledged."""
 
     def __init__(self, broker: KillableBroker) -> None:
         self._broker = broker
@@ -127,7 +127,7 @@ class Work:
             assert not thread.is_alive()
 
     def _transact(self, name: str) -> None:
-        """Transactions of a record on each partition; a new producer where one cannot go on."""
+        """Run transactions with a record on each partition; replace a producer that cannot go on."""
         number = 0
         while not self._stopped.is_set():
             producer = make_producer(self._broker, name)
@@ -143,12 +143,12 @@ class Work:
                     producer.commit_transaction()
                     self.acknowledged.append(value)
             except DualWriteError:
-                continue  # whether the last one was committed is what the log says
+                continue  # the log shows whether the last one was committed
             finally:
                 producer.close(timeout_s=0)
 
     def _send(self, name: str) -> None:
-        """An idempotent producer that goes on through every restart, with the same producer id."""
+        """Run an idempotent producer that keeps its producer id over every restart."""
         with make_producer(self._broker, delivery_timeout_ms=60_000) as producer:
             number = 0
             while not self._stopped.is_set():
@@ -174,7 +174,7 @@ def test_what_was_acknowledged_survives_being_killed_exactly_once(broker: Killab
         until(lambda: len(work.acknowledged) >= before + 20, timeout_s=30)
     finally:
         work.finish()
-    for name in ("w0", "w1"):  # aborts what a producer may have left open
+    for name in ("w0", "w1"):  # aborts transactions that are still open
         make_producer(broker, name).init_transactions()
     found = Counter(value.decode() for value in committed(broker))
     assert {value: found[value] for value in work.acknowledged} == dict.fromkeys(work.acknowledged, 2)

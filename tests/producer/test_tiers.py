@@ -618,11 +618,11 @@ def at_epoch(world: World, epoch: int) -> None:
     emulator = world.emulator
 
     def set_epoch() -> None:
-        for partition in emulator._cluster.nodes[0].transactions._partitions.values():
+        for partition in emulator.cluster.nodes[0].transactions._partitions.values():
             if "tid" in partition.ids:
                 partition.ids["tid"] = partition.ids["tid"]._replace(producer_epoch=epoch)
 
-    emulator._call(set_epoch)
+    emulator.call_in_loop(set_epoch)
     assert world.described()[2] == epoch
 
 

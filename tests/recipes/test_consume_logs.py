@@ -29,7 +29,7 @@ from tests.support.databases import Database, event_bodies
 
 
 def recreate(emulator: Emulator, topic: str = "in", partitions: int = 2) -> None:
-    emulator._call(lambda: emulator._cluster.delete_topic(topic))
+    emulator.call_in_loop(lambda: emulator.cluster.delete_topic(topic))
     emulator.create_topic(topic, partitions)
 
 
@@ -132,7 +132,7 @@ def test_the_id_of_the_topic_stands_with_the_row(site: Site) -> None:
         return
     with site.database.engine.connect() as connection:
         found = set(connection.execute(sa.select(kafka_consumed_offset.c.topic_id)).scalars())
-    assert found == {str(site.emulator._cluster.topics["in"].topic_id)}
+    assert found == {str(site.emulator.cluster.topics["in"].topic_id)}
 
 
 def test_a_table_without_the_column_is_told_how_to_be_altered(

@@ -11,9 +11,9 @@ def change_transaction(emulator: Emulator, transactional_id: str, **changes: Any
     """Change what the coordinator remembers of the id, by the names of TransactionMetadata."""
 
     def apply() -> None:
-        for node in emulator._cluster.nodes.values():
+        for node in emulator.cluster.nodes.values():
             for owned in node.transactions._partitions.values():
                 if transactional_id in owned.ids:
                     owned.ids[transactional_id] = owned.ids[transactional_id]._replace(**changes)
 
-    emulator._call(apply)
+    emulator.call_in_loop(apply)

@@ -1,4 +1,4 @@
-"""What the ACL APIs share: Kafka's numbers as rules and filters."""
+"""Access control in requests: converting Kafka's numbers to ACLs and filters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Call, CloseConnectionError
+from dualwrite.broker_emulator.api.call import CloseConnectionError
+from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.security.acl import (
     Acl,
@@ -24,15 +25,15 @@ _Kind = TypeVar("_Kind", bound=IntEnum)
 NO_AUTHORIZER = "No Authorizer is configured."
 
 
-def authorizer_or_error(call: Call, operation: AclOperation) -> Authorizer | ErrorCode:
-    """Who keeps the rules; 31 for who may not do that with the cluster, 54 where there is no access control."""
+def authorizer_or_error(call: NodeCall, operation: AclOperation) -> Authorizer | ErrorCode:
+    """Return the authorizer, or CLUSTER_AUTHORIZATION_FAILED (31) or SECURITY_DISABLED (54)."""
     if not call.is_allowed(operation, ResourceType.CLUSTER):
         return ErrorCode.cluster_authorization_failed
     return call.cluster.authorizer or ErrorCode.security_disabled
 
 
-def acl_of(call: Call, creation: Any) -> Acl:
-    """The rule that a CreateAcls request means."""
+def acl_of(call: NodeCall, creation: Any) -> Acl:
+    """Return the ACL that an element of a CreateAcls request describes."""
     _check_known(creation.resource_type, creation.resource_pattern_type, creation.operation, creation.permission_type)
     return Acl(
         _named(ResourceType, creation.resource_type),
@@ -45,8 +46,8 @@ def acl_of(call: Call, creation: Any) -> Acl:
     )
 
 
-def filter_of(call: Call, requested: Any) -> AclFilter:
-    """The filter of a DescribeAcls request, or one of a DeleteAcls request."""
+def filter_of(call: NodeCall, requested: Any) -> AclFilter:
+    """Return the filter that a DescribeAcls request, or an element of a DeleteAcls request, describes."""
     _check_known(
         requested.resource_type_filter, requested.pattern_type_filter, requested.operation, requested.permission_type
     )
@@ -62,12 +63,12 @@ def filter_of(call: Call, requested: Any) -> AclFilter:
 
 
 def _check_known(*numbers: int) -> None:
-    """Raises CloseConnectionError for UNKNOWN, as Kafka does; numbers that it does not know are another matter."""
+    """Raise CloseConnectionError for UNKNOWN (0), as Kafka does; it does not for numbers without a name."""
     if 0 in numbers:
-        raise CloseConnectionError("UNKNOWN (0) is no type, operation or permission that can be asked for")
+        raise CloseConnectionError("UNKNOWN (0) is not a valid type, operation or permission")
 
 
-def _operation(call: Call, number: int) -> AclOperation:
+def _operation(call: NodeCall, number: int) -> AclOperation:
     operation = _named(AclOperation, number)
     knows_it = call.cluster.config.profile is not Profile.KAFKA_3_9
     return operation if knows_it or operation is not AclOperation.TWO_PHASE_COMMIT else AclOperation.UNKNOWN

@@ -1,4 +1,4 @@
-"""What the APIs of settings share: which resources there are, who may see or alter them, and where values come from."""
+"""Settings in requests: access to the resources that have settings, where values come from, and altering them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.cluster import Topic
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.node import Node
-from dualwrite.broker_emulator.cluster.topic_names import why_not_a_topic_name
+from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs import changes as config_changes
 from dualwrite.broker_emulator.configs import loggers
@@ -30,8 +30,8 @@ _PROTECTED: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = {
 }
 
 
-def check_access(call: Call, operation: AclOperation, resource_type: int, name: str) -> None:
-    """Raise AlterationError for who may not do that, and for a type that has no settings (42)."""
+def check_access(call: NodeCall, operation: AclOperation, resource_type: int, name: str) -> None:
+    """Raise AlterationError if the client may not do the operation, or for a resource type without settings (42)."""
     is_too_new = resource_type == ConfigResource.GROUP and call.cluster.config.profile is Profile.KAFKA_3_9
     if resource_type not in _PROTECTED or is_too_new:
         raise AlterationError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}")
@@ -40,8 +40,8 @@ def check_access(call: Call, operation: AclOperation, resource_type: int, name: 
         raise AlterationError(error, f"{operation.name} is not allowed with this {protected.name.lower()}")
 
 
-def known_topic(call: Call, name: str) -> Topic:
-    """The topic of this name. Raises AlterationError: 17 for a name that none can have, 3 where there is none."""
+def known_topic(call: NodeCall, name: str) -> Topic:
+    """Return the topic of this name. Raises AlterationError: 17 for an illegal name, 3 for an unknown topic."""
     problem = why_not_a_topic_name(name)
     if problem is not None:
         raise AlterationError(ErrorCode.invalid_topic_exception, problem)
@@ -51,8 +51,8 @@ def known_topic(call: Call, name: str) -> Topic:
     return topic
 
 
-def layers_of(call: Call, node: Node) -> BrokerLayers:
-    """What is set of a broker, by where it was set."""
+def layers_of(call: NodeCall, node: Node) -> BrokerLayers:
+    """Return the settings of a broker by where they were set."""
     cluster = call.cluster
     return BrokerLayers(
         settings=broker_settings(cluster.config.profile),
@@ -64,23 +64,23 @@ def layers_of(call: Call, node: Node) -> BrokerLayers:
 
 
 def _addresses_of(node: Node) -> dict[str, str]:
-    """What a file would have to say of a node's listeners, where none does."""
+    """Return the listener settings that a properties file would need for a node, as defaults."""
     addresses = ",".join(f"{name}://{endpoint.address}" for name, endpoint in node.endpoints.items())
     return {"listeners": addresses, "advertised.listeners": addresses, "process.roles": "broker,controller"}
 
 
 def _identity_of(node: Node) -> dict[str, str]:
-    """A file says it of the first node."""
+    """Return the node's id settings: in a properties file they are those of the first node."""
     return {"node.id": str(node.node_id), "broker.id": str(node.node_id)}
 
 
 # --- altering ---------------------------------------------------------------------------------------------------------
 
 
-def alter(call: Call, resource_type: int, name: str, changes: Sequence[Change], *, is_incremental: bool) -> None:
-    """Alter the settings of one resource, or (ValidateOnly) see whether they could be. Raises AlterationError.
+def alter(call: NodeCall, resource_type: int, name: str, changes: Sequence[Change], *, is_incremental: bool) -> None:
+    """Alter the settings of one resource, or (ValidateOnly) only check the changes. Raises AlterationError.
 
-    Not `is_incremental`: what the changes do not name goes.
+    Unless `is_incremental`, settings that the changes do not name are removed.
     """
     check_access(call, AclOperation.ALTER_CONFIGS, resource_type, name)
     check_changes(changes)
@@ -90,33 +90,33 @@ def alter(call: Call, resource_type: int, name: str, changes: Sequence[Change], 
         raise AlterationError(ErrorCode.kafka_storage_error, str(error)) from error
 
 
-def _alter_topic(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+def _alter_topic(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
     topic, only_check = known_topic(call, name), call.request.validate_only
     config_changes.alter_topic(call.cluster, topic, changes, is_incremental=is_incremental, only_check=only_check)
 
 
-def _alter_broker(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+def _alter_broker(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
     if name != ALL_BROKERS:
         check_is_this_node(call, name, "Unexpected broker id, expected {}, but received {}")
     only_check = call.request.validate_only
     config_changes.alter_broker(call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check)
 
 
-def _alter_group(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+def _alter_group(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
     only_check = call.request.validate_only
     config_changes.alter_group(call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check)
 
 
-def _alter_client_metrics(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+def _alter_client_metrics(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
     only_check = call.request.validate_only
     config_changes.alter_client_metrics(
         call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check
     )
 
 
-def _alter_loggers(call: Call, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+def _alter_loggers(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
     if not is_incremental:
         raise AlterationError(ErrorCode.invalid_request, f"Unknown resource type {int(ConfigResource.BROKER_LOGGER)}")
     check_is_this_node(call, name, "Unexpected node id. Expected {}, but received {}")
@@ -147,12 +147,12 @@ def _check_logger(change: Change, known: Mapping[str, str]) -> None:
         )
 
 
-def check_is_this_node(call: Call, name: str, otherwise: str, *, called: str = "Node") -> None:
-    """Raise AlterationError (42) unless `name` is the id of the node that is asked."""
+def check_is_this_node(call: NodeCall, name: str, message: str, *, called: str = "Node") -> None:
+    """Raise AlterationError (42) unless `name` is the id of the node that serves the request."""
     if not (name.removeprefix("-").isascii() and name.removeprefix("-").isdecimal()):
         raise AlterationError(ErrorCode.invalid_request, f"{called} id must be an integer, but it is: {name}")
     if int(name) != call.node.node_id:
-        raise AlterationError(ErrorCode.invalid_request, otherwise.format(call.node.node_id, name))
+        raise AlterationError(ErrorCode.invalid_request, message.format(call.node.node_id, name))
 
 
 _ALTERATIONS: Final = {
@@ -164,10 +164,10 @@ _ALTERATIONS: Final = {
 }
 
 
-def altered(call: Call, changes_of: Any, *, is_incremental: bool) -> Any:
-    """The response to both APIs that alter settings; `changes_of` reads the changes of one resource.
+def altered(call: NodeCall, changes_of: Any, *, is_incremental: bool) -> Any:
+    """Alter settings and return the response, for both APIs; `changes_of` reads the changes of one resource.
 
-    A resource that is named twice is not altered at all (42).
+    A resource that is named twice is not altered (42).
     """
     resources = call.request.resources
     names = [(resource.resource_type, resource.resource_name) for resource in resources]
@@ -184,12 +184,12 @@ def altered(call: Call, changes_of: Any, *, is_incremental: bool) -> Any:
     return _altered_response(call, rows)
 
 
-def refuse_alterations(call: Call, error: ErrorCode) -> Any:
-    """One error for every resource."""
+def refuse_alterations(call: NodeCall, error: ErrorCode) -> Any:
+    """Return the response with one error for every resource."""
     return _altered_response(call, [(resource, error, None) for resource in call.request.resources])
 
 
-def _altered_response(call: Call, rows: list[tuple[Any, ErrorCode, str | None]]) -> Any:
+def _altered_response(call: NodeCall, rows: list[tuple[Any, ErrorCode, str | None]]) -> Any:
     responses = tuple(
         call.new.AlterConfigsResourceResponse(
             error_code=error,

@@ -1,24 +1,115 @@
-"""What the group APIs share: finding a group, and durations as numbers."""
+"""Groups and their offsets in requests: finding a group, reading offsets to commit, building the response."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.groups.records import CommittedOffset
 from dualwrite.broker_emulator.groups.shard import GroupShard
+from dualwrite.broker_emulator.security.acl import AclOperation
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def group_shard(call: Call, group_id: str, *, allow_empty_id: bool = False) -> GroupShard | ErrorCode:
-    """Where the group is kept on this node, or why it is not: 24 for the id "", 14, 16."""
+def group_shard(call: NodeCall, group_id: str, *, allow_empty_id: bool = False) -> GroupShard | ErrorCode:
+    """Return this node's shard of the group, or the error: 24 for the id "", 14 while loading, 16 on another node."""
     if group_id == "" and not allow_empty_id:
         return ErrorCode.invalid_group_id
     return call.node.groups.shard(group_id)
 
 
 def milliseconds(duration: timedelta) -> int:
-    """A duration of a request in whole milliseconds."""
+    """Return a duration in whole milliseconds."""
     return duration // _MILLISECOND
+
+
+# --- OffsetCommit and TxnOffsetCommit ---------------------------------------------------------------------------------
+
+
+class OffsetsToCommit(NamedTuple):
+    """The offsets of a request: those that can be stored, and the errors of the others.
+
+    Topics that do not exist or may not be read are in neither; `offset_response` adds their errors.
+    """
+
+    valid: dict[TopicPartition, CommittedOffset]
+    refused: dict[TopicPartition, ErrorCode]
+
+    @property
+    def concern_the_group(self) -> bool:
+        """Whether the group is involved at all: not if no partition exists."""
+        return bool(self.valid) or ErrorCode.offset_metadata_too_large in self.refused.values()
+
+    def errors(self, error: ErrorCode) -> dict[TopicPartition, ErrorCode]:
+        """Return the error of each partition, given the `error` of the group."""
+        if error is ErrorCode.none:
+            return {**self.refused, **dict.fromkeys(self.valid, error)}
+        unknown = ErrorCode.unknown_topic_or_partition
+        refused = {name: unknown if reason is unknown else error for name, reason in self.refused.items()}
+        return {**refused, **dict.fromkeys(self.valid, error)}
+
+
+def offsets_to_commit(call: NodeCall) -> OffsetsToCommit:
+    """Read the offsets of an OffsetCommit or TxnOffsetCommit request."""
+    offsets = OffsetsToCommit({}, {})
+    for requested in call.request.topics:
+        topic, _ = allowed_topic(call, requested, AclOperation.READ)
+        if topic is None:
+            continue
+        for partition in requested.partitions:
+            name = TopicPartition(topic.name, partition.partition_index)
+            if not 0 <= name.partition < len(topic.partitions):
+                offsets.refused[name] = ErrorCode.unknown_topic_or_partition
+            elif len(partition.committed_metadata or "") > call.cluster.config.offset_metadata_max_bytes:
+                offsets.refused[name] = ErrorCode.offset_metadata_too_large
+            else:
+                offsets.valid[name] = _committed_offset(call, name, partition)
+    return offsets
+
+
+def _committed_offset(call: NodeCall, name: TopicPartition, partition: Any) -> CommittedOffset:
+    return call.node.groups.value(
+        name,
+        partition.committed_offset,
+        getattr(partition, "committed_leader_epoch", -1),
+        partition.committed_metadata,
+    )
+
+
+def offset_response(call: NodeCall, prefix: str, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]) -> Any:
+    """Build the response from the types named `prefix`..., with one error for all partitions or one for each."""
+    new = vars(call.new)
+    partition_type = new[f"{prefix}ResponsePartition"]
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            new[f"{prefix}ResponseTopic"](
+                **topic_reference(requested),
+                partitions=tuple(
+                    partition_type(
+                        partition_index=partition.partition_index,
+                        error_code=_error(call, requested, partition.partition_index, errors),
+                    )
+                    for partition in requested.partitions
+                ),
+            )
+            for requested in call.request.topics
+        ),
+    )
+
+
+def _error(
+    call: NodeCall, requested: Any, index: int, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]
+) -> ErrorCode:
+    if isinstance(errors, ErrorCode):
+        return errors
+    topic, error = allowed_topic(call, requested, AclOperation.READ)
+    return error if topic is None else errors[TopicPartition(topic.name, index)]

@@ -1,27 +1,26 @@
 """Produce (key 0), versions 3-13.
 
-Versions 0-2 are advertised, because old clients ask for them (KAFKA-18659), but not served.
+Versions 0-2 are advertised, because old clients request them (KAFKA-18659), but not served.
 
-Appends record batches of magic 2, as they are, to partitions that this node leads.
+Appends record batches of magic 2, unchanged, to partitions that this node leads.
 
-* v3 transactional id; v8 error details; v9 flexible; v11 may answer 120; v12 adds the partition to the
-  transaction implicitly (KIP-890 part 2); v13 names topics by id (KIP-516).
-* A transactional batch on a partition without an open transaction of its (producer id, epoch) goes by the
-  coordinator first: below v12 it verifies (unless `transaction.partition.verification.enable` is false), from v12
-  on it adds. Its answers go out as the table below says.
-  From v12 on 51 is retried here every 20 ms for at most 100 ms (KAFKA-18654), because the markers of the
-  transaction before are usually on their way.
+* v3 transactional id; v8 error details; v9 flexible; v11 may return 120; v12 adds the partition to the transaction
+  implicitly (KIP-890 part 2); v13 names topics by id (KIP-516).
+* A transactional batch for a partition without an open transaction of its (producer id, epoch) goes through the
+  coordinator first: below v12 the coordinator verifies the partition (unless
+  `transaction.partition.verification.enable` is false), from v12 on it adds it. The tables below translate its errors.
+  From v12 on, 51 is retried here every 20 ms for at most 100 ms (KAFKA-18654), because the markers of the previous
+  transaction are usually on their way.
 * A transactional batch without a transactional id is 53 for the whole request; batches of more than one
-  (producer id, epoch) are 49.
-  One without a producer id belongs to no transaction and is taken as it is.
-* A partition gets exactly one batch; more are 87, before the coordinator is asked.
-* Not led by this node, or no longer when the coordinator has answered: 6, from v10 on with the leader (KIP-951).
-* acks=-1 with fewer copies in sync than `min.insync.replicas` is 19. It waits for the high watermark: 7 after the
-  request's timeout, 6 when another leader is elected.
-* Access (29, 53): WRITE on the topics; on the transactional id as well, for the whole request, where a batch is
-  transactional.
-* acks other than -1, 0, 1 is 21. With acks=0 nothing is answered; an error then closes the connection, as in
-  Kafka.
+  (producer id, epoch) are 49. A transactional batch without a producer id belongs to no transaction and is appended
+  without verification.
+* A partition gets exactly one batch; more are 87, before the coordinator is involved.
+* A partition that this node does not lead, or no longer leads once the coordinator has responded: 6, from v10 on with
+  the new leader (KIP-951).
+* acks=-1 with fewer in-sync replicas than `min.insync.replicas` is 19. It waits for the high watermark: 7 after the
+  timeout of the request, 6 if another leader is elected.
+* Access (29, 53): WRITE on the topics; if a batch is transactional, on the transactional id too, for the whole request.
+* acks other than -1, 0, 1 is 21. With acks=0 there is no response; an error then closes the connection, as in Kafka.
 * Hidden by profile: v12+ in kafka-3.9.
 """
 
@@ -35,12 +34,13 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.leader_hints import LeaderHints
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
-from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition, topic_reference
-from dualwrite.broker_emulator.cluster.cluster import Partition
+from dualwrite.broker_emulator.api.call import CloseConnectionError
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.api.topics import LeaderHints, allowed_topic, led_partition, topic_reference
 from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.partition_log import AppendResult
 from dualwrite.broker_emulator.log.record_batch import (
     NO_PRODUCER_ID,
@@ -49,14 +49,13 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_header,
 )
 from dualwrite.broker_emulator.log.verification import VerificationGuard
-from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation
 
 _IMPLICIT_ADD_VERSION = 12
 _ALL_REPLICAS = -1
 _ACKS = (_ALL_REPLICAS, 0, 1)
 _NO_PRODUCER = (NO_PRODUCER_ID, -1)
-_WRITE = AclOperation.WRITE  # quick to read (see `no_error.py`)
+_WRITE = AclOperation.WRITE  # fast to read (see `error_codes.py`)
 
 _NOT_ENOUGH_REPLICAS = dict.fromkeys(
     (
@@ -77,11 +76,11 @@ _VERIFIED = {**_COMMON, ErrorCode.concurrent_transactions: ErrorCode.not_enough_
 DEFAULT_ERROR = {**_VERIFIED, ErrorCode.transaction_abortable: ErrorCode.invalid_txn_state}
 GENERIC_ERROR_SUPPORTED = _VERIFIED
 ADD_PARTITION = _COMMON
-"""What the coordinator's answers are called towards clients of v3-10, v11 and v12+; other codes keep their names."""
+"""The errors of the coordinator as clients of v3-10, v11 and v12+ get them; other codes stay as they are."""
 
 
 def error_table(version: int) -> Mapping[ErrorCode, ErrorCode]:
-    """The table for a request version."""
+    """Return the error table of a request version."""
     if version >= _IMPLICIT_ADD_VERSION:
         return ADD_PARTITION
     return GENERIC_ERROR_SUPPORTED if version == 11 else DEFAULT_ERROR
@@ -94,14 +93,14 @@ class _Write(NamedTuple):
     data: Any
     partition: Partition | None
     header: BatchHeader | None
-    """Of its batch; None where the bytes have none, which the append will refuse."""
+    """The header of its batch; None for bytes without one, which the append will reject."""
     error: ErrorCode
     leader_epoch: int = -1
-    """Under which the request came; an append of an earlier term is fenced."""
+    """The leader epoch when the request came: an append under an earlier one is fenced."""
 
 
 class _Verified(NamedTuple):
-    """What came of asking the coordinator: a guard for each partition, and what the client is told where it said no."""
+    """The result of verification: a guard for each partition, and the client's error for each refused one."""
 
     guards: Mapping[TopicPartition, VerificationGuard]
     refused: Mapping[TopicPartition, ErrorCode]
@@ -110,7 +109,7 @@ class _Verified(NamedTuple):
 _NOTHING_TO_VERIFY = _Verified({}, {})
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if call.request.acks not in _ACKS:
         return refuse(call, ErrorCode.invalid_required_acks)
     writes = [_write(call, topic, data) for topic in call.request.topic_data for data in topic.partition_data]
@@ -125,7 +124,7 @@ async def handle(call: Call) -> Any:
     return _response(call, writes, results)
 
 
-def _write(call: Call, requested: Any, data: Any) -> _Write:
+def _write(call: NodeCall, requested: Any, data: Any) -> _Write:
     topic, error = allowed_topic(call, requested, _WRITE)
     header = _first_header(data.records)
     if topic is None:
@@ -147,8 +146,8 @@ def _first_header(records: bytes | None) -> BatchHeader | None:
         return None
 
 
-def _request_error(call: Call, writes: list[_Write]) -> ErrorCode:
-    """An error of the request as a whole (2.11, rows 1 and 4)."""
+def _request_error(call: NodeCall, writes: list[_Write]) -> ErrorCode:
+    """Return an error of the whole request (2.11, rows 1 and 4), or NONE."""
     transactional = [write.header for write in writes if write.header is not None and write.header.is_transactional]
     if transactional and not _may_use(call, call.request.transactional_id):
         return ErrorCode.transactional_id_authorization_failed
@@ -159,12 +158,12 @@ def _request_error(call: Call, writes: list[_Write]) -> ErrorCode:
     return NO_ERROR
 
 
-def _may_use(call: Call, transactional_id: str | None) -> bool:
+def _may_use(call: NodeCall, transactional_id: str | None) -> bool:
     return transactional_id is not None and call.may_write_id(transactional_id)
 
 
-def _unverified(call: Call, writes: list[_Write]) -> list[tuple[Partition, BatchHeader]]:
-    """The partitions that the coordinator has to be asked about."""
+def _unverified(call: NodeCall, writes: list[_Write]) -> list[tuple[Partition, BatchHeader]]:
+    """Return the partitions that the coordinator has to verify or add, with the headers of their batches."""
     return [
         (partition, header)
         for _, _, partition, header, _, _ in writes
@@ -176,16 +175,16 @@ def _unverified(call: Call, writes: list[_Write]) -> list[tuple[Partition, Batch
     ]
 
 
-async def _verify(call: Call, unverified: list[tuple[Partition, BatchHeader]]) -> _Verified:
-    """Ask the coordinator, again while it answers 51 and there is time (v12+)."""
+async def _verify(call: NodeCall, unverified: list[tuple[Partition, BatchHeader]]) -> _Verified:
+    """Send the partitions to the coordinator; from v12 on, retry while it returns 51 and there is time."""
     waited_ms = 0
     while True:
-        guards, answers = await _ask_coordinator(call, unverified)
-        refused = {name: error for name, error in answers.items() if error is not NO_ERROR}
+        guards, errors = await _ask_coordinator(call, unverified)
+        refused = {name: error for name, error in errors.items() if error is not NO_ERROR}
         if not refused:
             return _Verified(guards, refused)
         is_concurrent = ErrorCode.concurrent_transactions in refused.values()
-        if not is_concurrent or call.version < _IMPLICIT_ADD_VERSION or waited_ms >= _longest_retry_ms(call):
+        if not is_concurrent or call.version < _IMPLICIT_ADD_VERSION or waited_ms >= _max_retry_ms(call):
             break
         backoff_ms = call.cluster.config.add_partitions_to_txn_retry_backoff_ms
         await asyncio.sleep(backoff_ms / 1000)
@@ -194,18 +193,19 @@ async def _verify(call: Call, unverified: list[tuple[Partition, BatchHeader]]) -
     return _Verified(guards, {name: table.get(error, error) for name, error in refused.items()})
 
 
-def _longest_retry_ms(call: Call) -> int:
-    """How long the coordinator is asked again."""
+def _max_retry_ms(call: NodeCall) -> int:
+    """Return for how long to retry at the coordinator."""
     timeout_ms: int = call.request.timeout // timedelta(milliseconds=1)
     return min(call.cluster.config.add_partitions_to_txn_retry_backoff_max_ms, timeout_ms)
 
 
 async def _ask_coordinator(
-    call: Call, unverified: list[tuple[Partition, BatchHeader]]
+    call: NodeCall, unverified: list[tuple[Partition, BatchHeader]]
 ) -> tuple[dict[TopicPartition, VerificationGuard], Mapping[TopicPartition, ErrorCode]]:
-    """One question. Its guards are taken before it is asked: a marker that is written meanwhile makes them void.
+    """Send one request to the coordinator, and return guards and errors.
 
-    Without `transaction.partition.verification.enable` nobody is asked about what clients below v12 send.
+    The guards are taken before the request: a marker that is written meanwhile invalidates them. Without
+    `transaction.partition.verification.enable`, requests below v12 are not verified.
     """
     adds = call.version >= _IMPLICIT_ADD_VERSION
     guards = {
@@ -217,13 +217,13 @@ async def _ask_coordinator(
     if not adds and not call.node.config.transaction_partition_verification_enable:
         return guards, {}
     header = unverified[0][1]
-    answers = await call.node.add_partitions_to_txn.add_or_verify(
+    errors = await call.node.add_partitions_to_txn.add_or_verify(
         call.request.transactional_id, header.producer_id, header.producer_epoch, guards, add=adds
     )
-    return guards, answers
+    return guards, errors
 
 
-def _append(call: Call, write: _Write, verified: _Verified) -> AppendResult:
+def _append(call: NodeCall, write: _Write, verified: _Verified) -> AppendResult:
     partition = write.partition
     if partition is None:
         return AppendResult(write.error)
@@ -242,8 +242,8 @@ def _append(call: Call, write: _Write, verified: _Verified) -> AppendResult:
     )
 
 
-def _lacks_replicas(call: Call, partition: Partition) -> bool:
-    """Whether too few copies are in sync for acks=all; a topic with fewer copies is content with all of them."""
+def _lacks_replicas(call: NodeCall, partition: Partition) -> bool:
+    """Return whether too few replicas are in sync for acks=all; a topic with fewer replicas needs all of them."""
     least = partition.log.config.min_insync_replicas
     if least <= 1 or call.request.acks != _ALL_REPLICAS:
         return False
@@ -253,25 +253,25 @@ def _lacks_replicas(call: Call, partition: Partition) -> bool:
 
 
 def _is_behind(write: _Write) -> bool:
-    """Whether what was appended may not be replicated yet."""
+    """Return whether the appended batch may not be replicated yet."""
     return write.partition is not None and not write.partition.log.is_replicated
 
 
-async def _replicated(call: Call, writes: list[_Write], results: list[AppendResult]) -> list[AppendResult]:
-    """What acks=all is told once everything is replicated, or has timed out, or has another leader."""
+async def _replicated(call: NodeCall, writes: list[_Write], results: list[AppendResult]) -> list[AppendResult]:
+    """Wait for the replication of every batch (acks=all), and return the results with the errors of the wait."""
     deadline_s = asyncio.get_running_loop().time() + call.request.timeout.total_seconds()
-    answers = []
+    replicated = []
     for write, result in zip(writes, results, strict=True):
         error = NO_ERROR
         if write.partition is not None and write.header is not None and result.error is NO_ERROR:
             left_s = deadline_s - asyncio.get_running_loop().time()
             end_offset = result.base_offset + write.header.last_offset_delta + 1
             error = await wait_until_replicated(write.partition, end_offset, write.leader_epoch, left_s)
-        answers.append(result if error is NO_ERROR else AppendResult(error))
-    return answers
+        replicated.append(result if error is NO_ERROR else AppendResult(error))
+    return replicated
 
 
-def _response(call: Call, writes: list[_Write], results: list[AppendResult]) -> Any:
+def _response(call: NodeCall, writes: list[_Write], results: list[AppendResult]) -> Any:
     if call.request.acks == 0:
         errors = {result.error for result in results} - {NO_ERROR}
         if errors:
@@ -280,14 +280,14 @@ def _response(call: Call, writes: list[_Write], results: list[AppendResult]) -> 
     return _build(call, iter(results), LeaderHints(call, [result.error for result in results]))
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     if call.request.acks == 0:
         raise CloseConnectionError(f"Produce with acks=0 failed: {error.name}")
     return _build(call, repeat(AppendResult(error)), LeaderHints(call, ()))
 
 
-def _build(call: Call, results: Iterator[AppendResult], hints: LeaderHints) -> Any:
-    """The response with one result for each partition, in the order of the request."""
+def _build(call: NodeCall, results: Iterator[AppendResult], hints: LeaderHints) -> Any:
+    """Build the response with one result for each partition, in the order of the request."""
     new = call.new
     return new.response(
         responses=tuple(
@@ -318,5 +318,5 @@ def _partition_response(new: Any, topic: Any, index: int, result: AppendResult, 
 
 
 def _instant(timestamp_ms: int) -> datetime | None:
-    """None goes out as -1."""
+    """Return the time as the codec takes it: None is encoded as -1."""
     return None if timestamp_ms < 0 else datetime.fromtimestamp(timestamp_ms / 1000, UTC)

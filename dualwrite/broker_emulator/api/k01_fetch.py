@@ -1,18 +1,19 @@
 """Fetch (key 1), versions 4-18.
 
-Serves whole batches from partitions that this node leads, waiting for them where there are none yet.
+Serves whole batches from partitions that this node leads, and waits for them if there are none yet.
 
-* Isolation 0 reads up to the high watermark, with null abortedTransactions; isolation 1 up to the last stable
-  offset, with the list.
-* An answer waits until MinBytes are there, a partition has an error, or MaxWait has passed; it is woken by the
-  logs themselves.
-* MaxBytes bounds the answer and PartitionMaxBytes each partition, except that the first batch of the answer is
-  always given (KIP-74).
-* v5 log start offset; v7 fetch sessions (KIP-227): declined by session id 0, an epoch of a session that cannot
-  exist is 70; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
+* Isolation 0 reads up to the high watermark, with null abortedTransactions; isolation 1 up to the last stable offset,
+  with the list.
+* A response waits until MinBytes are available, a partition has an error, or MaxWait has passed; the logs themselves
+  wake it.
+* MaxBytes bounds the response and PartitionMaxBytes each partition, but the first batch of the response is always
+  returned (KIP-74).
+* v5 log start offset; v7 fetch sessions (KIP-227): declined with session id 0, so the epoch of a session, which cannot
+  exist, is 70; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
 * Replicas that fetch are served as consumers: the nodes here share one log of each partition.
-* Access (29): READ on the topics; a replica has to have CLUSTER_ACTION instead.
-* Not led by this node 6; v16 says who leads instead (KIP-951). A long poll ends when another leader is elected.
+* Access (29): READ on the topics; a replica needs CLUSTER_ACTION instead.
+* A partition that this node does not lead is 6; v16 adds the new leader (KIP-951). A long poll ends when another leader
+  is elected.
 * v18 is hidden by the profile kafka-3.9.
 """
 
@@ -26,18 +27,19 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.leader_hints import LeaderHints
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import (
+    LeaderHints,
     allowed_topic,
     check_leader_epoch,
     led_partition,
     requested_topic,
     topic_reference,
 )
-from dualwrite.broker_emulator.cluster.cluster import Topic
+from dualwrite.broker_emulator.cluster.topics import Topic
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult, wait_for_advance
-from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _READ_COMMITTED = 1
@@ -50,11 +52,11 @@ class _Read(NamedTuple):
     results: list[ReadResult]
     logs: list[PartitionLog]
     sizes: list[int]
-    """How much was read of each log."""
+    """The number of bytes read from each log."""
     is_enough: bool
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if getattr(call.request, "session_id", 0) != 0:
         return refuse(call, ErrorCode.fetch_session_id_not_found)
     read = _read(call)
@@ -66,8 +68,8 @@ async def handle(call: Call) -> Any:
     return _response(call, NO_ERROR, iter(read.results), [result.error for result in read.results])
 
 
-async def _read_when_enough(call: Call, read: _Read, max_wait_s: float) -> _Read:
-    """Read again whenever a log moved, until that is enough or the time is up."""
+async def _read_when_enough(call: NodeCall, read: _Read, max_wait_s: float) -> _Read:
+    """Read again whenever a log has advanced, until there is enough or the time is up."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + max_wait_s
     while not read.is_enough and loop.time() < deadline_s:
@@ -76,7 +78,7 @@ async def _read_when_enough(call: Call, read: _Read, max_wait_s: float) -> _Read
     return read
 
 
-def _read(call: Call) -> _Read:
+def _read(call: NodeCall) -> _Read:
     request = call.request
     most = call.node.quotas.most_fetched(call) if call.cluster.quotas.is_active else request.max_bytes
     most = min(most, call.cluster.config.fetch_max_bytes)
@@ -104,7 +106,7 @@ def _read(call: Call) -> _Read:
     return _Read(results, logs, sizes, failed or not logs or size >= min(request.min_bytes, most))
 
 
-def _led_log(call: Call, topic: Any, requested: Any) -> tuple[PartitionLog | None, ErrorCode]:
+def _led_log(call: NodeCall, topic: Any, requested: Any) -> tuple[PartitionLog | None, ErrorCode]:
     known, error = _allowed_topic(call, topic)
     if known is None:
         return None, error
@@ -115,7 +117,7 @@ def _led_log(call: Call, topic: Any, requested: Any) -> tuple[PartitionLog | Non
     return (partition.log, error) if error is NO_ERROR else (None, error)
 
 
-def _allowed_topic(call: Call, topic: Any) -> tuple[Topic | None, ErrorCode]:
+def _allowed_topic(call: NodeCall, topic: Any) -> tuple[Topic | None, ErrorCode]:
     if not _is_from_replica(call.request):
         return allowed_topic(call, topic, AclOperation.READ)
     if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
@@ -132,7 +134,9 @@ def _failed(error: ErrorCode) -> ReadResult:
     return ReadResult(error, b"", None, -1, -1, -1)
 
 
-def _response(call: Call, error: ErrorCode, results: Iterator[ReadResult], failures: Sequence[ErrorCode] = ()) -> Any:
+def _response(
+    call: NodeCall, error: ErrorCode, results: Iterator[ReadResult], failures: Sequence[ErrorCode] = ()
+) -> Any:
     new = call.new
     hints = LeaderHints(call, failures)
     return new.response(
@@ -172,12 +176,12 @@ def _partition_data(new: Any, topic: Any, index: int, result: ReadResult, hints:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
-    # a top-level error comes with no partitions from v7 on; before that only partitions can carry one
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
+    # from v7 on, a top-level error comes without partitions; before, only partitions have an error
     if call.version >= 7:
         return call.new.response(throttle_time=NO_THROTTLE, error_code=error, session_id=0, responses=())
     return _response(call, error, repeat(_failed(error)))
 
 
-def refuse_partitions(call: Call, error: ErrorCode) -> Any:
+def refuse_partitions(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, NO_ERROR, repeat(_failed(error)))

@@ -2,12 +2,12 @@
 
 Offsets by timestamp, or of the two ends of a partition, from its leader.
 
-* Timestamp -1 latest (isolation 0: high watermark, 1: last stable offset), -2 earliest, -3 the one of the
-  largest timestamp (v7, KIP-734), -4 earliest local (v8, KIP-405: the same as earliest, nothing is tiered
-  here), -5 latest tiered (v9, KIP-1005: none). Other negative ones, and the special ones in versions before
-  theirs, are 35 UNSUPPORTED_VERSION.
-* No offset for a timestamp is (-1, -1), without an error.
-* After an election, until what was there before is replicated, only the earliest offset is known: 78 (5 below v5).
+* Timestamp -1 latest (isolation 0: high watermark, 1: last stable offset), -2 earliest, -3 the offset of the largest
+  timestamp (v7, KIP-734), -4 earliest local (v8, KIP-405: the same as earliest, because nothing is tiered here), -5
+  latest tiered (v9, KIP-1005: none). Other negative timestamps, and special ones in versions before theirs, are 35
+  UNSUPPORTED_VERSION.
+* A timestamp without an offset is (-1, -1), without an error.
+* After an election, only the earliest offset is known until the earlier records are replicated: 78 (5 below v5).
 * Access: DESCRIBE on the topics (29).
 * v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v10 timeout.
 * v10 is hidden by the profile kafka-3.9.
@@ -19,22 +19,23 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, led_partition
-from dualwrite.broker_emulator.cluster.cluster import Partition
+from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation
 
 _READ_COMMITTED = 1
 _EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -2, -4, -5, -6
 _FIRST_VERSION = {-1: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9, _EARLIEST_PENDING_UPLOAD: 11}
-"""The version from which each special timestamp is understood."""
+"""The first version that supports each special timestamp."""
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return _response(call, lambda topic, requested: _offset(call, topic, requested))
 
 
-def _offset(call: Call, requested_in: Any, requested: Any) -> Any:
+def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Any:
     index = requested.partition_index
     topic, error = allowed_topic(call, requested_in, AclOperation.DESCRIBE)
     if topic is None:
@@ -55,7 +56,7 @@ def _offset(call: Call, requested_in: Any, requested: Any) -> Any:
     return _row(call, index, ErrorCode.none, *_find(call, partition, timestamp), partition.log.leader_epoch)
 
 
-def _find(call: Call, partition: Partition, timestamp: int) -> tuple[int, int]:
+def _find(call: NodeCall, partition: Partition, timestamp: int) -> tuple[int, int]:
     if timestamp in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return -1, -1
     return partition.log.offset_for_timestamp(
@@ -65,7 +66,7 @@ def _find(call: Call, partition: Partition, timestamp: int) -> tuple[int, int]:
 
 
 def _row(
-    call: Call, index: int, error: ErrorCode, offset: int = -1, timestamp: int = -1, leader_epoch: int = -1
+    call: NodeCall, index: int, error: ErrorCode, offset: int = -1, timestamp: int = -1, leader_epoch: int = -1
 ) -> Any:
     return call.new.ListOffsetsPartitionResponse(
         partition_index=index,
@@ -76,7 +77,7 @@ def _row(
     )
 
 
-def _response(call: Call, row_of: Any) -> Any:
+def _response(call: NodeCall, row_of: Any) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         topics=tuple(
@@ -88,5 +89,5 @@ def _response(call: Call, row_of: Any) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, lambda topic, requested: _row(call, requested.partition_index, error))

@@ -2,17 +2,17 @@
 
 Living nodes, topics, partitions and leaders.
 
-* No topics means all: an empty list in v0, null from v1 on (an empty list there asks for no topic).
-* v4+: AllowAutoTopicCreation; older versions always allow it. Creation needs `auto.create.topics.enable`. Kafka
-  answers 5 at first and creates meanwhile; here the topic is there at once.
-* v10+: topic ids (KIP-516); asked by id, an unknown one is 100 and nothing is created.
+* No topics means all of them: an empty list in v0, null from v1 on (where an empty list requests none).
+* v4+: AllowAutoTopicCreation; older versions always allow it. Creation needs `auto.create.topics.enable`. Kafka first
+  returns 5 while it creates the topic; here the topic exists at once.
+* v10+: topic ids (KIP-516); an unknown id is 100 and creates nothing.
 * v9 flexible; v13 has a top-level error.
-* A partition that no living node has a copy of is 5, with leader -1. All living replicas are in sync,
-  but for those that a reassignment under way is adding.
-* Access: DESCRIBE on the topics (29, whether there is such a topic or not), and CREATE on those that would be created,
-  or on the cluster. Of all topics, the others are left out. v8+ tells what one may do with the topics, up to v10 also
-  with the cluster (KIP-430).
-* Unknown topic 3, name that is not legal 17.
+* A partition without a living replica is 5, with leader -1. All living replicas are in sync, except those that a
+  reassignment under way is adding.
+* Access: DESCRIBE on the topics (29, whether or not the topic exists), and CREATE on those that would be created, or on
+  the cluster. If all topics are requested, forbidden ones are left out. v8+ returns the operations allowed on the
+  topics, up to v10 also those on the cluster (KIP-430).
+* Unknown topic 3, illegal name 17.
 * v13 is hidden by the profile kafka-3.9.
 """
 
@@ -22,19 +22,19 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
-from dualwrite.broker_emulator.cluster.cluster import NO_LEADER, Partition, Topic
-from dualwrite.broker_emulator.cluster.topic_names import is_legal_topic_name
+from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition, Topic, is_legal_topic_name
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return _response(call, tuple(_topics(call)), ErrorCode.none)
 
 
-def _response(call: Call, topics: tuple[Any, ...], error: ErrorCode) -> Any:
+def _response(call: NodeCall, topics: tuple[Any, ...], error: ErrorCode) -> Any:
     new, cluster = call.new, call.cluster
     return new.response(
         throttle_time=NO_THROTTLE,
@@ -50,14 +50,14 @@ def _response(call: Call, topics: tuple[Any, ...], error: ErrorCode) -> Any:
     )
 
 
-def _cluster_operations(call: Call) -> int:
+def _cluster_operations(call: NodeCall) -> int:
     if not getattr(call.request, "include_cluster_authorized_operations", False):
         return NOT_ASKED_FOR
     is_shown = call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER)
     return call.authorized_operations(ResourceType.CLUSTER) if is_shown else 0
 
 
-def _topics(call: Call) -> list[Any]:
+def _topics(call: NodeCall) -> list[Any]:
     requested = call.request.topics
     if requested is None or (call.version == 0 and not requested):
         return [_describe(call, topic) for topic in call.cluster.topics.values() if _may_see(call, topic.name, False)]
@@ -65,11 +65,11 @@ def _topics(call: Call) -> list[Any]:
     return [_requested_topic(call, topic, place < may_create) for place, topic in enumerate(requested)]
 
 
-def _may_see(call: Call, name: str, is_asked_for: bool = True) -> bool:
-    return call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name, is_logged=is_asked_for)
+def _may_see(call: NodeCall, name: str, is_logged: bool = True) -> bool:
+    return call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name, is_logged=is_logged)
 
 
-def _requested_topic(call: Call, requested: Any, may_create: bool) -> Any:
+def _requested_topic(call: NodeCall, requested: Any, may_create: bool) -> Any:
     name = requested.name
     if name is None:
         topic = call.cluster.topic_by_id(requested.topic_id)
@@ -93,19 +93,19 @@ def _requested_topic(call: Call, requested: Any, may_create: bool) -> Any:
     return _absent(call, name, None, error)
 
 
-def _would_create(call: Call) -> bool:
-    """Whether topics that are not there are created."""
-    is_asked_for: bool = getattr(call.request, "allow_auto_topic_creation", True)
-    return call.cluster.config.auto_create_topics_enable and is_asked_for
+def _would_create(call: NodeCall) -> bool:
+    """Return whether the request creates missing topics."""
+    is_requested: bool = getattr(call.request, "allow_auto_topic_creation", True)
+    return call.cluster.config.auto_create_topics_enable and is_requested
 
 
-def _may_create(call: Call, name: str) -> bool:
+def _may_create(call: NodeCall, name: str) -> bool:
     return call.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER, is_logged=False) or call.is_allowed(
         AclOperation.CREATE, ResourceType.TOPIC, name
     )
 
 
-def _create(call: Call, name: str) -> Topic | None:
+def _create(call: NodeCall, name: str) -> Topic | None:
     if not _would_create(call) or not is_legal_topic_name(name):
         return None
     if call.cluster.default_replication_factor > len(call.cluster.nodes):
@@ -113,7 +113,7 @@ def _create(call: Call, name: str) -> Topic | None:
     return call.cluster.create_topic(name, call.cluster.config.num_partitions)
 
 
-def _describe(call: Call, topic: Topic) -> Any:
+def _describe(call: NodeCall, topic: Topic) -> Any:
     living = {node.node_id for node in call.cluster.living_nodes}
     return call.new.MetadataResponseTopic(
         error_code=ErrorCode.none,
@@ -125,13 +125,13 @@ def _describe(call: Call, topic: Topic) -> Any:
     )
 
 
-def _topic_operations(call: Call, name: str) -> int:
+def _topic_operations(call: NodeCall, name: str) -> int:
     if not getattr(call.request, "include_topic_authorized_operations", False):
         return NOT_ASKED_FOR
     return call.authorized_operations(ResourceType.TOPIC, name)
 
 
-def _describe_partition(call: Call, partition: Partition, living: set[int]) -> Any:
+def _describe_partition(call: NodeCall, partition: Partition, living: set[int]) -> Any:
     return call.new.MetadataResponsePartition(
         error_code=ErrorCode.leader_not_available if partition.leader_id == NO_LEADER else ErrorCode.none,
         partition_index=partition.index,
@@ -143,13 +143,13 @@ def _describe_partition(call: Call, partition: Partition, living: set[int]) -> A
     )
 
 
-def _absent(call: Call, name: str | None, topic_id: Any, error: ErrorCode) -> Any:
+def _absent(call: NodeCall, name: str | None, topic_id: Any, error: ErrorCode) -> Any:
     # v10 and v11 have an id but no null name
     shown = "" if name is None and call.version < 12 else name
     return call.new.MetadataResponseTopic(error_code=error, name=shown, topic_id=topic_id, partitions=())
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     requested = call.request.topics or ()
     rows = tuple(_absent(call, topic.name, getattr(topic, "topic_id", None), error) for topic in requested)
     return _response(call, rows, error)

@@ -1,16 +1,16 @@
 """OffsetCommit (key 8), versions 2-10.
 
-Stores offsets of a group, outside of transactions; a member's commit is its sign of life as well.
+Stores offsets of a group outside of transactions; the commit of a member is also its heartbeat.
 
 * v5 drops the retention time; v6 leader epoch (KIP-320); v7 group instance id; v8 flexible; v9 member epochs
   (KIP-848); v10 topic ids (KIP-516; unknown 100).
-* Not this node's group 16; being loaded 14; not a member 25, also a commit of nobody while there are members; another
-  generation 22; a replaced static member 82; a member that waits for its assignment 27. A generation of an unknown
-  group is 69 from v9 on, 22 before and in the profile kafka-3.9. Group "" is a group.
+* Group of another node 16; while loading 14; unknown member 25, also a commit without a member while the group has
+  members; wrong generation 22; replaced static member 82; member that waits for its assignment 27. A generation of an
+  unknown group is 69 from v9 on, 22 before and in the profile kafka-3.9. The empty group id is a group.
 * Access: READ on the group (30) and on the topics (29).
-* Consumer groups (KIP-848): an epoch that is to come, and an older one for a partition that the member has not had
-  since then (KIP-1251), is 113 (22 for a member of the classic protocol); below v9, members are 35.
-* Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12. The rest is stored all the same.
+* Consumer groups (KIP-848): a future epoch, and an older one for a partition that the member has not owned since then
+  (KIP-1251), is 113 (22 for a member of the classic protocol); below v9, members are 35.
+* Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12. The other offsets are stored all the same.
 * v10 is hidden by the profile kafka-3.9.
 """
 
@@ -20,9 +20,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.offsets import OffsetsToCommit, offset_response, offsets_to_commit
-from dualwrite.broker_emulator.api.registry import Call
+from dualwrite.broker_emulator.api.groups import OffsetsToCommit, group_shard, offset_response, offsets_to_commit
+from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offset_rules import Committer
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -30,15 +29,15 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 _UNKNOWN_GROUP_VERSION = 9
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
         return refuse(call, ErrorCode.group_authorization_failed)
     offsets = offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else ErrorCode.none
-    return offset_response(call, "OffsetCommit", offsets.answers(error))
+    return offset_response(call, "OffsetCommit", offsets.errors(error))
 
 
-async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
+async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
     request = call.request
     shard = group_shard(call, request.group_id, allow_empty_id=True)
     if isinstance(shard, ErrorCode):
@@ -53,5 +52,5 @@ async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
     return error
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return offset_response(call, "OffsetCommit", error)

@@ -1,14 +1,15 @@
 """OffsetFetch (key 9), versions 1-10.
 
-Committed offsets of one group, from v8 on of many.
+Committed offsets of one group, from v8 on of several.
 
-* v2 top-level error, and null topics for all; v5 leader epoch; v6 flexible; v7 RequireStable (KIP-447): a
-  partition with an offset pending in a transaction is 88; v8 many groups (KIP-709); v9 member ids and epochs
+* v2 top-level error, and null topics for all of them; v5 leader epoch; v6 flexible; v7 RequireStable (KIP-447): a
+  partition with an offset pending in a transaction is 88; v8 several groups (KIP-709); v9 member ids and epochs
   (KIP-848); v10 topic ids (KIP-516).
-* Access: DESCRIBE on the group (30) and on the topics (29); of all offsets, those of other topics are left out.
-* From v9 on a consumer group (KIP-848) tells a member that claims to be one only while it is: a stranger is 25, another
-  epoch 113 (22 for a member of the classic protocol).
-* Without an offset: offset -1, metadata "", no error. Without RequireStable: the last committed one, whatever
+* Access: DESCRIBE on the group (30) and on the topics (29); if all offsets are requested, those of forbidden topics are
+  left out.
+* From v9 on, a consumer group (KIP-848) checks the member that the request names: unknown 25, another epoch 113 (22 for
+  a member of the classic protocol).
+* Without an offset: offset -1, metadata "", no error. Without RequireStable: the last committed offset, even if another
   is pending.
 * v10 is hidden by the profile kafka-3.9.
 """
@@ -21,9 +22,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.offsets import OffsetTable
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -32,22 +34,22 @@ _MEMBER_VERSION = 9
 _TOPIC_ID_VERSION = 10
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     if call.version >= _MANY_GROUPS_VERSION:
         return _many(call, [_group(call, group, _offsets_for_member(call, group)) for group in request.groups])
     return _single(call, _offsets(call, request.group_id))
 
 
-def _offsets(call: Call, group_id: str) -> OffsetTable | ErrorCode:
+def _offsets(call: NodeCall, group_id: str) -> OffsetTable | ErrorCode:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
         return ErrorCode.group_authorization_failed
     shard = group_shard(call, group_id, allow_empty_id=True)
     return shard if isinstance(shard, ErrorCode) else shard.offsets
 
 
-def _offsets_for_member(call: Call, group: Any) -> OffsetTable | ErrorCode:
-    """From v9 on a member of a consumer group (KIP-848) says who it is, and is only told while that is so."""
+def _offsets_for_member(call: NodeCall, group: Any) -> OffsetTable | ErrorCode:
+    """Return the offsets, or from v9 on the error of the member that the request names (KIP-848)."""
     found = _offsets(call, group.group_id)
     shard = group_shard(call, group.group_id, allow_empty_id=True)
     if isinstance(found, ErrorCode) or isinstance(shard, ErrorCode) or call.version < _MEMBER_VERSION:
@@ -57,14 +59,14 @@ def _offsets_for_member(call: Call, group: Any) -> OffsetTable | ErrorCode:
 
 
 _Found = OffsetTable | ErrorCode
-"""The offsets to answer from, or why there are none."""
+"""The offsets of a group, or the error."""
 
 
-def _single(call: Call, found: _Found) -> Any:
+def _single(call: NodeCall, found: _Found) -> Any:
     error = found if isinstance(found, ErrorCode) else ErrorCode.none
     return call.new.response(
         throttle_time=NO_THROTTLE,
-        # v1 has no room for an error but in the partitions
+        # in v1, only partitions have an error
         topics=_topics(call, call.request.group_id, call.request.topics, found, "")
         if error is ErrorCode.none or call.version == 1
         else (),
@@ -72,19 +74,19 @@ def _single(call: Call, found: _Found) -> Any:
     )
 
 
-def _group(call: Call, group: Any, found: _Found) -> Any:
+def _group(call: NodeCall, group: Any, found: _Found) -> Any:
     if isinstance(found, ErrorCode):
         return call.new.OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=found)
     topics = _topics(call, group.group_id, group.topics, found, "s")
     return call.new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=ErrorCode.none)
 
 
-def _many(call: Call, groups: list[Any]) -> Any:
+def _many(call: NodeCall, groups: list[Any]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
 
 
-def _topics(call: Call, group_id: str, requested: Any, found: _Found, suffix: str) -> tuple[Any, ...]:
-    """The rows of one group. The types of messages for many groups carry an "s" at the end of their names."""
+def _topics(call: NodeCall, group_id: str, requested: Any, found: _Found, suffix: str) -> tuple[Any, ...]:
+    """Return the rows of one group. `suffix`: "s" in the response for several groups, whose types are named so."""
     new = vars(call.new)
     topic_type, partition_type = new[f"OffsetFetchResponseTopic{suffix}"], new[f"OffsetFetchResponsePartition{suffix}"]
     rows = _all_of_group(call, group_id, found) if requested is None else _requested(call, requested)
@@ -103,7 +105,7 @@ def _topics(call: Call, group_id: str, requested: Any, found: _Found, suffix: st
 _Row = tuple[dict[str, Any], list[TopicPartition], ErrorCode]
 
 
-def _requested(call: Call, requested: Iterable[Any]) -> Iterable[_Row]:
+def _requested(call: NodeCall, requested: Iterable[Any]) -> Iterable[_Row]:
     for element in requested:
         topic, error = allowed_topic(call, element, AclOperation.DESCRIBE)
         name = topic.name if topic is not None else getattr(element, "name", "")
@@ -113,7 +115,7 @@ def _requested(call: Call, requested: Iterable[Any]) -> Iterable[_Row]:
         yield topic_reference(element), names, error
 
 
-def _all_of_group(call: Call, group_id: str, found: _Found) -> Iterable[_Row]:
+def _all_of_group(call: NodeCall, group_id: str, found: _Found) -> Iterable[_Row]:
     by_topic: dict[str, list[TopicPartition]] = {}
     for name in () if isinstance(found, ErrorCode) else found.all_committed(group_id):
         by_topic.setdefault(name.topic, []).append(name)
@@ -126,7 +128,7 @@ def _all_of_group(call: Call, group_id: str, found: _Found) -> Iterable[_Row]:
             yield {"name": topic_name, "topic_id": topic_id}, names, ErrorCode.none
 
 
-def _offset(call: Call, group_id: str, name: TopicPartition, found: _Found) -> dict[str, Any]:
+def _offset(call: NodeCall, group_id: str, name: TopicPartition, found: _Found) -> dict[str, Any]:
     error, committed = ErrorCode.none, None
     if isinstance(found, ErrorCode):
         error = found
@@ -144,13 +146,13 @@ def _offset(call: Call, group_id: str, name: TopicPartition, found: _Found) -> d
     }
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     if call.version >= _MANY_GROUPS_VERSION:
         return _many(call, [_group(call, group, error) for group in call.request.groups])
     return _single(call, error)
 
 
-def refuse_partitions(call: Call, error: ErrorCode) -> Any:
+def refuse_partitions(call: NodeCall, error: ErrorCode) -> Any:
     if call.version < _MANY_GROUPS_VERSION:
         rows = _topics(call, call.request.group_id, call.request.topics, error, "")
         return call.new.response(throttle_time=NO_THROTTLE, topics=rows, error_code=ErrorCode.none)

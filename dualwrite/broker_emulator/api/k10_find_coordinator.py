@@ -1,15 +1,13 @@
 """FindCoordinator (key 10), versions 0-6.
 
-The node that leads the partition of `__consumer_offsets` or `__transaction_state` which a key belongs to.
+The leader of the partition of `__consumer_offsets` or `__transaction_state` that a key belongs to.
 
-* v0 knows groups only; v1 adds the key type (0 group, 1 transaction, 2 share group); v4 asks for many keys
-  (KIP-699).
-* Key type other than 0 and 1: 42. Keys are not judged here: the coordinator does that.
-* Access: DESCRIBE on the group (30) or the transactional id (53). Whoever asks for share groups, which v6 knows, has to
-  have CLUSTER_ACTION (31).
-* No node alive to lead the partition: 15.
-* Kafka creates the internal topic at the first question and answers 15 meanwhile; here it exists from the
-  start.
+* v0 knows groups only; v1 adds the key type (0 group, 1 transaction, 2 share group); v4 takes several keys (KIP-699).
+* Key types other than 0 and 1: 42. Keys are not validated here but by the coordinator.
+* Access: DESCRIBE on the group (30) or the transactional id (53); for share groups, which v6 introduces, CLUSTER_ACTION
+  (31).
+* No living node to lead the partition: 15.
+* Kafka creates the internal topic at the first request and returns 15 meanwhile; here it exists from the start.
 """
 
 from __future__ import annotations
@@ -18,15 +16,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.node import Node
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _GROUP, _SHARE_GROUP = 0, 2
 _SHARE_GROUPS_VERSION = 6
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     if _asks_for_share_groups(call) and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
@@ -36,11 +35,11 @@ async def handle(call: Call) -> Any:
     return _many(call, [(key, *_find(call, key)) for key in request.coordinator_keys])
 
 
-def _asks_for_share_groups(call: Call) -> bool:
+def _asks_for_share_groups(call: NodeCall) -> bool:
     return call.version >= _SHARE_GROUPS_VERSION and call.request.key_type == _SHARE_GROUP
 
 
-def _find(call: Call, key: str) -> tuple[Node | None, ErrorCode]:
+def _find(call: NodeCall, key: str) -> tuple[ClusterNode | None, ErrorCode]:
     match getattr(call.request, "key_type", _GROUP):
         case 0:
             if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, key):
@@ -55,17 +54,17 @@ def _find(call: Call, key: str) -> tuple[Node | None, ErrorCode]:
     return node, ErrorCode.coordinator_not_available if node is None else ErrorCode.none
 
 
-def _address(call: Call, node: Node | None) -> dict[str, Any]:
+def _address(call: NodeCall, node: ClusterNode | None) -> dict[str, Any]:
     if node is None:
         return {"node_id": -1, "host": "", "port": -1}
     return {"node_id": node.node_id, **call.endpoint(node)._asdict()}
 
 
-def _single(call: Call, node: Node | None, error: ErrorCode) -> Any:
+def _single(call: NodeCall, node: ClusterNode | None, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=None, **_address(call, node))
 
 
-def _many(call: Call, found: list[tuple[str, Node | None, ErrorCode]]) -> Any:
+def _many(call: NodeCall, found: list[tuple[str, ClusterNode | None, ErrorCode]]) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         coordinators=tuple(
@@ -75,7 +74,7 @@ def _many(call: Call, found: list[tuple[str, Node | None, ErrorCode]]) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     if call.version < 4:
         return _single(call, None, error)
     return _many(call, [(key, None, error) for key in call.request.coordinator_keys])

@@ -1,14 +1,14 @@
 """JoinGroup (key 11), versions 0-9.
 
-A member joins its group, or joins again; answered when the rebalance's join phase is over.
+A member joins its group, or rejoins; the response comes when the join phase of the rebalance is complete.
 
-* v1 rebalance timeout (v0: the session timeout); v4 a newcomer is given its id with 79 and has to come again (KIP-394);
-  v5 group instance id (KIP-345); v6 flexible; v7 the answer may have no protocol (below: ""); v8 reason (KIP-800); v9 a
-  leader may be told not to assign (KIP-814).
+* v1 rebalance timeout (v0: the session timeout); v4 gives a new member its id with 79, and it has to join again
+  (KIP-394); v5 group instance id (KIP-345); v6 flexible; v7 the response may have no protocol (below: ""); v8 reason
+  (KIP-800); v9 a leader may be told not to assign (KIP-814).
 * Access: READ on the group (30).
-* Group "" 24; session timeout outside of `group.min.session.timeout.ms` and `group.max.session.timeout.ms` 26; not this
-  node's group 16; being loaded 14; unknown member, or a member id in an unknown group 25; no protocol in common 23; a
-  replaced static member 82; `group.max.size` reached 81 (KIP-389).
+* Empty group id 24; session timeout outside of `group.min.session.timeout.ms` and `group.max.session.timeout.ms` 26;
+  group of another node 16; while loading 14; unknown member, or a member id in an unknown group 25; no common protocol
+  23; replaced static member 82; `group.max.size` reached 81 (KIP-389).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.group import Protocol
 from dualwrite.broker_emulator.groups.member_requests import JoinRequest, JoinResponse, SupersededError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -29,7 +31,7 @@ _NO_PROTOCOL_VERSION = 7
 _SKIP_ASSIGNMENT_VERSION = 9
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request, config = call.request, call.cluster.config
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
         return refuse(call, ErrorCode.group_authorization_failed)
@@ -47,7 +49,7 @@ async def handle(call: Call) -> Any:
         raise CloseConnectionError(str(superseded)) from superseded
 
 
-def _join_request(call: Call, session_timeout_ms: int) -> JoinRequest:
+def _join_request(call: NodeCall, session_timeout_ms: int) -> JoinRequest:
     request = call.request
     group_instance_id = getattr(request, "group_instance_id", None)
     client_id = call.client_id or ""
@@ -67,7 +69,7 @@ def _join_request(call: Call, session_timeout_ms: int) -> JoinRequest:
     )
 
 
-def _response(call: Call, answer: JoinResponse) -> Any:
+def _response(call: NodeCall, answer: JoinResponse) -> Any:
     new = call.new
     protocol_name = answer.protocol_name
     return new.response(
@@ -88,5 +90,5 @@ def _response(call: Call, answer: JoinResponse) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, JoinResponse(error, call.request.member_id))

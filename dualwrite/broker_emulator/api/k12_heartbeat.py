@@ -1,11 +1,11 @@
 """Heartbeat (key 12), versions 0-4.
 
-A member's sign of life; the answer says whether it has to join again (27).
+The heartbeat of a member; the response says whether it has to rejoin (27).
 
 * v3 group instance id (KIP-345); v4 flexible.
 * Access: READ on the group (30).
-* Group "" 24; not this node's group 16; unknown group or member 25; another generation 22; a replaced static member 82.
-  While the group is loaded the answer is 0, whoever asks.
+* Empty group id 24; group of another node 16; unknown group or member 25; wrong generation 22; replaced static member
+  82. While the group is loading, every heartbeat gets 0.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
         return refuse(call, ErrorCode.group_authorization_failed)
@@ -32,5 +33,5 @@ async def handle(call: Call) -> Any:
     return refuse(call, shard.heartbeat(request.group_id, request.member_id, group_instance_id, request.generation_id))
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error)

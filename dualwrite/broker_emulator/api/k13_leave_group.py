@@ -1,11 +1,11 @@
 """LeaveGroup (key 13), versions 0-5.
 
-Members leave at once instead of being missed.
+Members leave at once, without waiting for their session timeouts.
 
-* v3 many members, each with an error, and static ones by their instance alone (KIP-345); v4 flexible; v5 reason
-  (KIP-800). Before v3 the one member's error is the answer's.
+* v3 several members, each with an error, and static members by their instance id alone (KIP-345); v4 flexible; v5
+  reason (KIP-800). Before v3, the error of the one member is that of the response.
 * Access: READ on the group (30).
-* Group "" 24; not this node's group 16; being loaded 14; unknown group or member 25; a replaced static member 82.
+* Empty group id 24; group of another node 16; while loading 14; unknown group or member 25; replaced static member 82.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.member_requests import LeavingMember
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _MANY_MEMBERS_VERSION = 3
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
         return refuse(call, ErrorCode.group_authorization_failed)
     shard = group_shard(call, call.request.group_id)
@@ -44,11 +45,11 @@ async def handle(call: Call) -> Any:
     )
 
 
-def _leaving(call: Call) -> list[LeavingMember]:
+def _leaving(call: NodeCall) -> list[LeavingMember]:
     if call.version < _MANY_MEMBERS_VERSION:
         return [LeavingMember(call.request.member_id, None)]
     return [LeavingMember(member.member_id, member.group_instance_id) for member in call.request.members]
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, members=())

@@ -1,12 +1,12 @@
 """SyncGroup (key 14), versions 0-5.
 
-A member asks for its assignment, the leader brings all of them; answered when the leader's is stored.
+A member requests its assignment, and the leader sends all of them; the responses come once those are stored.
 
-* v3 group instance id (KIP-345); v4 flexible; v5 protocol type and name, which must be given and be the group's (23,
-  KIP-559).
+* v3 group instance id (KIP-345); v4 flexible; v5 protocol type and name, which are required and must be those of the
+  group (23, KIP-559).
 * Access: READ on the group (30).
-* Group "" 24; not this node's group 16; being loaded 14; unknown group or member 25; another generation 22; a replaced
-  static member 82; members join again 27.
+* Empty group id 24; group of another node 16; while loading 14; unknown group or member 25; wrong generation 22;
+  replaced static member 82; rebalance in progress 27.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.member_requests import SupersededError, SyncRequest, SyncResponse
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _PROTOCOL_VERSION = 5
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     sync_request = _sync_request(request)
     names = (sync_request.protocol_type, sync_request.protocol_name)
@@ -51,7 +53,7 @@ def _sync_request(request: Any) -> SyncRequest:
     )
 
 
-def _response(call: Call, answer: SyncResponse) -> Any:
+def _response(call: NodeCall, answer: SyncResponse) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=answer.error,
@@ -61,5 +63,5 @@ def _response(call: Call, answer: SyncResponse) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, SyncResponse(error))

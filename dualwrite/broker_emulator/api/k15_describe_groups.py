@@ -2,9 +2,9 @@
 
 State, protocol and members of groups.
 
-* v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group, and one
-  of KIP-848, is 69 with a message (KIP-1043). Before, it is Dead and no error.
-* Metadata and assignments are shown of a stable group only. Not this node's group 16; being loaded 14.
+* v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group, and one of
+  KIP-848, is 69 with a message (KIP-1043). Before, it is Dead without an error.
+* Only a stable group has metadata and assignments. Group of another node 16; while loading 14.
 * Access: DESCRIBE on the group (30).
 * v6 is hidden by the profile kafka-3.9.
 """
@@ -16,7 +16,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.groups.group import Group, Member
 from dualwrite.broker_emulator.groups.states import GroupState
@@ -25,15 +26,15 @@ from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, 
 _UNKNOWN_GROUP_VERSION = 6
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return _response(call, [_describe(call, group_id) for group_id in call.request.groups])
 
 
-def _response(call: Call, groups: list[Any]) -> Any:
+def _response(call: NodeCall, groups: list[Any]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
 
 
-def _describe(call: Call, group_id: str) -> Any:
+def _describe(call: NodeCall, group_id: str) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
         return _error(call, group_id, ErrorCode.group_authorization_failed)
     shard = group_shard(call, group_id, allow_empty_id=True)
@@ -54,7 +55,7 @@ def _describe(call: Call, group_id: str) -> Any:
     )
 
 
-def _member(call: Call, group: Group, member: Member) -> Any:
+def _member(call: NodeCall, group: Group, member: Member) -> Any:
     is_shown = group.is_in(GroupState.STABLE)
     return call.new.DescribedGroupMember(
         member_id=member.member_id,
@@ -66,7 +67,7 @@ def _member(call: Call, group: Group, member: Member) -> Any:
     )
 
 
-def _unknown(call: Call, group_id: str, message: str) -> Any:
+def _unknown(call: NodeCall, group_id: str, message: str) -> Any:
     if call.version < _UNKNOWN_GROUP_VERSION:
         return _described(call, group_id, group_state=GroupState.DEAD)
     return _described(
@@ -78,13 +79,14 @@ def _unknown(call: Call, group_id: str, message: str) -> Any:
     )
 
 
-def _error(call: Call, group_id: str, error: ErrorCode) -> Any:
+def _error(call: NodeCall, group_id: str, error: ErrorCode) -> Any:
     return _described(call, group_id, error_code=error)
 
 
-def _described(call: Call, group_id: str, **values: Any) -> Any:
-    is_asked = getattr(call.request, "include_authorized_operations", False)
-    is_told = is_asked and values.get("error_code", ErrorCode.none) is ErrorCode.none
+def _described(call: NodeCall, group_id: str, **values: Any) -> Any:
+    is_requested = getattr(call.request, "include_authorized_operations", False)
+    is_included = is_requested and values.get("error_code", ErrorCode.none) is ErrorCode.none
+    operations = call.authorized_operations(ResourceType.GROUP, group_id) if is_included else NOT_ASKED_FOR
     defaults = {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -92,10 +94,10 @@ def _described(call: Call, group_id: str, **values: Any) -> Any:
         "protocol_type": "",
         "protocol_data": "",
         "members": (),
-        "authorized_operations": call.authorized_operations(ResourceType.GROUP, group_id) if is_told else NOT_ASKED_FOR,
+        "authorized_operations": operations,
     }
     return call.new.DescribedGroup(group_id=group_id, **{**defaults, **values})
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, [_error(call, group_id, error) for group_id in call.request.groups])

@@ -1,11 +1,11 @@
 """ListGroups (key 16), versions 0-5.
 
-The groups that this node coordinates; clients ask every node.
+The groups that this node coordinates; clients send it to every node.
 
-* v3 flexible; v4 filter by state (KIP-518); v5 filter by type (KIP-848). Filters ignore case; a name that is no state
-  or type matches nothing.
-* Access: without DESCRIBE on the cluster, groups are left out that one may not DESCRIBE.
-* While some of the node's groups are loaded, the answer is 14.
+* v3 flexible; v4 filter by state (KIP-518); v5 filter by type (KIP-848). Filters ignore case; an unknown state or type
+  matches nothing.
+* Access: without DESCRIBE on the cluster, only groups that the client may DESCRIBE are listed.
+* While groups of this node are loading, the response is 14.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     groups = call.node.groups
     if groups.is_loading:
         return refuse(call, ErrorCode.coordinator_load_in_progress)
@@ -40,7 +41,7 @@ def _type(group: AnyGroup) -> str:
     return "consumer" if isinstance(group, ConsumerGroup) else "classic"
 
 
-def _is_shown(call: Call, group: AnyGroup) -> bool:
+def _is_shown(call: NodeCall, group: AnyGroup) -> bool:
     return call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id, is_logged=False)
 
 
@@ -48,7 +49,7 @@ def _lowered(names: Any) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in names)
 
 
-def _response(call: Call, groups: list[AnyGroup], error: ErrorCode = ErrorCode.none) -> Any:
+def _response(call: NodeCall, groups: list[AnyGroup], error: ErrorCode = ErrorCode.none) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,
@@ -64,5 +65,5 @@ def _response(call: Call, groups: list[AnyGroup], error: ErrorCode = ErrorCode.n
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, [], error)

@@ -1,11 +1,11 @@
 """SaslHandshake (key 17), versions 0-1.
 
-Chooses the mechanism of a login (KIP-43). Which states of a connection it is served in: `security/login_states.py`.
+Chooses the mechanism of a login (KIP-43). `security/login_states.py` says in which states of a connection it is served.
 
 * v1: SaslAuthenticate requests follow. v0: the client's tokens follow in frames of their own (KIP-152).
-* A mechanism that is not enabled is 33 with those that are, and then the connection closes; without an answer where
-  the client had logged in before.
-* Where no login is due 34: at a listener without SASL, and after the login unless its time is limited (KIP-368).
+* A mechanism that is not enabled is 33, with the list of enabled ones, and then the connection closes; without a
+  response if the client had logged in before.
+* If no login is due: 34, at a listener without SASL, and after the login unless its lifetime is limited (KIP-368).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Call, CloseConnectionError
+from dualwrite.broker_emulator.api.call import CloseConnectionError
+from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.security.login_states import RequestKind
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     login = None if call.connection is None else call.connection.login
     if login is None or not login.expects(RequestKind.HANDSHAKE):
         return refuse(call, ErrorCode.illegal_sasl_state)
@@ -31,5 +32,5 @@ async def handle(call: Call) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(error_code=error, mechanisms=())

@@ -1,14 +1,14 @@
 """ApiVersions (key 18), versions 0-4.
 
-Says which versions of which API are served, and the cluster's features.
+The APIs and versions that are served, and the features of the cluster.
 
-* Built from `table.py`; a profile's hidden versions are left out.
-* A version above ours is answered in the body of v0, with error 35 and the versions of ApiVersions itself, from the
-  request's header alone, and the connection lives on (KIP-511; the server does that before it decodes).
-* v3+: the finalized level of the feature `transaction.version` (KIP-584, KIP-890), if it is above 0. A Java client
-  uses TV2 only where the level is 2 or more. v4+: its supported range [0, 2]; v3 cannot say "from 0" (KIP-1022).
-  The profile kafka-3.9 does not have the feature.
-* v3+: a client software name or version that is not legal is 42 (KIP-511).
+* Built from the registry; versions that the profile hides are left out.
+* A version that is too new gets the body of v0, with error 35 and the versions of ApiVersions itself; only the header
+  of the request is read, and the connection stays open (KIP-511; the server does that before it decodes).
+* v3+: the finalized level of the feature `transaction.version` (KIP-584, KIP-890) if it is above 0. A Java client uses
+  TV2 only if the level is at least 2. v4+: its supported range [0, 2]; v3 cannot express a minimum of 0 (KIP-1022). The
+  profile kafka-3.9 does not have the feature.
+* v3+: an illegal client software name or version is 42 (KIP-511).
 * v3 is the first flexible version; the response header stays v0 in all of them.
 """
 
@@ -19,8 +19,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import NEWEST_LEVELS, finalized_level, supported_levels
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 
@@ -31,7 +31,7 @@ _ROWS: dict[tuple[Any, Profile, bool], tuple[Any, ...]] = {}
 
 
 def supported_versions(new: Any, config: BrokerConfig) -> tuple[Any, ...]:
-    """The rows of the answer, by key, made once: every connection begins with this question."""
+    """Return the rows of the response, ordered by key; cached, because every connection starts with this request."""
     kind = (new.ApiVersion, config.profile, config.unstable_api_versions_enable)
     rows = _ROWS.get(kind)
     if rows is None:
@@ -47,12 +47,12 @@ def supported_versions(new: Any, config: BrokerConfig) -> tuple[Any, ...]:
 
 
 def unsupported_version_body(new: Any, config: BrokerConfig) -> Any:
-    """The v0 answer to an ApiVersions request of a version that is not served."""
+    """Return the v0 response to an ApiVersions request of an unsupported version."""
     rows = tuple(row for row in supported_versions(new, config) if row.api_key == API_VERSIONS)
     return new.response(error_code=ErrorCode.unsupported_version, api_keys=rows)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     new, config = call.new, call.cluster.config
     if call.version < 3:
         rows = supported_versions(new, config)
@@ -70,7 +70,7 @@ async def handle(call: Call) -> Any:
     )
 
 
-def _supported_features(call: Call) -> tuple[Any, ...]:
+def _supported_features(call: NodeCall) -> tuple[Any, ...]:
     if call.version < 4:
         return ()
     known = ((name, supported_levels(name, call.cluster.config)) for name in NEWEST_LEVELS)
@@ -81,7 +81,7 @@ def _supported_features(call: Call) -> tuple[Any, ...]:
     )
 
 
-def _finalized_features(call: Call) -> tuple[Any, ...]:
+def _finalized_features(call: NodeCall) -> tuple[Any, ...]:
     levels = ((name, finalized_level(name, call.cluster.config)) for name in NEWEST_LEVELS)
     return tuple(
         call.new.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
@@ -90,5 +90,5 @@ def _finalized_features(call: Call) -> tuple[Any, ...]:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(error_code=error, api_keys=(), throttle_time=NO_THROTTLE)

@@ -1,18 +1,18 @@
 """CreateTopics (key 19), versions 2-7.
 
-* v4 -1 for the default number of partitions and replicas (KIP-464); v5 flexible, answers what was created
-  (KIP-525); v7 topic ids.
-* Taken name 36; name that is not legal 17; no partitions 37; more replicas than nodes (or none) 38; both an
-  assignment and counts 42; a name given twice 42; an assignment that leaves out a partition, repeats a node or
-  names one that is not there, and copies of different number, 39.
-* Access: CREATE on the topics, or on the cluster (29). Who may not DESCRIBE_CONFIGS of a topic is not told how it was
-  created (KIP-525).
-* Replicas say which nodes can lead: the default is all of them (`default.replication.factor`).
-* A config that no topic has, or a value that it does not take, is 40. v5+ answers with every config of the topic.
-* What the disk does not take is 56.
-* More than 10,000 partitions in one request 44 for all of it, as from Kafka's controller.
-* v6 refuses what a quota of mutations is used up for with 89; before, it is created and throttled (KIP-599).
-* ValidateOnly answers as if and creates nothing.
+* v4 -1 for the default number of partitions and replicas (KIP-464); v5 flexible, returns what was created (KIP-525);
+  v7 topic ids.
+* Existing name 36; illegal name 17; no partitions 37; more replicas than nodes (or none) 38; both an assignment and
+  counts 42; duplicate name 42; an assignment that omits a partition, repeats a node or names an unknown one, or with a
+  different number of replicas for some partition, 39.
+* Access: CREATE on the topics, or on the cluster (29). Without DESCRIBE_CONFIGS on a topic, the response does not say
+  how it was created (KIP-525).
+* Replicas determine which nodes can lead: by default all of them (`default.replication.factor`).
+* An unknown setting, or an invalid value, is 40. v5+ returns all settings of the topic.
+* A failure of the disk is 56.
+* More than 10,000 partitions in one request: 44 for all of it, as from Kafka's controller.
+* From v6 on, an exhausted quota of mutations is 89; before, the topic is created and the client throttled (KIP-599).
+* ValidateOnly returns the same response and creates nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.assignments import why_not_assignable
 from dualwrite.broker_emulator.api.configs import layers_of
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
-from dualwrite.broker_emulator.cluster.cluster import Topic
-from dualwrite.broker_emulator.cluster.topic_names import why_not_a_topic_name
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, why_not_assignable
+from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.configs.alteration import AlterationError, check_topic_configs
 from dualwrite.broker_emulator.configs.description import topic_entries
 from dualwrite.broker_emulator.configs.effective import topic_settings
@@ -39,9 +38,9 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 _CONFIGS_VERSION = 5
 
 
-async def handle(call: Call) -> Any:
-    asked_for = sum(max(_partition_count(call, topic), 0) for topic in call.request.topics)
-    if asked_for > MAX_PARTITIONS_PER_REQUEST:
+async def handle(call: NodeCall) -> Any:
+    requested = sum(max(_partition_count(call, topic), 0) for topic in call.request.topics)
+    if requested > MAX_PARTITIONS_PER_REQUEST:
         return refuse(call, ErrorCode.policy_violation, "Excessively large number of partitions per request.")
     given = Counter(topic.name for topic in call.request.topics)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=6)
@@ -49,12 +48,12 @@ async def handle(call: Call) -> Any:
     return call.new.response(throttle_time=mutations.throttle_time, topics=tuple(rows))
 
 
-def _named_once(call: Call) -> list[Any]:
-    """Each name's first row."""
+def _named_once(call: NodeCall) -> list[Any]:
+    """Return the first row of each name."""
     return list({topic.name: topic for topic in reversed(call.request.topics)}.values())[::-1]
 
 
-def _create(call: Call, requested: Any, mutations: Mutations, is_repeated: bool) -> Any:
+def _create(call: NodeCall, requested: Any, mutations: Mutations, is_repeated: bool) -> Any:
     error, message = (ErrorCode.invalid_request, "Duplicate topic name.") if is_repeated else _check(call, requested)
     if error is not ErrorCode.none:
         return _row(call, requested, error, message)
@@ -76,7 +75,7 @@ def _create(call: Call, requested: Any, mutations: Mutations, is_repeated: bool)
     return _row(call, requested, ErrorCode.none, None, topic=topic, partitions=partitions, replicas=replicas)
 
 
-def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
+def _check(call: NodeCall, requested: Any) -> tuple[ErrorCode, str | None]:
     name, partitions, replicas = requested.name, requested.num_partitions, requested.replication_factor
     if not _may_create(call, name):
         return ErrorCode.topic_authorization_failed, "Authorization failed."
@@ -91,7 +90,7 @@ def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
             return ErrorCode.invalid_request, problem
     if partitions == 0 or partitions < -1:
         return ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
-    problem = _why_not_so_many_copies(call, requested)
+    problem = _why_not_so_many_replicas(call, requested)
     if problem is not None:
         return ErrorCode.invalid_replication_factor, problem
     try:
@@ -101,7 +100,7 @@ def _check(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
     return _check_assignments(call, requested)
 
 
-def _why_not_so_many_copies(call: Call, requested: Any) -> str | None:
+def _why_not_so_many_replicas(call: NodeCall, requested: Any) -> str | None:
     replicas, nodes = requested.replication_factor, len(call.cluster.nodes)
     if replicas == 0 or replicas < -1:
         return "Replication factor must be larger than 0, or -1 to use the default value."
@@ -116,7 +115,7 @@ def _why_not_so_many_copies(call: Call, requested: Any) -> str | None:
     )
 
 
-def _may_create(call: Call, name: str) -> bool:
+def _may_create(call: NodeCall, name: str) -> bool:
     return call.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER, is_logged=False) or call.is_allowed(
         AclOperation.CREATE, ResourceType.TOPIC, name
     )
@@ -126,7 +125,7 @@ def _configs(requested: Any) -> dict[str, str | None]:
     return {config.name: config.value for config in requested.configs}
 
 
-def _check_assignments(call: Call, requested: Any) -> tuple[ErrorCode, str | None]:
+def _check_assignments(call: NodeCall, requested: Any) -> tuple[ErrorCode, str | None]:
     invalid = ErrorCode.invalid_replica_assignment
     indexes = sorted(assignment.partition_index for assignment in requested.assignments)
     twice = next((index for index, following in pairwise(indexes) if index == following), None)
@@ -143,12 +142,12 @@ def _check_assignments(call: Call, requested: Any) -> tuple[ErrorCode, str | Non
 
 
 def _assignments(requested: Any) -> list[tuple[int, ...]]:
-    """The nodes of each partition, where they are given."""
+    """Return the nodes of each partition; empty if the request assigns none."""
     given = sorted(requested.assignments, key=lambda assignment: assignment.partition_index)
     return [tuple(assignment.broker_ids) for assignment in given]
 
 
-def _replication_factor(call: Call, requested: Any) -> int:
+def _replication_factor(call: NodeCall, requested: Any) -> int:
     if requested.assignments:
         return len(requested.assignments[0].broker_ids)
     if requested.replication_factor == -1:
@@ -157,7 +156,7 @@ def _replication_factor(call: Call, requested: Any) -> int:
     return replicas
 
 
-def _partition_count(call: Call, requested: Any) -> int:
+def _partition_count(call: NodeCall, requested: Any) -> int:
     if requested.assignments:
         return len(requested.assignments)
     if requested.num_partitions == -1:
@@ -167,7 +166,7 @@ def _partition_count(call: Call, requested: Any) -> int:
 
 
 def _row(
-    call: Call,
+    call: NodeCall,
     requested: Any,
     error: ErrorCode,
     message: str | None,
@@ -191,8 +190,8 @@ def _row(
     )
 
 
-def _config_rows(call: Call, requested: Any) -> tuple[Any, ...]:
-    """Every config of the new topic, in the order of their names; the versions before have no room for them."""
+def _config_rows(call: NodeCall, requested: Any) -> tuple[Any, ...]:
+    """Return all settings of the new topic, ordered by name; versions below 5 do not have them."""
     if call.version < _CONFIGS_VERSION:
         return ()
     settings = topic_settings(call.cluster.config.profile)
@@ -209,6 +208,6 @@ def _config_rows(call: Call, requested: Any) -> tuple[Any, ...]:
     )
 
 
-def refuse(call: Call, error: ErrorCode, message: str | None = None) -> Any:
+def refuse(call: NodeCall, error: ErrorCode, message: str | None = None) -> Any:
     rows = tuple(_row(call, topic, error, message) for topic in _named_once(call))
     return call.new.response(throttle_time=NO_THROTTLE, topics=rows)

@@ -1,10 +1,10 @@
 """DeleteTopics (key 20), versions 1-6.
 
 * v4 flexible; v5 error messages; v6 by name or by id (KIP-516; unknown id 100, both or neither given 42).
-* A topic that is named twice, in whichever way, is not deleted: 42, in one row.
-* Access: DELETE on the topics, or on the cluster (29). Who may not DESCRIBE a topic either is not told the name of an
-  id, nor whether there is a topic of that name.
-* v5 refuses what a quota of mutations is used up for with 89; before, it is deleted and throttled (KIP-599).
+* A topic that is named twice, by name or by id, is not deleted: 42, in one row.
+* Access: DELETE on the topics, or on the cluster (29). Without DESCRIBE on a topic, the response reveals neither the
+  name of an id nor whether a topic of that name exists.
+* From v5 on, an exhausted quota of mutations is 89; before, the topic is deleted and the client throttled (KIP-599).
 * `delete.topic.enable=false` 73 (42 below v3). Unknown name 3. Internal topics are not deleted: 42 INVALID_REQUEST
   (Kafka allows it and breaks).
 """
@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.cluster import Topic
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -31,7 +32,7 @@ _MESSAGES: Final = {
 }
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.cluster.config.delete_topic_enable:
         return refuse(call, ErrorCode.topic_deletion_disabled if call.version >= 3 else ErrorCode.invalid_request)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=5)
@@ -41,20 +42,20 @@ async def handle(call: Call) -> Any:
 
 
 class _Named(NamedTuple):
-    """What a request says of a topic."""
+    """A topic as a request names it."""
 
     name: str | None
     topic_id: Any
 
 
-def _requested(call: Call) -> list[_Named]:
+def _requested(call: NodeCall) -> list[_Named]:
     if call.version >= 6:
         return [_Named(topic.name, topic.topic_id) for topic in call.request.topics]
     return [_Named(name, None) for name in call.request.topic_names]
 
 
-def _delete(call: Call, named: _Named, requested: Mapping[_Named, int], mutations: Mutations) -> Any:
-    """The row of a topic; None where its name has another."""
+def _delete(call: NodeCall, named: _Named, requested: Mapping[_Named, int], mutations: Mutations) -> Any:
+    """Delete a topic and return its row; None for the id of a topic that has a row for its name."""
     name, topic_id = named
     problem = _why_unclear(named, requested[named])
     if problem is not None:
@@ -78,7 +79,7 @@ def _delete(call: Call, named: _Named, requested: Mapping[_Named, int], mutation
 
 
 def _why_unclear(named: _Named, times: int) -> str | None:
-    """What is wrong with the way in which a topic is named."""
+    """Return what is wrong with the way the request names a topic, or None."""
     if named.name is None and named.topic_id is None:
         return "Neither topic name nor id were specified."
     if named.name is not None and named.topic_id is not None:
@@ -88,8 +89,8 @@ def _why_unclear(named: _Named, times: int) -> str | None:
     return None
 
 
-def _by_name(call: Call, name: str) -> tuple[Topic | None, Any]:
-    """The topic to delete, or the answer where it is not deleted."""
+def _by_name(call: NodeCall, name: str) -> tuple[Topic | None, Any]:
+    """Return the topic to delete, or None and the row of the refusal."""
     if not _may(call, AclOperation.DESCRIBE, name):
         return None, _row(call, name, None, ErrorCode.topic_authorization_failed)
     topic = call.cluster.topics.get(name)
@@ -100,7 +101,7 @@ def _by_name(call: Call, name: str) -> tuple[Topic | None, Any]:
     return topic, None
 
 
-def _by_id(call: Call, topic_id: Any) -> tuple[Topic | None, Any]:
+def _by_id(call: NodeCall, topic_id: Any) -> tuple[Topic | None, Any]:
     topic = call.cluster.topic_by_id(topic_id)
     if topic is None:
         return None, _row(call, None, topic_id, ErrorCode.unknown_topic_id)
@@ -110,20 +111,20 @@ def _by_id(call: Call, topic_id: Any) -> tuple[Topic | None, Any]:
     return topic, None
 
 
-def _may(call: Call, operation: AclOperation, name: str) -> bool:
+def _may(call: NodeCall, operation: AclOperation, name: str) -> bool:
     return call.is_allowed(AclOperation.DELETE, ResourceType.CLUSTER, is_logged=False) or call.is_allowed(
         operation, ResourceType.TOPIC, name
     )
 
 
-def _row(call: Call, name: str | None, topic_id: Any, error: ErrorCode, message: str | None = None) -> Any:
+def _row(call: NodeCall, name: str | None, topic_id: Any, error: ErrorCode, message: str | None = None) -> Any:
     message = message or _MESSAGES.get(error)
     return call.new.DeletableTopicResult(name=name, topic_id=topic_id, error_code=error, error_message=message)
 
 
-def _response(call: Call, rows: list[Any], throttle_time: timedelta = NO_THROTTLE) -> Any:
+def _response(call: NodeCall, rows: list[Any], throttle_time: timedelta = NO_THROTTLE) -> Any:
     return call.new.response(throttle_time=throttle_time, responses=tuple(rows))
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, [_row(call, name, topic_id, error) for name, topic_id in dict.fromkeys(_requested(call))])

@@ -1,13 +1,13 @@
 """DeleteRecords (key 21), versions 0-2.
 
-The records of a partition below an offset are forgotten (KIP-107). Whole segments go from the disk; of the one that the
-offset is in, nothing is shown any more.
+Deletes the records of a partition below an offset (KIP-107). Whole segments are deleted from the disk; records in the
+segment of the offset itself are no longer visible.
 
-* -1 is the high watermark. An offset that was passed before is no error, and the answer says where the log begins.
-* Beyond the high watermark, and below -1: 1. Only compacted: 44. An internal topic: 17. A disk that is full: 56.
+* -1 is the high watermark. An offset below the start of the log is no error; the response has the start of the log.
+* Beyond the high watermark, and below -1: 1. Compaction only: 44. Internal topic: 17. Full disk: 56.
 * Access: DELETE on the topics (29).
-* Unknown partition 3; led by another node 6. With every error the low watermark is -1.
-* All copies are one log, so nobody has to be waited for, and the timeout is of no use.
+* Unknown partition 3; led by another node 6. With every error, the low watermark is -1.
+* All replicas share one log, so there is nothing to wait for, and the timeout has no effect.
 * v2 flexible.
 """
 
@@ -17,18 +17,19 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition
 from dualwrite.broker_emulator.security.acl import AclOperation
 
 _NO_OFFSET = -1
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return _response(call, lambda topic, requested: _delete(call, topic, requested))
 
 
-def _delete(call: Call, requested_in: Any, requested: Any) -> Any:
+def _delete(call: NodeCall, requested_in: Any, requested: Any) -> Any:
     index = requested.partition_index
     topic, error = allowed_topic(call, requested_in, AclOperation.DELETE)
     if topic is None:
@@ -42,11 +43,11 @@ def _delete(call: Call, requested_in: Any, requested: Any) -> Any:
     return _row(call, index, error, partition.log.log_start_offset if error is ErrorCode.none else _NO_OFFSET)
 
 
-def _row(call: Call, index: int, error: ErrorCode, low_watermark: int = _NO_OFFSET) -> Any:
+def _row(call: NodeCall, index: int, error: ErrorCode, low_watermark: int = _NO_OFFSET) -> Any:
     return call.new.DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=error)
 
 
-def _response(call: Call, row_of: Any) -> Any:
+def _response(call: NodeCall, row_of: Any) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         topics=tuple(
@@ -58,5 +59,5 @@ def _response(call: Call, row_of: Any) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, lambda topic, requested: _row(call, requested.partition_index, error))

@@ -1,13 +1,13 @@
 """InitProducerId (key 22), versions 0-6.
 
-Gives a producer its id and epoch, fencing whoever had them before.
+Gives a producer its id and epoch, and fences the previous owner of the transactional id.
 
-* v2 flexible; v3 adds the expected ProducerId and ProducerEpoch (KIP-360); v4 may answer 90; v5 may answer 120
-  (KIP-890); v6 adds Enable2Pc and KeepPreparedTxn and answers the ongoing pair (KIP-939).
-* Below v4, 90 PRODUCER_FENCED goes out as 47 INVALID_PRODUCER_EPOCH.
+* v2 flexible; v3 adds the expected ProducerId and ProducerEpoch (KIP-360); v4 may return 90; v5 may return 120
+  (KIP-890); v6 adds Enable2Pc and KeepPreparedTxn, and returns the id and epoch of the ongoing transaction (KIP-939).
+* Below v4, 90 PRODUCER_FENCED is sent as 47 INVALID_PRODUCER_EPOCH.
 * Access: WRITE on the transactional id, and TWO_PHASE_COMMIT on it for Enable2Pc (53). Without a transactional id,
   IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (31, KIP-679).
-* Every error carries -1 for all four ids and epochs.
+* With every error, all four ids and epochs are -1.
 * v6 is hidden by the profiles kafka-4.3, where it is unstable (`unstable.api.versions.enable` shows it), and kafka-3.9.
 """
 
@@ -18,18 +18,19 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, producer_fenced_below
-from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
-    refused = _refused(call)
-    if refused is not NO_ERROR:
-        return refuse(call, refused)
+    denied = _access_error(call)
+    if denied is not NO_ERROR:
+        return refuse(call, denied)
     result = await call.node.transactions.init_producer_id(
         request.transactional_id,
         request.transaction_timeout // _MILLISECOND,
@@ -50,8 +51,8 @@ async def handle(call: Call) -> Any:
     )
 
 
-def _refused(call: Call) -> ErrorCode:
-    """What who asks may not do."""
+def _access_error(call: NodeCall) -> ErrorCode:
+    """Return the error of a client that lacks a permission, or NONE."""
     name = call.request.transactional_id
     if name is None:
         is_allowed = call.is_allowed(
@@ -66,5 +67,5 @@ def _refused(call: Call) -> ErrorCode:
     return ErrorCode.transactional_id_authorization_failed
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, producer_id=-1, producer_epoch=-1)

@@ -1,14 +1,13 @@
 """OffsetForLeaderEpoch (key 23), versions 2-4.
 
-Where the records of a leader epoch end, so that a consumer finds out that its position is in a part of the log that was
+Where the records of a leader epoch end, so that a consumer notices that its position is in a part of the log that was
 lost (KIP-320).
 
-* The answer names the newest epoch that is not newer than the one asked for, and the offset behind its last record. Of
-  the current epoch that is the log end; an epoch that is not known yet, and one below 0, is (-1, -1), without an error.
-* v3 replica id, which makes no difference here; v4 flexible.
+* The response has the newest epoch that is not newer than the requested one, and the offset after its last record. For
+  the current epoch that is the log end; an unknown future epoch, and one below 0, is (-1, -1), without an error.
+* v3 replica id, which has no effect here; v4 flexible.
 * Access: DESCRIBE on the topics (29), or CLUSTER_ACTION.
-* Unknown partition 3; led by another node 6; fenced by the leader epoch that the client believes in 74 / 75; a disk
-  that does not give back what it has 56.
+* Unknown partition 3; led by another node 6; wrong current leader epoch 74 / 75; failed read from the disk 56.
 """
 
 from __future__ import annotations
@@ -17,19 +16,20 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, led_partition, requested_topic
-from dualwrite.broker_emulator.cluster.cluster import Topic
+from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return _response(call, lambda topic, requested: _end(call, topic, requested))
 
 
-def _end(call: Call, requested_in: Any, requested: Any) -> Any:
+def _end(call: NodeCall, requested_in: Any, requested: Any) -> Any:
     topic, error = _allowed_topic(call, requested_in)
     if topic is None:
         return _row(call, requested.partition, error)
@@ -45,17 +45,17 @@ def _end(call: Call, requested_in: Any, requested: Any) -> Any:
         return _row(call, requested.partition, ErrorCode.kafka_storage_error)
 
 
-def _allowed_topic(call: Call, requested: Any) -> tuple[Topic | None, ErrorCode]:
+def _allowed_topic(call: NodeCall, requested: Any) -> tuple[Topic | None, ErrorCode]:
     if call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, is_logged=False):
         return requested_topic(call, requested)
     return allowed_topic(call, requested, AclOperation.DESCRIBE)
 
 
-def _row(call: Call, index: int, error: ErrorCode, end: EpochEnd = UNKNOWN_EPOCH) -> Any:
+def _row(call: NodeCall, index: int, error: ErrorCode, end: EpochEnd = UNKNOWN_EPOCH) -> Any:
     return call.new.EpochEndOffset(error_code=error, partition=index, **end._asdict())
 
 
-def _response(call: Call, row_of: Any) -> Any:
+def _response(call: NodeCall, row_of: Any) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         topics=tuple(
@@ -67,5 +67,5 @@ def _response(call: Call, row_of: Any) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, lambda topic, requested: _row(call, requested.partition, error))

@@ -2,11 +2,11 @@
 
 Makes partitions part of a transaction.
 
-* v0-3: one transaction, from clients, who have to have WRITE on the transactional id (53). Topics that are internal,
-  or that they may not WRITE, are 29, unknown ones 3; if there is one, nothing is added at all and the others answer 55.
-  v2 may answer 90 (below, it goes out as 47); v3 flexible.
-* v4-5: many transactions, from brokers (KIP-890), who have to have CLUSTER_ACTION (31); each adds, or with VerifyOnly
-  only asks. v5 may answer 120. All are worked on at once, and answered together.
+* v0-3: one transaction, from clients, which need WRITE on the transactional id (53). Topics that are internal, or that
+  the client may not WRITE, are 29, unknown ones 3; then no partition is added, and the others get 55. v2 may return 90
+  (below, it is sent as 47); v3 flexible.
+* v4-5: several transactions, from brokers (KIP-890), which need CLUSTER_ACTION (31); each adds partitions, or with
+  VerifyOnly only verifies them. v5 may return 120. All are processed concurrently and answered in one response.
 * v0-3 is recorded as a TV0 transaction, v4+ as TV2.
 """
 
@@ -18,9 +18,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, producer_fenced_below
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
-from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _MANY_TRANSACTIONS_VERSION = 4
@@ -28,16 +29,16 @@ _MANY_TRANSACTIONS_VERSION = 4
 _Errors = Mapping[TopicPartition, ErrorCode]
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if call.version >= _MANY_TRANSACTIONS_VERSION:
         if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
             return refuse(call, ErrorCode.cluster_authorization_failed)
         transactions = call.request.transactions
         if len(transactions) == 1:
-            answers = [await _transaction(call, transactions[0])]
-        else:  # one that waits for its record to be replicated must not hold up the others
-            answers = await asyncio.gather(*(_transaction(call, transaction) for transaction in transactions))
-        return _many(call, list(zip(transactions, answers, strict=True)), NO_ERROR)
+            results = [await _transaction(call, transactions[0])]
+        else:  # one that waits for the replication of its record must not delay the others
+            results = await asyncio.gather(*(_transaction(call, transaction) for transaction in transactions))
+        return _many(call, list(zip(transactions, results, strict=True)), NO_ERROR)
     request = call.request
     if not call.may_write_id(request.v3_and_below_transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
@@ -54,7 +55,7 @@ async def handle(call: Call) -> Any:
     return _single(call, errors)
 
 
-async def _transaction(call: Call, transaction: Any) -> ErrorCode | _Errors:
+async def _transaction(call: NodeCall, transaction: Any) -> ErrorCode | _Errors:
     identity = (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch)
     names = _names(transaction.topics)
     if transaction.verify_only:
@@ -63,7 +64,7 @@ async def _transaction(call: Call, transaction: Any) -> ErrorCode | _Errors:
 
 
 async def _add(
-    call: Call,
+    call: NodeCall,
     transactional_id: str,
     producer_id: int,
     producer_epoch: int,
@@ -71,7 +72,7 @@ async def _add(
     *,
     transaction_version: int,
 ) -> ErrorCode | _Errors:
-    """One answer for all partitions, or an answer for each where one of them cannot be added."""
+    """Add partitions; return one error for all of them, or an error for each if one of them cannot be added."""
     errors = {name: error for name in names if (error := _check(call, name)) is not NO_ERROR}
     if errors:
         return {name: errors.get(name, ErrorCode.operation_not_attempted) for name in names}
@@ -82,15 +83,15 @@ async def _add(
     )
 
 
-def _check(call: Call, name: TopicPartition) -> ErrorCode:
-    """Whether the partition can be part of a transaction at all. Only brokers may add internal ones."""
+def _check(call: NodeCall, name: TopicPartition) -> ErrorCode:
+    """Return why the partition cannot be part of a transaction, or NONE. Only brokers may add internal ones."""
     if call.version < _MANY_TRANSACTIONS_VERSION and not _may_write(call, name.topic):
         return ErrorCode.topic_authorization_failed
     partition = call.cluster.partition(*name)
     return ErrorCode.unknown_topic_or_partition if partition is None else NO_ERROR
 
 
-def _may_write(call: Call, name: str) -> bool:
+def _may_write(call: NodeCall, name: str) -> bool:
     topic = call.cluster.topics.get(name)
     is_internal = topic is not None and topic.is_internal
     return not is_internal and call.may_write_topic(name)
@@ -100,7 +101,7 @@ def _names(topics: Any) -> list[TopicPartition]:
     return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _topic_results(call: Call, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
+def _topic_results(call: NodeCall, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
     new = call.new
     return tuple(
         new.AddPartitionsToTxnTopicResult(
@@ -119,12 +120,12 @@ def _topic_results(call: Call, topics: Any, errors: ErrorCode | _Errors) -> tupl
     )
 
 
-def _single(call: Call, errors: ErrorCode | _Errors) -> Any:
+def _single(call: NodeCall, errors: ErrorCode | _Errors) -> Any:
     topics = _topic_results(call, call.request.v3_and_below_topics, errors)
     return call.new.response(throttle_time=NO_THROTTLE, results_by_topic_v3_and_below=topics)
 
 
-def _many(call: Call, results: list[tuple[Any, ErrorCode | _Errors]], error: ErrorCode) -> Any:
+def _many(call: NodeCall, results: list[tuple[Any, ErrorCode | _Errors]], error: ErrorCode) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,
@@ -138,13 +139,13 @@ def _many(call: Call, results: list[tuple[Any, ErrorCode | _Errors]], error: Err
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     if call.version >= _MANY_TRANSACTIONS_VERSION:
         return _many(call, [], error)
     return _single(call, error)
 
 
-def refuse_partitions(call: Call, error: ErrorCode) -> Any:
+def refuse_partitions(call: NodeCall, error: ErrorCode) -> Any:
     if call.version < _MANY_TRANSACTIONS_VERSION:
         return _single(call, error)
     return _many(call, [(transaction, error) for transaction in call.request.transactions], NO_ERROR)

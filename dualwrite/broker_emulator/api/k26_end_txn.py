@@ -1,11 +1,9 @@
 """EndTxn (key 26), versions 0-5.
 
-Commits or aborts the ongoing transaction. Answered when the decision is in the log; markers follow by
-themselves.
+Commits or aborts the ongoing transaction. The response is sent once the decision is in the log; the markers follow.
 
-* v2 may answer 90 (below, it goes out as 47); v3 flexible; v4 may answer 120; v5 is TV2 (KIP-890): the epoch is
-  bumped by every transaction, and the answer carries the pair for the next one. On errors that pair is (-1,
-  -1).
+* v2 may return 90 (below, it is sent as 47); v3 flexible; v4 may return 120; v5 is TV2 (KIP-890): every transaction
+  bumps the epoch, and the response has the producer id and epoch of the next one, or (-1, -1) with an error.
 * Access: WRITE on the transactional id (53).
 * v5 is hidden by the profile kafka-3.9.
 """
@@ -16,11 +14,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, producer_fenced_below
-from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     if not call.may_write_id(request.transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
@@ -41,5 +40,5 @@ async def handle(call: Call) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error)

@@ -1,13 +1,13 @@
 """WriteTxnMarkers (key 27), versions 1-2.
 
-Ends transactions on partitions that this node leads, as their coordinator asks. Also what an operator sends to
-abort a hanging transaction.
+Ends transactions on partitions that this node leads, for their coordinator. An operator sends it too, to abort a
+hanging transaction.
 
-* v1 flexible; v2 adds the transaction's version (KIP-1228), on which it depends whether a marker's epoch must
-  be newer than the partition's or may be equal. v1 markers are judged by the old rule.
+* v1 flexible; v2 adds the version of the transaction (KIP-1228), which determines whether the epoch of a marker must be
+  newer than that of the partition or may be equal. v1 markers follow the old rule.
 * Access: ALTER or CLUSTER_ACTION on the cluster (31).
-* Unknown partition 3, led by another node 6; the log's own answers are 0, 47 and 52. Markers on
-  `__consumer_offsets` are answered after the pending offsets are settled (KAFKA-17507).
+* Unknown partition 3, led by another node 6; the log itself returns 0, 47 and 52. Markers on `__consumer_offsets` are
+  answered after pending offsets are committed or dropped (KAFKA-17507).
 * v2 is hidden by the profile kafka-3.9.
 """
 
@@ -18,26 +18,26 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Call
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     may_alter = call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER, is_logged=False)
     if not may_alter and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
-    answers = [
+    errors = [
         await _write(call, marker, TopicPartition(topic.name, index))
         for marker in call.request.markers
         for topic in marker.topics
         for index in topic.partition_indexes
     ]
-    remaining = iter(answers)
+    remaining = iter(errors)
     return _response(call, lambda: next(remaining))
 
 
-async def _write(call: Call, marker: Any, name: TopicPartition) -> ErrorCode:
+async def _write(call: NodeCall, marker: Any, name: TopicPartition) -> ErrorCode:
     return await call.node.write_marker(
         name,
         producer_id=marker.producer_id,
@@ -48,7 +48,7 @@ async def _write(call: Call, marker: Any, name: TopicPartition) -> ErrorCode:
     )
 
 
-def _response(call: Call, next_error: Callable[[], ErrorCode]) -> Any:
+def _response(call: NodeCall, next_error: Callable[[], ErrorCode]) -> Any:
     new = call.new
     return new.response(
         markers=tuple(
@@ -73,5 +73,5 @@ def _response(call: Call, next_error: Callable[[], ErrorCode]) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, lambda: error)

@@ -2,14 +2,13 @@
 
 Stores offsets of a group inside a transaction: pending under the producer id until its marker is written.
 
-* v2 leader epoch; v3 flexible, generation and member (KIP-447); v4 may answer 120; v5 adds the group's
-  partition to the transaction implicitly (KIP-890 part 2), older ones have it verified. The coordinator's
-  answers go out as the table below says; unlike Produce, nothing is retried here and 14, 15, 16 and 51 pass
-  through.
+* v2 leader epoch; v3 flexible, generation and member (KIP-447); v4 may return 120; v5 adds the group's partition to the
+  transaction implicitly (KIP-890 part 2), older versions have it verified. The table below translates the errors of the
+  coordinator; unlike in Produce, nothing is retried here, and 14, 15, 16 and 51 are passed on.
 * Access: WRITE on the transactional id (53), READ on the group (30) and on the topics (29).
-* Group "" is 24; not this node's group 16; loading 14 (15 below v2); another generation, or one of an unknown group 22;
-  not a member 25; a replaced static member 82. The group is asked after the transaction was, so that nobody can commit
-  who stopped being a member meanwhile. Who claims no membership is always taken.
+* Empty group id 24; group of another node 16; while loading 14 (15 below v2); wrong generation, or one of an unknown
+  group 22; unknown member 25; replaced static member 82. The group is checked after the transaction, so that a client
+  that has lost its membership meanwhile cannot commit. A request without a member is always accepted.
 * Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12.
 * v5 is hidden by the profile kafka-3.9.
 """
@@ -21,14 +20,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.offsets import OffsetsToCommit, offset_response, offsets_to_commit
-from dualwrite.broker_emulator.api.registry import Call
-from dualwrite.broker_emulator.cluster.cluster import Partition
+from dualwrite.broker_emulator.api.groups import OffsetsToCommit, group_shard, offset_response, offsets_to_commit
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.cluster.topics import Partition
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.groups.offset_rules import Committer
 from dualwrite.broker_emulator.groups.shard import TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
-from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _IMPLICIT_ADD_VERSION = 5
@@ -43,14 +41,14 @@ COORDINATOR_ERRORS_BEFORE_V4: Mapping[ErrorCode, ErrorCode] = {
     **_COMMON,
     ErrorCode.transaction_abortable: ErrorCode.invalid_txn_state,
 }
-"""What the transaction coordinator's answers are called towards clients; anything else keeps its name (2.5)."""
+"""The errors of the transaction coordinator as clients get them; other codes stay as they are (2.5)."""
 
 
 _WITHOUT_NAME = (ErrorCode.group_id_not_found, ErrorCode.stale_member_epoch)
-"""What clients of these versions do not know; v6, which codecs do not have yet, says it."""
+"""Errors that clients of these versions do not know; v6, which codecs do not have yet, returns them."""
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.may_write_id(call.request.transactional_id):
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
@@ -59,10 +57,10 @@ async def handle(call: Call) -> Any:
         return refuse(call, ErrorCode.invalid_group_id)
     offsets = offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else NO_ERROR
-    return offset_response(call, "TxnOffsetCommit", offsets.answers(_old_name(call, error)))
+    return offset_response(call, "TxnOffsetCommit", offsets.errors(_old_name(call, error)))
 
 
-async def _commit(call: Call, offsets: OffsetsToCommit) -> ErrorCode:
+async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
     request = call.request
     shard = group_shard(call, request.group_id)
     if isinstance(shard, ErrorCode):
@@ -85,8 +83,8 @@ def _committer(request: Any) -> Committer:
     return Committer(request.member_id, request.group_instance_id, request.generation_id)
 
 
-async def _verify(call: Call, partition: Partition) -> tuple[VerificationGuard | None, ErrorCode]:
-    """Have the coordinator add or verify the group's partition, unless the transaction is open there already."""
+async def _verify(call: NodeCall, partition: Partition) -> tuple[VerificationGuard | None, ErrorCode]:
+    """Have the coordinator add or verify the group's partition, unless the transaction is already open there."""
     request, log = call.request, partition.log
     adds = call.version >= _IMPLICIT_ADD_VERSION
     if log.has_open_transaction(request.producer_id, request.producer_epoch):
@@ -94,19 +92,19 @@ async def _verify(call: Call, partition: Partition) -> tuple[VerificationGuard |
     guard = log.begin_verification(request.producer_id, request.producer_epoch, -1, supports_epoch_bump=adds)
     if not adds and not call.node.config.transaction_partition_verification_enable:
         return guard, NO_ERROR
-    answers = await call.node.add_partitions_to_txn.add_or_verify(
+    errors = await call.node.add_partitions_to_txn.add_or_verify(
         request.transactional_id, request.producer_id, request.producer_epoch, [partition.name], add=adds
     )
     table = COORDINATOR_ERRORS if call.version >= 4 else COORDINATOR_ERRORS_BEFORE_V4
-    error = answers[partition.name]
+    error = errors[partition.name]
     return guard, table.get(error, error)
 
 
-def _old_name(call: Call, error: ErrorCode) -> ErrorCode:
+def _old_name(call: NodeCall, error: ErrorCode) -> ErrorCode:
     if call.version < 2 and error is ErrorCode.coordinator_load_in_progress:
         return ErrorCode.coordinator_not_available
     return error
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return offset_response(call, "TxnOffsetCommit", error)

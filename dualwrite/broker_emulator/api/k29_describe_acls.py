@@ -1,10 +1,11 @@
 """DescribeAcls (key 29), versions 1-3.
 
-The rules of access control that a filter means (KIP-140).
+The ACLs that match a filter (KIP-140).
 
 * v1 pattern types, for filters also ANY and MATCH (KIP-290); v2 flexible; v3 the resource type USER (KIP-373).
 * Access: DESCRIBE on the cluster (31). Without access control 54. UNKNOWN (0) in a filter closes the connection.
-* Principal and host have to be those of the rule: `*` is one of its own. A number that has no name matches nothing.
+* Principal and host must equal those of the ACL: `*` is a value like any other. A number without a name matches
+  nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, authorizer_or_error, filter_of
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import Acl, AclOperation
 
 _Resource = tuple[int, str, int]
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     wanted = filter_of(call, call.request)
     authorizer = authorizer_or_error(call, AclOperation.DESCRIBE)
     if isinstance(authorizer, ErrorCode):
@@ -28,7 +30,7 @@ async def handle(call: Call) -> Any:
     return _response(call, ErrorCode.none, authorizer.acls(wanted))
 
 
-def _response(call: Call, error: ErrorCode, acls: list[Acl]) -> Any:
+def _response(call: NodeCall, error: ErrorCode, acls: list[Acl]) -> Any:
     new = call.new
     by_resource: dict[_Resource, list[Acl]] = {}
     for acl in acls:
@@ -54,5 +56,5 @@ def _response(call: Call, error: ErrorCode, acls: list[Acl]) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, error, [])

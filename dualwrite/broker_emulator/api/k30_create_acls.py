@@ -1,13 +1,13 @@
 """CreateAcls (key 30), versions 1-3.
 
-Rules of access control are added, and decide from the next request on (KIP-140).
+Adds ACLs, which take effect at the next request (KIP-140).
 
 * v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER (KIP-373).
-* Access: ALTER on the cluster (31). Without access control 54. UNKNOWN (0) in a rule closes the connection.
-* Each rule has its own answer. 42 for what no rule can have: another name than `kafka-cluster` for the cluster, no
-  name, a number that has no name, a principal without a colon. A rule that is there already is no error.
-* What only filters have, ANY and MATCH, is -1 for the whole request, as in Kafka.
-* What a data directory does not take is 56.
+* Access: ALTER on the cluster (31). Without access control 54. UNKNOWN (0) in an ACL closes the connection.
+* Each ACL has its own result. 42 for what an ACL cannot have: a cluster name other than `kafka-cluster`, an empty name,
+  a number without a name, a principal without a colon. An ACL that exists already is no error.
+* ANY and MATCH, which only filters have, are -1 for the whole request, as in Kafka.
+* A failure of the data directory is 56.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, acl_of, authorizer_or_error
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import (
     Acl,
@@ -30,7 +31,7 @@ from dualwrite.broker_emulator.security.acl import (
 )
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     acls = [acl_of(call, creation) for creation in call.request.creations]
     authorizer = authorizer_or_error(call, AclOperation.ALTER)
     if isinstance(authorizer, ErrorCode):
@@ -60,7 +61,7 @@ def _add(authorizer: Authorizer, acl: Acl) -> tuple[ErrorCode, str | None]:
     return ErrorCode.none, None
 
 
-def _response(call: Call, results: list[tuple[ErrorCode, str | None]]) -> Any:
+def _response(call: NodeCall, results: list[tuple[ErrorCode, str | None]]) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         results=tuple(
@@ -69,6 +70,6 @@ def _response(call: Call, results: list[tuple[ErrorCode, str | None]]) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     message = NO_AUTHORIZER if error is ErrorCode.security_disabled else None
     return _response(call, [(error, message)] * len(call.request.creations))

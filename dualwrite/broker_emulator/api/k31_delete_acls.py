@@ -1,12 +1,12 @@
 """DeleteAcls (key 31), versions 1-3.
 
-The rules of access control that filters mean are removed (KIP-140); the answer names them, by filter.
+Removes the ACLs that match filters, and returns them by filter (KIP-140).
 
 * v1 pattern types, for filters also ANY and MATCH (KIP-290); v2 flexible; v3 the resource type USER (KIP-373).
 * Access: ALTER on the cluster (31). Without access control 54. UNKNOWN (0) in a filter closes the connection.
-* A number that has no name is 42 for its filter. A rule that several filters mean is named by each of them, as all of
-  them look before anything is removed.
-* What a data directory does not take is 56 for the filter.
+* A number without a name is 42 for its filter. An ACL that matches several filters is returned for each of them: all
+  filters are evaluated before the first ACL is removed.
+* A failure of the data directory is 56 for the filter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, authorizer_or_error, filter_of
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import (
     Acl,
@@ -31,24 +32,24 @@ from dualwrite.broker_emulator.security.acl import (
 _UNKNOWN = (ResourceType.UNKNOWN, PatternType.UNKNOWN, AclOperation.UNKNOWN, PermissionType.UNKNOWN)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     filters = [filter_of(call, requested) for requested in call.request.filters]
     authorizer = authorizer_or_error(call, AclOperation.ALTER)
     if isinstance(authorizer, ErrorCode):
         return refuse(call, authorizer)
-    meant = [authorizer.acls(wanted) for wanted in filters]
-    rows = [_remove(call, authorizer, wanted, acls) for wanted, acls in zip(filters, meant, strict=True)]
+    matching = [authorizer.acls(wanted) for wanted in filters]
+    rows = [_remove(call, authorizer, wanted, acls) for wanted, acls in zip(filters, matching, strict=True)]
     return _response(call, rows)
 
 
-def _remove(call: Call, authorizer: Authorizer, wanted: AclFilter, meant: list[Acl]) -> Any:
+def _remove(call: NodeCall, authorizer: Authorizer, wanted: AclFilter, matching: list[Acl]) -> Any:
     if _has_unknown(wanted):
         return _row(call, ErrorCode.invalid_request, "Unknown patternFilter or entryFilter.")
     try:
         authorizer.remove(wanted)
     except StorageError as problem:
         return _row(call, ErrorCode.kafka_storage_error, str(problem))
-    return _row(call, ErrorCode.none, None, meant)
+    return _row(call, ErrorCode.none, None, matching)
 
 
 def _has_unknown(wanted: AclFilter) -> bool:
@@ -60,7 +61,7 @@ def _has_unknown(wanted: AclFilter) -> bool:
     )
 
 
-def _row(call: Call, error: ErrorCode, message: str | None, removed: list[Acl] | None = None) -> Any:
+def _row(call: NodeCall, error: ErrorCode, message: str | None, removed: list[Acl] | None = None) -> Any:
     return call.new.DeleteAclsFilterResult(
         error_code=error,
         error_message=message,
@@ -68,7 +69,7 @@ def _row(call: Call, error: ErrorCode, message: str | None, removed: list[Acl] |
     )
 
 
-def _matching(call: Call, acl: Acl) -> Any:
+def _matching(call: NodeCall, acl: Acl) -> Any:
     return call.new.DeleteAclsMatchingAcl(
         error_code=ErrorCode.none,
         error_message=None,
@@ -82,10 +83,10 @@ def _matching(call: Call, acl: Acl) -> Any:
     )
 
 
-def _response(call: Call, rows: list[Any]) -> Any:
+def _response(call: NodeCall, rows: list[Any]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, filter_results=tuple(rows))
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     message = NO_AUTHORIZER if error is ErrorCode.security_disabled else None
     return _response(call, [_row(call, error, message)] * len(call.request.filters))

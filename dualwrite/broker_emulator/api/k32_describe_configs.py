@@ -1,15 +1,15 @@
 """DescribeConfigs (key 32), versions 1-4.
 
-Settings of topics, brokers, loggers, groups and client metrics, with their values and where those come from (KIP-133).
+Settings of topics, brokers, loggers, groups and client metrics, with their values and sources (KIP-133).
 
-* v1 sources and synonyms (KIP-226); v3 types and, if asked for, documentation (KIP-569), here of what has an effect
-  here; v4 flexible.
-* BROKER: by its id every setting of that broker, which alone answers (42 from another one); without a name what was
-  altered for all brokers.
-* Names narrow the answer; those that there are not are left out. What is sensitive, and what Kafka does not know, has
-  no value.
-* Not there: topic 3, a name that no topic can have 17. GROUP and CLIENT_METRICS need not exist, but be named (42).
-* The profile kafka-3.9 knows no GROUP (42), and of a subscription only what is set.
+* v1 sources and synonyms (KIP-226); v3 types and, on request, documentation (KIP-569), here of the settings that have
+  an effect here; v4 flexible.
+* BROKER: by id all settings of that broker, which must serve the request itself (42 from another one); without a name,
+  the settings altered for all brokers.
+* Names in the request limit the response; unknown ones are left out. Sensitive settings, and settings unknown to Kafka,
+  have no value.
+* Unknown topic 3, illegal topic name 17. GROUP and CLIENT_METRICS need not exist, but must have a name (42).
+* The profile kafka-3.9 does not have GROUP (42), and returns only the altered settings of a subscription.
 * Access: DESCRIBE_CONFIGS on the topic (29) or the group (30), else on the cluster (31). An unknown type is 42.
 """
 
@@ -21,7 +21,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.configs import check_access, check_is_this_node, known_topic, layers_of
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs import loggers
 from dualwrite.broker_emulator.configs.alteration import AlterationError
@@ -41,12 +42,12 @@ from dualwrite.broker_emulator.configs.resource_settings import CLIENT_METRICS_S
 from dualwrite.broker_emulator.security.acl import AclOperation
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     results = tuple(_describe(call, resource) for resource in call.request.resources)
     return call.new.response(throttle_time=NO_THROTTLE, results=results)
 
 
-def _describe(call: Call, resource: Any) -> Any:
+def _describe(call: NodeCall, resource: Any) -> Any:
     name = resource.resource_name
     try:
         check_access(call, AclOperation.DESCRIBE_CONFIGS, resource.resource_type, name)
@@ -57,12 +58,12 @@ def _describe(call: Call, resource: Any) -> Any:
     return _result(call, resource, ErrorCode.none, "", rows)
 
 
-def _of_topic(call: Call, name: str) -> Sequence[Entry]:
+def _of_topic(call: NodeCall, name: str) -> Sequence[Entry]:
     topic = known_topic(call, name)
     return topic_entries(topic_settings(call.cluster.config.profile), topic.configs, layers_of(call, call.node))
 
 
-def _of_broker(call: Call, name: str) -> Sequence[Entry]:
+def _of_broker(call: NodeCall, name: str) -> Sequence[Entry]:
     layers = layers_of(call, call.node)
     if name == ALL_BROKERS:
         return all_brokers_entries(layers)
@@ -72,14 +73,14 @@ def _of_broker(call: Call, name: str) -> Sequence[Entry]:
     return broker_entries(layers)
 
 
-def _of_loggers(call: Call, name: str) -> Sequence[Entry]:
+def _of_loggers(call: NodeCall, name: str) -> Sequence[Entry]:
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Broker id must not be empty")
     check_is_this_node(call, name, "Unexpected broker id, expected {} but received {}", called="Broker")
     return logger_entries(loggers.levels())
 
 
-def _of_client_metrics(call: Call, name: str) -> Sequence[Entry]:
+def _of_client_metrics(call: NodeCall, name: str) -> Sequence[Entry]:
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Client metrics subscription name must not be empty")
     own = call.cluster.altered_configs.of(ConfigResource.CLIENT_METRICS, name)
@@ -88,7 +89,7 @@ def _of_client_metrics(call: Call, name: str) -> Sequence[Entry]:
     return [entry for entry in entries if entry.name in is_told]
 
 
-def _of_group(call: Call, name: str) -> Sequence[Entry]:
+def _of_group(call: NodeCall, name: str) -> Sequence[Entry]:
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Group name must not be empty")
     own = call.cluster.altered_configs.of(ConfigResource.GROUP, name)
@@ -104,7 +105,7 @@ _ENTRIES = {
 }
 
 
-def _row(call: Call, entry: Entry) -> Any:
+def _row(call: NodeCall, entry: Entry) -> Any:
     new, request = call.new, call.request
     return new.DescribeConfigsResourceResult(
         name=entry.name,
@@ -120,7 +121,7 @@ def _row(call: Call, entry: Entry) -> Any:
     )
 
 
-def _result(call: Call, resource: Any, error: ErrorCode, message: str | None, configs: tuple[Any, ...] = ()) -> Any:
+def _result(call: NodeCall, resource: Any, error: ErrorCode, message: str | None, configs: tuple[Any, ...] = ()) -> Any:
     return call.new.DescribeConfigsResult(
         error_code=error,
         error_message=message,
@@ -130,6 +131,6 @@ def _result(call: Call, resource: Any, error: ErrorCode, message: str | None, co
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     results = tuple(_result(call, resource, error, None) for resource in call.request.resources)
     return call.new.response(throttle_time=NO_THROTTLE, results=results)

@@ -1,7 +1,7 @@
 """AlterConfigs (key 33), versions 0-2.
 
-Sets the settings of a resource, and what the request does not name goes (KIP-133). Its rules are those of
-IncrementalAlterConfigs, but that loggers cannot be altered so (42). v2 flexible.
+Replaces the settings of a resource: those that the request does not name are removed (KIP-133). The rules are those of
+IncrementalAlterConfigs, except that it cannot alter loggers (42). v2 flexible.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from dualwrite.broker_emulator.api.configs import altered, refuse_alterations
-from dualwrite.broker_emulator.api.registry import Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.configs.alteration import Change, Operation
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return altered(call, _changes, is_incremental=False)
 
 

@@ -1,9 +1,9 @@
 """AlterReplicaLogDirs (key 34), versions 1-2.
 
-Moves a node's copies of partitions to another of its directories (KIP-113). A node has only one here, so that there is
-nowhere to move to: the directory that DescribeLogDirs names is taken, and changes nothing.
+Moves a node's replicas to another of its directories (KIP-113). A node has only one directory here, so there is nowhere
+to move to: the directory that DescribeLogDirs returns is accepted and changes nothing.
 
-* Another directory 57. A name too long for a folder 17. Unknown partition 3; no copy on this node 9.
+* Another directory 57. A name that is too long for a folder 17. Unknown partition 3; no replica on this node 9.
 * Access: ALTER on the cluster (31).
 * v2 flexible.
 """
@@ -15,21 +15,22 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _LONGEST_FOLDER_NAME = 255
 _FUTURE_SUFFIX = "." + "0" * 32 + "-future"
-"""Kafka's folder of a copy that is being moved has this behind the partition's name."""
+"""The suffix of the folder of a replica that Kafka is moving."""
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     return _response(call, lambda path, topic, index: _move(call, path, topic, index))
 
 
-def _move(call: Call, path: str, topic: str, index: int) -> ErrorCode:
+def _move(call: NodeCall, path: str, topic: str, index: int) -> ErrorCode:
     if len(f"{topic}-{index}{_FUTURE_SUFFIX}") > _LONGEST_FOLDER_NAME:
         return ErrorCode.invalid_topic_exception
     if path != call.cluster.storage.log_dir:
@@ -41,7 +42,7 @@ def _move(call: Call, path: str, topic: str, index: int) -> ErrorCode:
     return ErrorCode.none if has_copy else ErrorCode.replica_not_available
 
 
-def _response(call: Call, outcome: Callable[[str, str, int], ErrorCode]) -> Any:
+def _response(call: NodeCall, outcome: Callable[[str, str, int], ErrorCode]) -> Any:
     by_topic: dict[str, list[Any]] = {}
     for directory in call.request.dirs:
         for topic in directory.topics:
@@ -56,5 +57,5 @@ def _response(call: Call, outcome: Callable[[str, str, int], ErrorCode]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, results=results)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, lambda path, topic, index: error)

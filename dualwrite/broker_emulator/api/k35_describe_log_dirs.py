@@ -1,13 +1,13 @@
 """DescribeLogDirs (key 35), versions 1-5.
 
-Which partitions a node has, and how large they are (KIP-113).
+The partitions of a node and their sizes (KIP-113).
 
-* One directory: the data directory, or `/memory`. No list means all partitions; what is unknown is left out.
-* The size is that of the record batches, as the `.log` files have them. All copies are one log, so none lags behind.
+* One directory: the data directory, or `/memory`. No list means all partitions; unknown ones are left out.
+* The size is that of the record batches, as in the `.log` files. All replicas share one log, so none lags behind.
 * v2 flexible; v3 top-level error; v4 total and usable bytes (KIP-827): of the disk, or of `memory.limit.bytes`. v5 says
   whether the directory is cordoned, which it never is.
-* Access: DESCRIBE on the cluster (31; below v3 the answer is empty).
-* v5 is hidden by the profile kafka-3.9. A disk that does not say how much room it has: 56.
+* Access: DESCRIBE on the cluster (31; below v3 the response is empty).
+* v5 is hidden by the profile kafka-3.9. A disk whose free space cannot be read: 56.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.cluster import Partition
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.storage.storage import Space
 
 _UNKNOWN = Space(-1, -1)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
         return _response(call, ErrorCode.cluster_authorization_failed, ())
     by_topic: dict[str, list[Partition]] = {}
-    for partition in _asked_for(call):
+    for partition in _requested_partitions(call):
         if call.node.node_id in partition.replicas:
             by_topic.setdefault(partition.topic.name, []).append(partition)
     topics = tuple(
@@ -43,7 +44,7 @@ async def handle(call: Call) -> Any:
     return _response(call, ErrorCode.none, (_directory(call, ErrorCode.none, topics, space),))
 
 
-def _asked_for(call: Call) -> Iterator[Partition]:
+def _requested_partitions(call: NodeCall) -> Iterator[Partition]:
     if call.request.topics is None:
         yield from call.cluster.partitions()
         return
@@ -54,21 +55,21 @@ def _asked_for(call: Call) -> Iterator[Partition]:
             yield partition
 
 
-def _row(call: Call, partition: Partition) -> Any:
+def _row(call: NodeCall, partition: Partition) -> Any:
     return call.new.DescribeLogDirsPartition(
         partition_index=partition.index, partition_size=partition.log.size_bytes, offset_lag=0, is_future_key=False
     )
 
 
-def _directory(call: Call, error: ErrorCode, topics: tuple[Any, ...] = (), space: Space = _UNKNOWN) -> Any:
+def _directory(call: NodeCall, error: ErrorCode, topics: tuple[Any, ...] = (), space: Space = _UNKNOWN) -> Any:
     return call.new.DescribeLogDirsResult(
         error_code=error, log_dir=call.cluster.storage.log_dir, topics=topics, is_cordoned=False, **space._asdict()
     )
 
 
-def _response(call: Call, error: ErrorCode, results: tuple[Any, ...]) -> Any:
+def _response(call: NodeCall, error: ErrorCode, results: tuple[Any, ...]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, results=results)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, error, () if call.version >= 3 else (_directory(call, error),))

@@ -1,16 +1,15 @@
 """CreatePartitions (key 37), versions 0-3.
 
-A topic gets more partitions (KIP-195). Clients notice with their next Metadata.
+Extends topics (KIP-195). Clients notice with their next Metadata request.
 
-* The count is that of all partitions afterwards; one that is no increase is 37. Assignments name the nodes of each new
-  partition; another number of them than of new partitions, and one that cannot be, is 39.
-* Unknown topic 3; one named twice 42, for all of its rows in one. More than 10,000 new partitions in one request 44.
-* Internal topics 42 INVALID_REQUEST: which partition an id or a group belongs to would change (Kafka allows it and
-  breaks).
+* The count is that of all partitions afterwards; a count that is no increase is 37. Assignments name the nodes of each
+  new partition; a different number of them than of new partitions, and an invalid one, is 39.
+* Unknown topic 3; duplicate topic 42, in one row. More than 10,000 new partitions in one request 44.
+* Internal topics 42 INVALID_REQUEST: ids and groups would belong to other partitions (Kafka allows it and breaks).
 * Access: ALTER on the topic (29).
-* ValidateOnly answers as if and creates nothing. What the disk does not take is 56.
-* v2 flexible. From v3 on a quota of mutations that is used up is 89; before, the request is served and throttled
-  (KIP-599).
+* ValidateOnly returns the same response and creates nothing. A failure of the disk is 56.
+* v2 flexible. From v3 on, an exhausted quota of mutations is 89; before, the partitions are created and the client
+  throttled (KIP-599).
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.assignments import why_not_assignable
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
-from dualwrite.broker_emulator.cluster.cluster import Topic
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, why_not_assignable
+from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -36,7 +35,7 @@ class _Outcome(NamedTuple):
     message: str | None = None
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     given = Counter(topic.name for topic in call.request.topics)
     if _additional(call) > MAX_PARTITIONS_PER_REQUEST:
         message = "Excessively large number of additional partitions per request."
@@ -48,14 +47,14 @@ async def handle(call: Call) -> Any:
     return _response(call, rows, mutations.throttle_time)
 
 
-def _additional(call: Call) -> int:
+def _additional(call: NodeCall) -> int:
     topics = call.cluster.topics
     return sum(
         topic.count - len(topics[topic.name].partitions) for topic in call.request.topics if topic.name in topics
     )
 
 
-def _create(call: Call, requested: Any, mutations: Mutations) -> _Outcome:
+def _create(call: NodeCall, requested: Any, mutations: Mutations) -> _Outcome:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.TOPIC, requested.name):
         return _Outcome(ErrorCode.topic_authorization_failed)
     topic = call.cluster.topics.get(requested.name)
@@ -78,11 +77,11 @@ def _create(call: Call, requested: Any, mutations: Mutations) -> _Outcome:
     return _Outcome()
 
 
-def _check(call: Call, requested: Any) -> _Outcome:
+def _check(call: NodeCall, requested: Any) -> _Outcome:
     topic = call.cluster.topics[requested.name]
     existing = len(topic.partitions)
     if topic.is_internal:
-        return _Outcome(ErrorCode.invalid_request, f"The partitions of {topic.name} cannot become more.")
+        return _Outcome(ErrorCode.invalid_request, f"Partitions cannot be added to {topic.name}.")
     if requested.count == existing:
         return _Outcome(ErrorCode.invalid_partitions, f"Topic already has {existing} partition(s).")
     if requested.count < existing:
@@ -104,7 +103,7 @@ def _check(call: Call, requested: Any) -> _Outcome:
     return _Outcome()
 
 
-def _problem_of(call: Call, topic: Topic, index: int, replicas: tuple[int, ...]) -> str | None:
+def _problem_of(call: NodeCall, topic: Topic, index: int, replicas: tuple[int, ...]) -> str | None:
     problem = why_not_assignable(call, replicas, len(topic.partitions[0].replicas))
     if problem is None and not any(call.cluster.nodes[node_id].is_alive for node_id in replicas):
         return (
@@ -114,7 +113,7 @@ def _problem_of(call: Call, topic: Topic, index: int, replicas: tuple[int, ...])
     return problem
 
 
-def _response(call: Call, rows: Iterable[tuple[str, _Outcome]], throttle_time: timedelta = NO_THROTTLE) -> Any:
+def _response(call: NodeCall, rows: Iterable[tuple[str, _Outcome]], throttle_time: timedelta = NO_THROTTLE) -> Any:
     results = tuple(
         call.new.CreatePartitionsTopicResult(name=name, error_code=outcome.error, error_message=outcome.message)
         for name, outcome in rows
@@ -122,5 +121,5 @@ def _response(call: Call, rows: Iterable[tuple[str, _Outcome]], throttle_time: t
     return call.new.response(throttle_time=throttle_time, results=results)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, ((topic.name, _Outcome(error)) for topic in call.request.topics))

@@ -1,10 +1,10 @@
 """DeleteGroups (key 42), versions 0-2.
 
-Groups without members are forgotten, with all their offsets, also those pending in transactions.
+Deletes groups without members, with all their offsets, including those pending in transactions.
 
 * v2 flexible.
 * Access: DELETE on the group (30).
-* Unknown group 69; a group with members 68; not this node's group 16; being loaded 14.
+* Unknown group 69; group with members 68; group of another node 16; while loading 14.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return _response(call, {group_id: _delete(call, group_id) for group_id in call.request.groups_names})
 
 
-def _delete(call: Call, group_id: str) -> ErrorCode:
+def _delete(call: NodeCall, group_id: str) -> ErrorCode:
     if not call.is_allowed(AclOperation.DELETE, ResourceType.GROUP, group_id):
         return ErrorCode.group_authorization_failed
     shard = group_shard(call, group_id, allow_empty_id=True)
     return shard if isinstance(shard, ErrorCode) else shard.delete_group(group_id)
 
 
-def _response(call: Call, errors: dict[str, ErrorCode]) -> Any:
+def _response(call: NodeCall, errors: dict[str, ErrorCode]) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         results=tuple(
@@ -38,5 +39,5 @@ def _response(call: Call, errors: dict[str, ErrorCode]) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, dict.fromkeys(call.request.groups_names, error))

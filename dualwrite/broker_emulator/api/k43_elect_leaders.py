@@ -1,11 +1,11 @@
 """ElectLeaders (key 43), versions 0-2.
 
-Lets the first replica lead again (KIP-183), or any that lives where nobody does (KIP-460).
+Makes the first replica the leader again (KIP-183), or any living replica of a partition without a leader (KIP-460).
 
-* No list means all partitions; of them, those that need no election are left out of the answer.
-* Preferred (0): led by its first replica already 84; that one is down, or not in sync, 80.
-* Unclean (1, from v1 on): led by anyone 84; nobody lives who could 83. All copies are one log here, so it loses
-  nothing.
+* No list means all partitions; of these, the ones that need no election are left out of the response.
+* Preferred (0): the first replica leads already 84; it is down, or not in sync, 80.
+* Unclean (1, from v1 on): the partition has a leader 84; no replica is alive 83. All replicas share one log here, so an
+  unclean election loses nothing.
 * Another type of election 42, for the whole request. Unknown topic or partition 3.
 * Access: ALTER on the cluster (31).
 * v1 top-level error and the type of election; v2 flexible.
@@ -19,14 +19,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.cluster import NO_LEADER, Partition
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
 class ElectionType(IntEnum):
-    """Who may be elected."""
+    """Which replicas may be elected."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -38,7 +39,7 @@ Rows = list[tuple[str, list[tuple[int, Outcome]]]]
 _NOT_NEEDED = (ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     kind = getattr(call.request, "election_type", ElectionType.PREFERRED)
@@ -50,20 +51,20 @@ async def handle(call: Call) -> Any:
     return _response(call, _requested(call, lambda topic, index: _elect(call, topic, index, kind)))
 
 
-def _requested(call: Call, outcome: Callable[[str, int], Outcome]) -> Rows:
+def _requested(call: NodeCall, outcome: Callable[[str, int], Outcome]) -> Rows:
     return [
         (requested.topic, [(index, outcome(requested.topic, index)) for index in requested.partitions])
         for requested in call.request.topic_partitions or ()
     ]
 
 
-def _elect_all(call: Call, kind: int) -> Iterator[tuple[str, list[tuple[int, Outcome]]]]:
+def _elect_all(call: NodeCall, kind: int) -> Iterator[tuple[str, list[tuple[int, Outcome]]]]:
     for topic in list(call.cluster.topics.values()):
         elected = [(partition.index, _elect_one(call, partition, kind)) for partition in topic.partitions]
         yield topic.name, [row for row in elected if row[1] != _NOT_NEEDED]
 
 
-def _elect(call: Call, topic: str, index: int, kind: int) -> Outcome:
+def _elect(call: NodeCall, topic: str, index: int, kind: int) -> Outcome:
     if topic not in call.cluster.topics:
         return ErrorCode.unknown_topic_or_partition, f"No such topic as {topic}"
     partition = call.cluster.partition(topic, index)
@@ -72,7 +73,7 @@ def _elect(call: Call, topic: str, index: int, kind: int) -> Outcome:
     return _elect_one(call, partition, kind)
 
 
-def _elect_one(call: Call, partition: Partition, kind: int) -> Outcome:
+def _elect_one(call: NodeCall, partition: Partition, kind: int) -> Outcome:
     living = {node.node_id for node in call.cluster.living_nodes}
     if kind == ElectionType.PREFERRED:
         preferred = partition.replicas[0]
@@ -89,7 +90,7 @@ def _elect_one(call: Call, partition: Partition, kind: int) -> Outcome:
     return _lead(call, partition, candidate)
 
 
-def _lead(call: Call, partition: Partition, node_id: int) -> Outcome:
+def _lead(call: NodeCall, partition: Partition, node_id: int) -> Outcome:
     try:
         call.cluster.make_leader(partition, node_id)
     except StorageError as problem:
@@ -97,7 +98,7 @@ def _lead(call: Call, partition: Partition, node_id: int) -> Outcome:
     return ErrorCode.none, None
 
 
-def _response(call: Call, rows: Rows, error: ErrorCode = ErrorCode.none) -> Any:
+def _response(call: NodeCall, rows: Rows, error: ErrorCode = ErrorCode.none) -> Any:
     new = call.new
     return new.response(
         throttle_time=NO_THROTTLE,
@@ -115,5 +116,5 @@ def _response(call: Call, rows: Rows, error: ErrorCode = ErrorCode.none) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, _requested(call, lambda topic, index: (error, None)), error)

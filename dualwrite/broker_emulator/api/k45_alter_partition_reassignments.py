@@ -1,11 +1,12 @@
 """AlterPartitionReassignments (key 45), versions 0-1.
 
-Moves the copies of partitions to other nodes, or gives that up (KIP-455); `reassignment.py` says when it is over.
+Moves the replicas of partitions to other nodes, or cancels that (KIP-455); `cluster/replication.py` says when a
+reassignment completes.
 
-* Null replicas cancel: 85 where nothing is under way. Replicas that cannot be are 39.
-* Unknown topic or partition 3. What the disk does not take is 56.
+* Null replicas cancel: 85 if no reassignment is under way. Invalid replicas are 39.
+* Unknown topic or partition 3. A failure of the disk is 56.
 * Access: ALTER on the cluster (31).
-* v1: AllowReplicationFactorChange; where that is false, another number of copies is 38 (KIP-860).
+* v1: AllowReplicationFactorChange; if that is false, a different number of replicas is 38 (KIP-860).
 * v1 is hidden by the profile kafka-3.9.
 """
 
@@ -16,23 +17,24 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.assignments import why_not_assignable
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.cluster import Partition
-from dualwrite.broker_emulator.cluster.reassignment import assignment_of, cancel, finished, reassign
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.api.topics import why_not_assignable
+from dualwrite.broker_emulator.cluster.replication import assignment_of, finished
+from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 Outcome = tuple[ErrorCode, str | None]
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     return _response(call, lambda topic, requested: _alter(call, topic.name, requested))
 
 
-def _alter(call: Call, topic: str, requested: Any) -> Outcome:
+def _alter(call: NodeCall, topic: str, requested: Any) -> Outcome:
     index = requested.partition_index
     if topic not in call.cluster.topics:
         return ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {topic}."
@@ -45,25 +47,25 @@ def _alter(call: Call, topic: str, requested: Any) -> Outcome:
         return ErrorCode.kafka_storage_error, str(problem)
 
 
-def _change(call: Call, partition: Partition, target: tuple[int, ...] | None) -> Outcome:
+def _change(call: NodeCall, partition: Partition, target: tuple[int, ...] | None) -> Outcome:
     current = assignment_of(partition)
     if target is None:
         if not current.is_changing:
             return ErrorCode.no_reassignment_in_progress, None
-        cancel(call.cluster, partition)
+        call.cluster.cancel_reassignment(partition)
         return ErrorCode.none, None
     message = why_not_assignable(call, target)
     if message is not None:
         return ErrorCode.invalid_replica_assignment, message
-    copies = len(finished(current).replicas)
-    if not getattr(call.request, "allow_replication_factor_change", True) and len(target) != copies:
-        message = f"The replication factor is changed from {copies} to {len(target)}"
+    replicas = len(finished(current).replicas)
+    if not getattr(call.request, "allow_replication_factor_change", True) and len(target) != replicas:
+        message = f"The replication factor is changed from {replicas} to {len(target)}"
         return ErrorCode.invalid_replication_factor, message
-    reassign(call.cluster, partition, target)
+    call.cluster.reassign(partition, target)
     return ErrorCode.none, None
 
 
-def _response(call: Call, outcome: Callable[[Any, Any], Outcome], error: ErrorCode = ErrorCode.none) -> Any:
+def _response(call: NodeCall, outcome: Callable[[Any, Any], Outcome], error: ErrorCode = ErrorCode.none) -> Any:
     new = call.new
     return new.response(
         throttle_time=NO_THROTTLE,
@@ -80,15 +82,15 @@ def _response(call: Call, outcome: Callable[[Any, Any], Outcome], error: ErrorCo
     )
 
 
-def _row(call: Call, requested: Any, error: ErrorCode, message: str | None) -> Any:
+def _row(call: NodeCall, requested: Any, error: ErrorCode, message: str | None) -> Any:
     return call.new.ReassignablePartitionResponse(
         partition_index=requested.partition_index, error_code=error, error_message=message
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, lambda topic, partition: (error, None), error)
 
 
-def refuse_partitions(call: Call, error: ErrorCode) -> Any:
+def refuse_partitions(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, lambda topic, partition: (error, None))

@@ -1,8 +1,8 @@
 """ListPartitionReassignments (key 46), version 0.
 
-The reassignments under way (KIP-455): here only those whose new copies are held back (`reassignment.py`).
+The reassignments under way (KIP-455): here only those whose new replicas are held back (`cluster/replication.py`).
 
-* No list means all partitions. Those that are unknown, and those that nothing is under way of, are left out.
+* No list means all partitions. Unknown partitions, and those without a reassignment, are left out.
 * Access: DESCRIBE on the cluster (31).
 """
 
@@ -13,17 +13,18 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.cluster import Partition
-from dualwrite.broker_emulator.cluster.reassignment import assignment_of
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.replication import assignment_of
+from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     by_topic: dict[str, list[Any]] = {}
-    for partition in _asked_for(call):
+    for partition in _requested_partitions(call):
         assignment = assignment_of(partition)
         if assignment.is_changing:
             by_topic.setdefault(partition.topic.name, []).append(
@@ -40,7 +41,7 @@ async def handle(call: Call) -> Any:
     return _response(call, ErrorCode.none, topics)
 
 
-def _asked_for(call: Call) -> Iterator[Partition]:
+def _requested_partitions(call: NodeCall) -> Iterator[Partition]:
     if call.request.topics is None:
         yield from call.cluster.partitions()
         return
@@ -51,9 +52,9 @@ def _asked_for(call: Call) -> Iterator[Partition]:
                 yield partition
 
 
-def _response(call: Call, error: ErrorCode, topics: tuple[Any, ...]) -> Any:
+def _response(call: NodeCall, error: ErrorCode, topics: tuple[Any, ...]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=None, topics=topics)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, error, ())

@@ -1,10 +1,11 @@
 """OffsetDelete (key 47), version 0.
 
-Offsets of a group are forgotten (KIP-496).
+Deletes offsets of a group (KIP-496).
 
-* Group "" 24; unknown group 69; not this node's group 16; being loaded 14; a group of members who are no consumers 68.
+* Empty group id 24; unknown group 69; group of another node 16; while loading 14; a group whose members are not
+  consumers 68.
 * Access: DELETE on the group (30), READ on the topics (29).
-* Unknown partition 3; a topic that the members consume 86. An offset that is not there is no error.
+* Unknown partition 3; a topic that the members subscribe to 86. An offset that does not exist is no error.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _Errors = dict[TopicPartition, ErrorCode]
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     group_id = call.request.group_id
     if not call.is_allowed(AclOperation.DELETE, ResourceType.GROUP, group_id):
         return refuse(call, ErrorCode.group_authorization_failed)
@@ -37,7 +39,7 @@ async def handle(call: Call) -> Any:
     return refuse(call, error) if error is not ErrorCode.none else _response(call, error, errors)
 
 
-def _errors(call: Call, shard: GroupShard) -> _Errors:
+def _errors(call: NodeCall, shard: GroupShard) -> _Errors:
     group = shard.groups[call.request.group_id]
     errors: _Errors = {}
     for topic in call.request.topics:
@@ -55,7 +57,7 @@ def _errors(call: Call, shard: GroupShard) -> _Errors:
     return errors
 
 
-def _response(call: Call, error: ErrorCode, errors: _Errors) -> Any:
+def _response(call: NodeCall, error: ErrorCode, errors: _Errors) -> Any:
     new = call.new
     return new.response(
         throttle_time=NO_THROTTLE,
@@ -77,5 +79,5 @@ def _response(call: Call, error: ErrorCode, errors: _Errors) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, error, {})

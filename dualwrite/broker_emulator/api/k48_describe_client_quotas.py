@@ -1,9 +1,10 @@
 """DescribeClientQuotas (key 48), versions 0-1.
 
-The quotas that are set for the entities which a filter means (KIP-546).
+The quotas of the entities that match a filter (KIP-546).
 
-* Components are ANDed: a name (0), the default (1), or any of both (2) of a type. Strict: entities of no other type.
-* A filter that means nothing 42, a type that is not known 35.
+* Components are ANDed: a name (0), the default (1), or either (2) of an entity type. Strict: no entities with other
+  types.
+* An invalid filter 42, an unknown entity type 35.
 * Access: DESCRIBE_CONFIGS on the cluster (31).
 * v1 flexible.
 """
@@ -14,12 +15,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.quotas.entity import Component, FilterError, parse_filter
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     components = (Component(each.entity_type, each.match_type, each.match) for each in call.request.components)
@@ -39,9 +41,9 @@ async def handle(call: Call) -> Any:
     return _response(call, ErrorCode.none, "", entries)
 
 
-def _response(call: Call, error: ErrorCode, message: str | None, entries: tuple[Any, ...] | None) -> Any:
+def _response(call: NodeCall, error: ErrorCode, message: str | None, entries: tuple[Any, ...] | None) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, entries=entries)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, error, None, None)

@@ -1,12 +1,12 @@
 """AlterClientQuotas (key 49), versions 0-1.
 
-Sets quotas of users, client ids, both together, and addresses, or takes them away (KIP-546, KIP-599, KIP-612).
+Sets quotas of users, client ids, both together, and addresses, or removes them (KIP-546, KIP-599, KIP-612).
 
 * An entity that cannot be, a quota that it does not take, and a value that is none, are 42; so is an entity, or one of
   its quotas, that is named twice, though what it was named with first is done.
 * Names are those of `quotas/client_quotas.py`. What nobody has can be taken away.
 * Access: ALTER_CONFIGS on the cluster (31).
-* ValidateOnly answers as if and changes nothing. What the disk does not take is 56.
+* ValidateOnly returns the same response and changes nothing. A failure of the disk is 56.
 * v1 flexible.
 """
 
@@ -17,7 +17,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.quotas.client_quotas import quota_problem
 from dualwrite.broker_emulator.quotas.entity import Entity, entity, shown
@@ -26,7 +27,7 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 Outcome = tuple[ErrorCode, str | None]
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     outcomes: dict[Entity, Outcome] = {}
@@ -42,7 +43,7 @@ async def handle(call: Call) -> Any:
     return _response(call, outcomes.items())
 
 
-def _alter(call: Call, named: Entity, changes: dict[str, float | None]) -> Outcome:
+def _alter(call: NodeCall, named: Entity, changes: dict[str, float | None]) -> Outcome:
     message = quota_problem(named, changes)
     if message is not None:
         return ErrorCode.invalid_request, message
@@ -54,7 +55,7 @@ def _alter(call: Call, named: Entity, changes: dict[str, float | None]) -> Outco
     return ErrorCode.none, None
 
 
-def _response(call: Call, outcomes: Iterable[tuple[Entity, Outcome]]) -> Any:
+def _response(call: NodeCall, outcomes: Iterable[tuple[Entity, Outcome]]) -> Any:
     new = call.new
     entries = tuple(
         new.EntryData(
@@ -67,6 +68,6 @@ def _response(call: Call, outcomes: Iterable[tuple[Entity, Outcome]]) -> Any:
     return new.response(throttle_time=NO_THROTTLE, entries=entries)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     named = [entity((part.entity_type, part.entity_name) for part in entry.entity) for entry in call.request.entries]
     return _response(call, [(each, (error, None)) for each in named])

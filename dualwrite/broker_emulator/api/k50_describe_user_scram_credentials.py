@@ -1,8 +1,8 @@
 """DescribeUserScramCredentials (key 50), version 0.
 
-Which users of SCRAM there are, with their mechanisms and iterations (KIP-554); never their keys.
+The SCRAM users, with their mechanisms and iterations (KIP-554), but never their keys.
 
-* No users, or null, means all. A user that does not exist is 91, one that is asked for twice 92.
+* No users, or null, means all. An unknown user is 91, a duplicate one 92.
 * Access: DESCRIBE on the cluster (31).
 """
 
@@ -14,11 +14,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.k51_alter_user_scram_credentials import NUMBERS
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     requested = call.request.users
@@ -30,7 +31,7 @@ async def handle(call: Call) -> Any:
     return _response(call, results, ErrorCode.none, None)
 
 
-def _result(call: Call, name: str, *, is_repeated: bool = False) -> Any:
+def _result(call: NodeCall, name: str, *, is_repeated: bool = False) -> Any:
     if is_repeated:
         message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
         return _refused(call, name, ErrorCode.duplicate_resource, message)
@@ -41,7 +42,7 @@ def _result(call: Call, name: str, *, is_repeated: bool = False) -> Any:
     return call.new.DescribeUserScramCredentialsResult(
         user=name,
         error_code=ErrorCode.none,
-        error_message="",  # where all is well: Kafka says nothing instead of null
+        error_message="",  # Kafka sends an empty message on success, not null
         credential_infos=tuple(
             call.new.CredentialInfo(mechanism=NUMBERS[mechanism], iterations=credential.iterations)
             for mechanism, credential in sorted(credentials.items())
@@ -49,15 +50,15 @@ def _result(call: Call, name: str, *, is_repeated: bool = False) -> Any:
     )
 
 
-def _refused(call: Call, name: str, error: ErrorCode, message: str | None) -> Any:
+def _refused(call: NodeCall, name: str, error: ErrorCode, message: str | None) -> Any:
     return call.new.DescribeUserScramCredentialsResult(
         user=name, error_code=error, error_message=message, credential_infos=()
     )
 
 
-def _response(call: Call, results: tuple[Any, ...], error: ErrorCode, message: str | None) -> Any:
+def _response(call: NodeCall, results: tuple[Any, ...], error: ErrorCode, message: str | None) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, results=results)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, (), error, None)

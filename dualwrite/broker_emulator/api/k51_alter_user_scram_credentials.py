@@ -1,11 +1,11 @@
 """AlterUserScramCredentials (key 51), version 0.
 
-Adds users of SCRAM, changes their passwords, removes them (KIP-554). Clients send a salted password; what is kept are
-the keys that follow from it.
+Adds SCRAM users, changes their passwords, removes them (KIP-554). Clients send a salted password; the broker stores the
+keys derived from it.
 
-* Each user has an answer of its own: a user without a name is 93, a mechanism that is none of SCRAM's 33, a user who
-  appears twice 92, a credential that is removed and does not exist 91, fewer than 4096 or more than 16384 iterations
-  93, what a data directory does not take 56.
+* Each user has its own result: a user without a name is 93, an unknown mechanism 33, a duplicate user 92, the removal
+  of a credential that does not exist 91, fewer than 4096 or more than 16384 iterations 93, a failure of the data
+  directory 56.
 * Access: ALTER on the cluster (31).
 """
 
@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.security.sasl.mechanism import SCRAM_SHA_256, SCRAM_SHA_512
@@ -33,15 +34,15 @@ class _Refusal(NamedTuple):
 _TWICE = _Refusal(ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request")
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     request = call.request
     refused: dict[str, _Refusal | None] = {}
     for deletion in request.deletions:
-        _judge(refused, deletion.name, _why_not_delete(call, deletion))
+        _record(refused, deletion.name, _why_not_delete(call, deletion))
     for upsertion in request.upsertions:
-        _judge(refused, upsertion.name, _why_not_set(upsertion))
+        _record(refused, upsertion.name, _why_not_set(upsertion))
     for deletion in request.deletions:
         if refused[deletion.name] is None:
             refused[deletion.name] = _delete(call, deletion)
@@ -51,8 +52,8 @@ async def handle(call: Call) -> Any:
     return _response(call, refused)
 
 
-def _judge(refused: dict[str, _Refusal | None], name: str, refusal: _Refusal | None) -> None:
-    """The first error of a user stands; a second change of one without error is one too many."""
+def _record(refused: dict[str, _Refusal | None], name: str, refusal: _Refusal | None) -> None:
+    """Record the result of a change: a user keeps its first error, and a second change of the same user is an error."""
     if name not in refused:
         refused[name] = refusal
     elif refused[name] is None:
@@ -67,7 +68,7 @@ def _why_not(name: str, mechanism: int) -> _Refusal | None:
     return None
 
 
-def _why_not_delete(call: Call, deletion: Any) -> _Refusal | None:
+def _why_not_delete(call: NodeCall, deletion: Any) -> _Refusal | None:
     refusal = _why_not(deletion.name, deletion.mechanism)
     if refusal is None and call.cluster.scram_users.find(deletion.name, MECHANISMS[deletion.mechanism]) is None:
         message = "Attempt to delete a user credential that does not exist"
@@ -84,7 +85,7 @@ def _why_not_set(upsertion: Any) -> _Refusal | None:
     return refusal
 
 
-def _delete(call: Call, deletion: Any) -> _Refusal | None:
+def _delete(call: NodeCall, deletion: Any) -> _Refusal | None:
     try:
         call.cluster.scram_users.remove(deletion.name, MECHANISMS[deletion.mechanism])
     except StorageError as problem:
@@ -92,7 +93,7 @@ def _delete(call: Call, deletion: Any) -> _Refusal | None:
     return None
 
 
-def _set(call: Call, upsertion: Any) -> _Refusal | None:
+def _set(call: NodeCall, upsertion: Any) -> _Refusal | None:
     mechanism = MECHANISMS[upsertion.mechanism]
     credential = ScramCredential.of_salted_password(
         mechanism, upsertion.salted_password, upsertion.salt, upsertion.iterations
@@ -104,7 +105,7 @@ def _set(call: Call, upsertion: Any) -> _Refusal | None:
     return None
 
 
-def _response(call: Call, refused: dict[str, _Refusal | None]) -> Any:
+def _response(call: NodeCall, refused: dict[str, _Refusal | None]) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         results=tuple(
@@ -118,6 +119,6 @@ def _response(call: Call, refused: dict[str, _Refusal | None]) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     request = call.request
     return _response(call, {row.name: _Refusal(error, None) for row in (*request.deletions, *request.upsertions)})

@@ -1,11 +1,11 @@
 """DescribeQuorum (key 55), versions 0-2.
 
-Who keeps the cluster's metadata (KIP-595). Nobody replicates them here: the node that acts as controller is the only
-voter, the other living nodes observe, and all have everything.
+The nodes that store the metadata of the cluster (KIP-595). It is not replicated here: the node that acts as controller
+is the only voter, the other living nodes are observers, and all have everything.
 
 * Any partition but `__cluster_metadata`-0 is 3.
 * Access: DESCRIBE on the cluster (31).
-* v1 times of fetching (KIP-836), v2 error messages, directories and the nodes' listeners (KIP-853).
+* v1 fetch times (KIP-836), v2 error messages, directories and the nodes' listeners (KIP-853).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Call
-from dualwrite.broker_emulator.cluster.node import Node
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 METADATA_TOPIC = "__cluster_metadata"
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     is_answered = False
@@ -40,10 +40,10 @@ async def handle(call: Call) -> Any:
     return call.new.response(error_code=ErrorCode.none, error_message="", topics=tuple(topics), nodes=nodes)
 
 
-def _quorum(call: Call) -> Any:
+def _quorum(call: NodeCall) -> Any:
     cluster = call.cluster
     controller_id = cluster.controller_id
-    # nothing of it is an offset here: the epoch of the features is what every node has seen the same of
+    # the metadata has no offsets here: the epoch of the features serves as one, because all nodes agree on it
     offset = cluster.finalized_features_epoch
     replicas = {node.node_id: _replica(call, node.node_id, offset) for node in cluster.living_nodes}
     return _row(
@@ -58,7 +58,7 @@ def _quorum(call: Call) -> Any:
     )
 
 
-def _replica(call: Call, node_id: int, offset: int) -> Any:
+def _replica(call: NodeCall, node_id: int, offset: int) -> Any:
     now_ms = call.cluster.clock.now_ms()
     return call.new.ReplicaState(
         replica_id=node_id,
@@ -69,18 +69,18 @@ def _replica(call: Call, node_id: int, offset: int) -> Any:
     )
 
 
-def _node(call: Call, node: Node) -> Any:
+def _node(call: NodeCall, node: ClusterNode) -> Any:
     endpoint = call.endpoint(node)
     listener = call.new.Listener(name="CONTROLLER", host=endpoint.host, port=endpoint.port)
     return call.new.Node(node_id=node.node_id, listeners=(listener,))
 
 
-def _row(call: Call, index: int, error: ErrorCode, **values: Any) -> Any:
-    nothing = {"leader_id": 0, "leader_epoch": 0, "high_watermark": 0, "current_voters": (), "observers": ()}
+def _row(call: NodeCall, index: int, error: ErrorCode, **values: Any) -> Any:
+    defaults = {"leader_id": 0, "leader_epoch": 0, "high_watermark": 0, "current_voters": (), "observers": ()}
     message = "" if error is ErrorCode.none else "This server does not host this topic-partition."
-    fields = {**nothing, **values}
+    fields = {**defaults, **values}
     return call.new.PartitionData(partition_index=index, error_code=error, error_message=message, **fields)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(error_code=error, error_message=None, topics=(), nodes=())

@@ -1,15 +1,16 @@
 """UpdateFeatures (key 57), versions 0-2.
 
 Sets the finalized levels of `transaction.version` and `group.version` while the cluster runs (KIP-584, KIP-778). Every
-node takes it, as brokers forward it to the controller.
+node accepts it, just as brokers forward it to the controller.
 
-* v0 has AllowDowngrade, which Kafka's controller does not look at: v0 only upgrades. v1 has the upgrade type
-  (1 upgrade, 2 safe and 3 unsafe downgrade) and ValidateOnly. v2 answers no single results any more.
-* A level that is not supported, a downgrade by the wrong type and an unknown feature are 95. One of them refuses the
-  whole request; in kafka-3.9, which knows neither, each feature has its own answer.
-* Level 0 takes the feature out of the ApiVersions answer. The epoch of the finalized features grows with every update.
+* v0 has AllowDowngrade, which Kafka's controller ignores: v0 only upgrades. v1 has the upgrade type (1 upgrade, 2 safe
+  and 3 unsafe downgrade) and ValidateOnly. v2 has no result per feature any more.
+* An unsupported level, a downgrade with the wrong type and an unknown feature are 95. One of them refuses the whole
+  request; in kafka-3.9, which has neither feature, each has its own result.
+* Level 0 removes the feature from the ApiVersions response. Every update increments the epoch of the finalized
+  features.
 * Access: ALTER on the cluster (31).
-* What a data directory does not take is 56, and nothing has changed.
+* A failure of the data directory is 56, and nothing has changed.
 * v2 is hidden by the profile kafka-3.9.
 """
 
@@ -19,7 +20,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import (
     GROUP_VERSION,
     TRANSACTION_VERSION,
@@ -33,7 +35,7 @@ from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     updates = call.request.feature_updates
@@ -52,7 +54,7 @@ async def handle(call: Call) -> Any:
     return _response(call, tuple(zip(updates, reasons, strict=True)), ErrorCode.none, None)
 
 
-def _why_not(call: Call, update: Any) -> str | None:
+def _why_not(call: NodeCall, update: Any) -> str | None:
     config = call.cluster.config
     supported = supported_levels(update.feature, config)
     reason = why_not(
@@ -66,7 +68,9 @@ def _why_not(call: Call, update: Any) -> str | None:
     return f"Invalid update version {update.max_version_level} for feature {update.feature}. {reason}"
 
 
-def _response(call: Call, results: tuple[tuple[Any, str | None], ...], error: ErrorCode, message: str | None) -> Any:
+def _response(
+    call: NodeCall, results: tuple[tuple[Any, str | None], ...], error: ErrorCode, message: str | None
+) -> Any:
     rows = {}
     if call.version < 2:
         rows["results"] = tuple(
@@ -80,5 +84,5 @@ def _response(call: Call, results: tuple[tuple[Any, str | None], ...], error: Er
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, **rows)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, (), error, None)

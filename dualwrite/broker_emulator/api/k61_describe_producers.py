@@ -1,9 +1,9 @@
 """DescribeProducers (key 61), version 0.
 
-The producers that a node with a copy of a partition knows, with or without an open transaction (KIP-664).
+The producers that a node with a replica of a partition knows, with or without an open transaction (KIP-664).
 
 * Access: READ on the topics (29).
-* Topic name that is not legal 17; unknown 3; no copy here 6. A follower answers like the leader.
+* Illegal topic name 17; unknown partition 3; no replica on this node 6. A follower responds like the leader.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.topic_names import why_not_a_topic_name
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.topics import why_not_a_topic_name
 from dualwrite.broker_emulator.log.partition_log import ProducerDescription
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return _response(call, lambda name, index: _describe(call, name, index))
 
 
-def _describe(call: Call, name: str, index: int) -> Any:
+def _describe(call: NodeCall, name: str, index: int) -> Any:
     problem = why_not_a_topic_name(name)
     if problem is not None:
         return _partition(call, index, ErrorCode.invalid_topic_exception, message=problem)
@@ -41,7 +42,7 @@ def _describe(call: Call, name: str, index: int) -> Any:
 
 
 def _partition(
-    call: Call,
+    call: NodeCall,
     index: int,
     error: ErrorCode,
     producers: Sequence[ProducerDescription] = (),
@@ -55,7 +56,7 @@ def _partition(
     )
 
 
-def _response(call: Call, partition_of: Any) -> Any:
+def _response(call: NodeCall, partition_of: Any) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         topics=tuple(
@@ -67,5 +68,5 @@ def _response(call: Call, partition_of: Any) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, lambda name, index: _partition(call, index, error))

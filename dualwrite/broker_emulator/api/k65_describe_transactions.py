@@ -1,11 +1,11 @@
 """DescribeTransactions (key 65), version 0.
 
-What the coordinator knows of transactional ids (KIP-664): state, timeout, start, producer, partitions.
+What the coordinator knows about transactional ids (KIP-664): state, timeout, start, producer, partitions.
 
-* Per id: "" is 42, another node's 16, loading 14, unknown 105. While a transaction is being ended, only
-  partitions whose marker is outstanding are listed.
-* Access: DESCRIBE on the transactional id (53); topics are left out that one may not DESCRIBE.
-* A two-phase-commit transaction's timeout is 2147483647. A start of -1 means that there is no transaction.
+* Per id: empty 42, of another node 16, while loading 14, unknown 105. While a transaction is being completed, only
+  partitions without their marker are listed.
+* Access: DESCRIBE on the transactional id (53); topics that the client may not DESCRIBE are left out.
+* The timeout of a two-phase-commit transaction is 2147483647. A start of -1 means that there is no transaction.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return _response(call, [_describe(call, transactional_id) for transactional_id in call.request.transactional_ids])
 
 
-def _describe(call: Call, transactional_id: str) -> TransactionDescription:
+def _describe(call: NodeCall, transactional_id: str) -> TransactionDescription:
     if call.is_allowed(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return call.node.transactions.describe(transactional_id)
     return TransactionDescription(ErrorCode.transactional_id_authorization_failed, transactional_id)
 
 
-def _response(call: Call, descriptions: list[TransactionDescription]) -> Any:
+def _response(call: NodeCall, descriptions: list[TransactionDescription]) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         transaction_states=tuple(_state(call, description) for description in descriptions),
     )
 
 
-def _state(call: Call, description: TransactionDescription) -> Any:
+def _state(call: NodeCall, description: TransactionDescription) -> Any:
     by_topic: dict[str, list[int]] = {}
     for name in description.topic_partitions:
         by_topic.setdefault(name.topic, []).append(name.partition)
@@ -49,7 +50,7 @@ def _state(call: Call, description: TransactionDescription) -> Any:
         transactional_id=description.transactional_id,
         transaction_state=description.state,
         transaction_timeout=timedelta(milliseconds=description.timeout_ms),
-        # the codec knows no null here: -1 is the millisecond before the epoch
+        # the codec has no null here: -1 is the millisecond before the epoch
         transaction_start_time=_EPOCH + timedelta(milliseconds=description.start_time_ms),
         producer_id=description.producer_id,
         producer_epoch=description.producer_epoch,
@@ -57,5 +58,5 @@ def _state(call: Call, description: TransactionDescription) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, [TransactionDescription(error, name) for name in call.request.transactional_ids])

@@ -1,10 +1,10 @@
 """ListTransactions (key 66), versions 0-2.
 
-The transactional ids that this node coordinates (KIP-664); clients ask every node.
+The transactional ids that this node coordinates (KIP-664); clients send it to every node.
 
-* v1 minimum duration (KIP-994), v2 pattern of the id (KIP-1152). Filters are ANDed; names that are no state are
-  answered back, and if nothing else was asked for nothing matches. A pattern that does not compile is 128.
-* Access: transactional ids are left out that one may not DESCRIBE.
+* v1 minimum duration (KIP-994), v2 pattern of the id (KIP-1152). Filters are ANDed; unknown states are returned in the
+  response, and if there are no others nothing matches. A pattern that does not compile is 128.
+* Access: transactional ids that the client may not DESCRIBE are left out.
 * v2 is hidden by the profile kafka-3.9.
 """
 
@@ -14,12 +14,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.transactions.inspection import ListTransactionsResult
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     return _response(
         call,
@@ -32,7 +33,7 @@ async def handle(call: Call) -> Any:
     )
 
 
-def _response(call: Call, result: ListTransactionsResult) -> Any:
+def _response(call: NodeCall, result: ListTransactionsResult) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=result.error,
@@ -47,5 +48,5 @@ def _response(call: Call, result: ListTransactionsResult) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, ListTransactionsResult(error))

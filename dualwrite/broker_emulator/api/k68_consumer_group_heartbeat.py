@@ -1,15 +1,15 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1.
 
-The one request of a member of a consumer group (KIP-848): joins (epoch 0), lives, subscribes, gives partitions up,
-leaves (-1; a static member for a while -2).
+The one request of a member of a consumer group (KIP-848): it joins (epoch 0), keeps its session alive, subscribes,
+releases partitions, and leaves (-1; a static member temporarily -2).
 
-* v1: the member makes its id itself (v0: the broker does, if it has none), and may subscribe by a regular expression.
-* What cannot be, and the group "", is 42; an assignor that is not known 112.
-* Access: READ on the group (30), DESCRIBE on the topics that are named (29); of others, an expression matches none.
-* Not this node's group 16; being loaded 14; unknown group, or one that cannot be converted 69; stranger 25; another
-  epoch 110; a static instance that is in use 111, or is somebody else by now 82; `group.consumer.max.size` reached 81;
-  no regular expression 128.
-* At level 0 of the feature `group.version` everything is 35, and in the profile kafka-3.9, which has v0 to say so.
+* v1: the member creates its own id (v0: the broker does, if it has none), and may subscribe by a regular expression.
+* An invalid request, and the empty group id, is 42; an unknown assignor 112.
+* Access: READ on the group (30), DESCRIBE on the topics in the request (29); an expression matches no others.
+* Group of another node 16; while loading 14; unknown group, or one that cannot be converted 69; unknown member 25;
+  wrong epoch 110; a static instance that is in use 111, or has been replaced 82; `group.consumer.max.size` reached 81;
+  invalid regular expression 128.
+* At level 0 of the feature `group.version` everything is 35; so it is in the profile kafka-3.9, which has v0 for that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
@@ -38,7 +39,7 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 _OWN_ID_VERSION = 1
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if finalized_level(GROUP_VERSION, call.cluster.config) == 0:
         return refuse(call, ErrorCode.unsupported_version)
     request = call.request
@@ -58,12 +59,12 @@ async def handle(call: Call) -> Any:
     return _response(call, answer)
 
 
-def _is_visible(call: Call, topic: str) -> bool:
+def _is_visible(call: NodeCall, topic: str) -> bool:
     return call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, topic, is_logged=False)
 
 
-def _check(call: Call) -> None:
-    """What can be said of the request alone, in Kafka's order. Raises RefusedError."""
+def _check(call: NodeCall) -> None:
+    """Check the request by itself, in Kafka's order. Raises RefusedError."""
     request, epoch = call.request, call.request.member_epoch
     needs_member_id = call.version >= _OWN_ID_VERSION or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH
     if needs_member_id:
@@ -104,7 +105,7 @@ def _invalid(message: str) -> RefusedError:
     return RefusedError(ErrorCode.invalid_request, message)
 
 
-def _request(call: Call) -> HeartbeatRequest:
+def _request(call: NodeCall) -> HeartbeatRequest:
     request = call.request
     names = request.subscribed_topic_names
     return HeartbeatRequest(
@@ -128,7 +129,7 @@ def _owned(topics: Any) -> Assignment | None:
     return frozenset(TopicIdPartition(topic.topic_id, index) for topic in topics for index in topic.partitions)
 
 
-def _response(call: Call, answer: HeartbeatResponse) -> Any:
+def _response(call: NodeCall, answer: HeartbeatResponse) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
@@ -140,7 +141,7 @@ def _response(call: Call, answer: HeartbeatResponse) -> Any:
     )
 
 
-def _assignment(call: Call, assignment: Assignment) -> Any:
+def _assignment(call: NodeCall, assignment: Assignment) -> Any:
     by_topic: dict[uuid.UUID, list[int]] = {}
     for topic_id, index in sorted(assignment):
         by_topic.setdefault(topic_id, []).append(index)
@@ -150,7 +151,7 @@ def _assignment(call: Call, assignment: Assignment) -> Any:
     return call.new.Assignment(topic_partitions=topics)
 
 
-def _refusal(call: Call, error: ErrorCode, message: str | None) -> Any:
+def _refusal(call: NodeCall, error: ErrorCode, message: str | None) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,
@@ -162,5 +163,5 @@ def _refusal(call: Call, error: ErrorCode, message: str | None) -> Any:
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _refusal(call, error, None)

@@ -1,12 +1,12 @@
 """ConsumerGroupDescribe (key 69), versions 0-1.
 
-Consumer groups (KIP-848) with their epochs, and what their members have and are to have.
+Consumer groups (KIP-848) with their epochs, and the current and target assignments of their members.
 
-* v1 says which members speak the classic protocol (0) and which the new one (1).
-* Unknown group, or a classic one 69, with a message; not this node's group 16; being loaded 14.
-* Access: DESCRIBE on the group (30) and on every topic that its members have or are to have (29).
-* What a member has to give up still is among what it has. Topics that are gone are left out.
-* At level 0 of the feature `group.version` everything is 35, and in the profile kafka-3.9, which has v0 to say so.
+* v1 says which members use the classic protocol (0) and which the new one (1).
+* Unknown group, or a classic one 69, with a message; group of another node 16; while loading 14.
+* Access: DESCRIBE on the group (30) and on every topic in an assignment of its members (29).
+* Partitions that a member has yet to release are part of its current assignment. Deleted topics are left out.
+* At level 0 of the feature `group.version` everything is 35; so it is in the profile kafka-3.9, which has v0 for that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import Assignment, ConsumerGroup, ConsumerMember, RefusedError
 from dualwrite.broker_emulator.groups.consumer.service import consumer_group
@@ -26,15 +27,15 @@ from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, 
 _HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     return _response(call, [_describe(call, group_id) for group_id in call.request.group_ids])
 
 
-def _response(call: Call, groups: list[Any]) -> Any:
+def _response(call: NodeCall, groups: list[Any]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
 
 
-def _describe(call: Call, group_id: str) -> Any:
+def _describe(call: NodeCall, group_id: str) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
         return _error(call, group_id, ErrorCode.group_authorization_failed)
     if finalized_level(GROUP_VERSION, call.cluster.config) == 0:
@@ -61,12 +62,12 @@ def _describe(call: Call, group_id: str) -> Any:
     )
 
 
-def _operations(call: Call, group_id: str) -> int:
+def _operations(call: NodeCall, group_id: str) -> int:
     is_asked = call.request.include_authorized_operations
     return call.authorized_operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED_FOR
 
 
-def _are_visible(call: Call, group: ConsumerGroup) -> bool:
+def _are_visible(call: NodeCall, group: ConsumerGroup) -> bool:
     topic_ids = {name.topic_id for member in group.members.values() for name in member.owned}
     topic_ids |= {name.topic_id for target in group.targets.values() for name in target}
     topics = (call.cluster.topic_by_id(topic_id) for topic_id in topic_ids)
@@ -77,7 +78,7 @@ def _are_visible(call: Call, group: ConsumerGroup) -> bool:
     )
 
 
-def _member(call: Call, group: ConsumerGroup, member: ConsumerMember) -> Any:
+def _member(call: NodeCall, group: ConsumerGroup, member: ConsumerMember) -> Any:
     return call.new.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -93,7 +94,7 @@ def _member(call: Call, group: ConsumerGroup, member: ConsumerMember) -> Any:
     )
 
 
-def _assignment(call: Call, assignment: Assignment) -> Any:
+def _assignment(call: NodeCall, assignment: Assignment) -> Any:
     by_topic: dict[uuid.UUID, list[int]] = {}
     for topic_id, index in sorted(assignment):
         by_topic.setdefault(topic_id, []).append(index)
@@ -107,7 +108,7 @@ def _assignment(call: Call, assignment: Assignment) -> Any:
     )
 
 
-def _error(call: Call, group_id: str, error: ErrorCode, message: str | None = None) -> Any:
+def _error(call: NodeCall, group_id: str, error: ErrorCode, message: str | None = None) -> Any:
     return call.new.DescribedGroup(
         error_code=error,
         error_message=message,
@@ -121,5 +122,5 @@ def _error(call: Call, group_id: str, error: ErrorCode, message: str | None = No
     )
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, [_error(call, group_id, error) for group_id in call.request.group_ids])

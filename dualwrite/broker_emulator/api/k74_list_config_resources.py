@@ -1,10 +1,10 @@
 """ListConfigResources (key 74), versions 0-1.
 
-The resources that have settings: v0 subscriptions to client metrics only (KIP-714, then ListClientMetricsResources),
-v1 by type, or of every type where none is named (KIP-1142).
+The resources that have settings: v0 subscriptions to client metrics only (KIP-714, then ListClientMetricsResources), v1
+by type, or of every type if none is given (KIP-1142).
 
-* Topics and living brokers, with their loggers, are always listed; groups and subscriptions where something is set.
-* A type that there is not is 35. Access: DESCRIBE_CONFIGS on the cluster (31).
+* Topics, living brokers and their loggers are always listed; groups and subscriptions if a setting is altered.
+* An unknown type is 35. Access: DESCRIBE_CONFIGS on the cluster (31).
 * v1 is hidden by the profile kafka-3.9.
 """
 
@@ -15,14 +15,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.configs.altered import ConfigResource
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _KNOWN = frozenset(int(resource) for resource in ConfigResource)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
     wanted = (ConfigResource.CLIENT_METRICS,) if call.version == 0 else call.request.resource_types or ConfigResource
@@ -36,7 +37,7 @@ async def handle(call: Call) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=resources)
 
 
-def _names(call: Call, resource: ConfigResource) -> Sequence[str]:
+def _names(call: NodeCall, resource: ConfigResource) -> Sequence[str]:
     if resource is ConfigResource.TOPIC:
         return sorted(call.cluster.topics)
     if resource in (ConfigResource.BROKER, ConfigResource.BROKER_LOGGER):
@@ -44,5 +45,5 @@ def _names(call: Call, resource: ConfigResource) -> Sequence[str]:
     return call.cluster.altered_configs.names(resource)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, config_resources=())

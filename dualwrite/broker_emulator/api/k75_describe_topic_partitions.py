@@ -1,14 +1,13 @@
 """DescribeTopicPartitions (key 75), version 0.
 
-Topics and partitions page by page, with the replicas that could lead though they are not in sync (KIP-966).
+Topics and partitions page by page, with the replicas that are eligible to lead though not in sync (KIP-966).
 
-* Topics come in the order of their names, each once. No list means all that may be described.
+* Topics are ordered by name, without duplicates. No list means all topics that the client may describe.
 * A page has ResponsePartitionLimit partitions, at least 1 and at most `max.request.partition.size.limit` (2000); the
-  cursor of the next one names the first partition that is not in it, whether that exists or not.
-* A cursor whose topic is not asked for, or with a partition below 0, is 42 for every topic.
-* Unknown topic 3, name that is not legal 17, not allowed (DESCRIBE) 29; in a list of all, what is not allowed is left
-  out.
-* Eligible leader replicas are always empty: every copy is in sync, or has nothing yet (a reassignment).
+  cursor of the next page names the first partition that is not on this one, whether or not it exists.
+* A cursor with a topic that is not requested, or with a partition below 0, is 42 for every topic.
+* Unknown topic 3, illegal name 17, not allowed (DESCRIBE) 29; if all topics are requested, forbidden ones are left out.
+* The eligible leader replicas are always empty: every replica is in sync, or has nothing yet (a reassignment).
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.cluster.cluster import Partition
-from dualwrite.broker_emulator.cluster.topic_names import is_legal_topic_name
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.cluster.topics import Partition, is_legal_topic_name
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 MAX_PARTITIONS_PER_PAGE = 2000
@@ -29,7 +28,7 @@ MAX_PARTITIONS_PER_PAGE = 2000
 _NO_OPERATIONS = -(2**31)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: NodeCall) -> Any:
     request = call.request
     names = {topic.name for topic in request.topics} or set(call.cluster.topics)
     cursor = request.cursor
@@ -50,16 +49,16 @@ async def handle(call: Call) -> Any:
 
 
 class _Page:
-    """One answer as it is filled."""
+    """One page of the response as it is filled."""
 
-    def __init__(self, call: Call, limit: int) -> None:
+    def __init__(self, call: NodeCall, limit: int) -> None:
         self.topics: list[Any] = []
         self.next_cursor: Any = None
         self._call = call
         self._left = limit
 
     def add(self, name: str, first: int) -> bool:
-        """Add a topic from its partition `first` on; whether another one may follow."""
+        """Add a topic from its partition `first` on; return whether there is room for another one."""
         call = self._call
         if not self._left:
             self.next_cursor = call.new.Cursor(topic_name=name, partition_index=0)
@@ -80,12 +79,12 @@ class _Page:
         return self.next_cursor is None
 
 
-def _absent(call: Call, name: str, error: ErrorCode) -> Any:
+def _absent(call: NodeCall, name: str, error: ErrorCode) -> Any:
     return _topic(call, name, error, None, False, [])
 
 
 def _topic(
-    call: Call, name: str, error: ErrorCode, topic_id: Any, is_internal: bool, partitions: list[Partition]
+    call: NodeCall, name: str, error: ErrorCode, topic_id: Any, is_internal: bool, partitions: list[Partition]
 ) -> Any:
     living = {node.node_id for node in call.cluster.living_nodes}
     is_told = error not in (ErrorCode.topic_authorization_failed, ErrorCode.invalid_request)
@@ -99,26 +98,26 @@ def _topic(
     )
 
 
-def _partition(call: Call, partition: Partition, living: set[int]) -> Any:
-    def those(are_meant: Callable[[int], bool]) -> tuple[int, ...]:
-        return tuple(node_id for node_id in partition.replicas if are_meant(node_id))
+def _partition(call: NodeCall, partition: Partition, living: set[int]) -> Any:
+    def replicas_if(condition: Callable[[int], bool]) -> tuple[int, ...]:
+        return tuple(node_id for node_id in partition.replicas if condition(node_id))
 
     return call.new.DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.none,  # a missing leader is -1 and no error, unlike in Metadata
+        error_code=ErrorCode.none,  # unlike in Metadata, a missing leader is -1 without an error
         partition_index=partition.index,
         leader_id=partition.leader_id,
         leader_epoch=partition.log.leader_epoch,
         replica_nodes=tuple(partition.replicas),
-        isr_nodes=those(lambda node_id: node_id in living and node_id not in partition.adding),
+        isr_nodes=replicas_if(lambda node_id: node_id in living and node_id not in partition.adding),
         eligible_leader_replicas=(),
         last_known_elr=(),
-        offline_replicas=those(lambda node_id: node_id not in living),
+        offline_replicas=replicas_if(lambda node_id: node_id not in living),
     )
 
 
-def _response(call: Call, topics: tuple[Any, ...], next_cursor: Any) -> Any:
+def _response(call: NodeCall, topics: tuple[Any, ...], next_cursor: Any) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, topics=topics, next_cursor=next_cursor)
 
 
-def refuse(call: Call, error: ErrorCode) -> Any:
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
     return _response(call, tuple(_absent(call, topic.name, error) for topic in call.request.topics), None)

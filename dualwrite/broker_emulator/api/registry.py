@@ -1,6 +1,8 @@
-"""What an API is: its versions, the messages of each, one request on its way, and the functions that answer it.
+"""The APIs that a broker serves, in which versions, and the message schemas of each version.
 
-Message schemas are kio's, loaded when a version is first asked for (all of them together take a second to import).
+The ApiVersions response is built from `APIS`. What an API does is in the file with its key and name, such as
+`k26_end_txn.py`, which is loaded at its first request. Message schemas are kio's and loaded per version at first use:
+importing all of them takes a second.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from datetime import timedelta
 from functools import cache, cached_property
 from importlib import import_module
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
@@ -23,23 +25,9 @@ from dualwrite.broker_emulator.api.request_bounds import bounds_check
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.metrics.counters import errors_of
 from dualwrite.broker_emulator.net.codec import builder, writer
-from dualwrite.broker_emulator.security.acl import (
-    CLUSTER_NAME,
-    OPERATIONS_OF_OLD_GROUPS,
-    SUPPORTED_OPERATIONS,
-    AclOperation,
-    ResourceType,
-)
-from dualwrite.broker_emulator.security.listener import Endpoint
-from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
-
-if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.cluster import Cluster
-    from dualwrite.broker_emulator.cluster.node import Node
-    from dualwrite.broker_emulator.net.server import Connection
 
 NO_THROTTLE = timedelta(0)
-"""What every response says about quotas: there are none."""
+"""The throttle time in the responses of requests that no quota delays."""
 
 _RESPONSE_PREFIX = struct.Struct(">ii")  # frame size, correlation id
 _API_VERSIONS_KEY = 18
@@ -66,7 +54,7 @@ class Schema:
         self.key = key
         self.version = version
         self.flexible_request_header: bool = request_type.__header_schema__.__flexible__
-        # An ApiVersions answer has the old header in every version: the client does not know yet what we speak.
+        # The ApiVersions response has the old header in every version: the client does not know yet what we support.
         self._flexible_response_header = response_type.__flexible__ and key != _API_VERSIONS_KEY
         self.read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(_untyped(request_type))
         self.check_bounds = bounds_check(request_type)
@@ -75,7 +63,7 @@ class Schema:
         self.new = SimpleNamespace(**_builders(response_type), response=builder(response_type))
 
     def frame(self, correlation_id: int, response: Any) -> bytes:
-        """The whole response frame, size first."""
+        """Return the whole response frame, starting with its size."""
         parts = [b"\0"] if self._flexible_response_header else []
         self._write(parts.append, response)
         body = b"".join(parts)
@@ -83,13 +71,13 @@ class Schema:
 
 
 def _untyped(entity_type: Any) -> Any:
-    """Give kio's entity type up to kio's codec, whose type parameters cannot be named for every version."""
+    """Drop the static type of a kio entity: the type parameters of kio's codec cannot be named for every version."""
     return entity_type
 
 
 @cache
 def schema(key: int, version: int) -> Schema:
-    """The schema of an API's version, loaded on first use. Raises kio's UnknownEntity where there is none."""
+    """Return the schema of an API version, loaded on first use. Raises kio's UnknownEntity for an unknown version."""
     return Schema(key, version)
 
 
@@ -102,90 +90,15 @@ def _builders(response_type: Any) -> dict[str, Callable[..., Any]]:
     }
 
 
-@dataclass(slots=True)
-class Call:
-    """One request on its way through the broker."""
+Handler = Callable[[Any], Awaitable[Any]]
+"""Handles a request (`NodeCall`) and returns its response, or None if the protocol wants no response."""
 
-    api: Api
-    version: int
-    request: Any
-    new: Any
-    """Builders of this version's response types by name; `new.response` builds the response itself."""
-    node: Node
-    client_id: str | None
-    client_host: str = ""
-    principal: Principal = ANONYMOUS
-    connection: Connection | None = None
-    """What it came over; None for what brokers ask each other."""
-
-    def is_allowed(
-        self,
-        operation: AclOperation,
-        resource_type: ResourceType,
-        name: str = CLUSTER_NAME,
-        *,
-        is_logged: bool = True,
-    ) -> bool:
-        """Whether who asks may do that; everybody may where there is no access control.
-
-        `is_logged`: a refusal is worth a line in the log, because this very resource was asked for.
-        """
-        authorizer = self.node.cluster.authorizer
-        return authorizer is None or authorizer.is_allowed(
-            self.principal, self.client_host, operation, resource_type, name, is_logged=is_logged
-        )
-
-    def may_write_id(self, transactional_id: str) -> bool:
-        """Whether who asks may write with that transactional id."""
-        return self.node.cluster.authorizer is None or self.is_allowed(
-            AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
-        )
-
-    def may_write_topic(self, name: str) -> bool:
-        """Whether who asks may write to that topic."""
-        return self.node.cluster.authorizer is None or self.is_allowed(AclOperation.WRITE, ResourceType.TOPIC, name)
-
-    def is_allowed_on_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Whether there may be a resource of that type with which who asks may do that (KIP-679)."""
-        authorizer = self.node.cluster.authorizer
-        return authorizer is None or authorizer.is_allowed_on_any(
-            self.principal, self.client_host, operation, resource_type
-        )
-
-    def authorized_operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """What who asks may do with a resource, a bit for each operation (KIP-430)."""
-        operations = SUPPORTED_OPERATIONS[resource_type]
-        if resource_type is ResourceType.GROUP and self.cluster.config.profile is Profile.KAFKA_3_9:
-            operations = OPERATIONS_OF_OLD_GROUPS
-        return sum(
-            1 << operation
-            for operation in operations
-            if self.is_allowed(operation, resource_type, name, is_logged=False)
-        )
-
-    @property
-    def cluster(self) -> Cluster:
-        return self.node.cluster
-
-    def endpoint(self, node: Node) -> Endpoint:
-        """Where a client that asks this is told to find `node`: at the listener that it came over (KIP-103)."""
-        listener = next(iter(node.endpoints)) if self.connection is None else self.connection.listener
-        return node.endpoints[listener]
-
-
-class CloseConnectionError(Exception):
-    """The request ends the connection, because Kafka's broker closes it in this case; the message says why."""
-
-
-Handler = Callable[[Call], Awaitable[Any]]
-"""Answers a call with a response, or with None where the protocol wants no answer."""
-
-Refusal = Callable[[Call, ErrorCode], Any]
-"""Answers a call with one error everywhere the response has room for it."""
+Refusal = Callable[[Any, ErrorCode], Any]
+"""Returns the response to a request (`NodeCall`) with one error wherever the response has a field for errors."""
 
 
 class ApiFunctions(Protocol):
-    """What the file of an API has. It may have `refuse_partitions` too (see `Api`)."""
+    """The functions in the file of an API; `refuse_partitions` (see `Api`) is optional."""
 
     handle: Handler
     refuse: Refusal
@@ -200,30 +113,30 @@ class Api:
     min_version: int
     max_version: int
     is_abandonable: bool = False
-    """Whether a request that waits may be given up when its client is gone, because it changes nothing."""
+    """Whether to cancel a waiting request when its client disconnects, because it changes nothing."""
     newest: Mapping[Profile, int] = field(default_factory=dict)
-    """Newest version served under a profile, where that is not `max_version`."""
+    """Newest version served under a profile, if not `max_version`."""
     newest_unstable: Mapping[Profile, int] = field(default_factory=dict)
-    """Newest version served under a profile with `unstable.api.versions.enable`, where that is more than `newest`."""
+    """Newest version served under a profile with `unstable.api.versions.enable`, if higher than `newest`."""
     advertised_min_version: int | None = None
-    """Oldest version in the ApiVersions answer where that differs from what is served."""
+    """Oldest version in the ApiVersions response, if it differs from the oldest version served."""
 
     @cached_property
     def functions(self) -> ApiFunctions:
-        """Those of its file, loaded when they are first asked for: of all APIs a broker is asked for a few."""
+        """The functions of the API's file, loaded at the first request: most brokers serve only a few of the APIs."""
         loaded: Any = import_module(f"{__package__}.k{self.key:02d}_{self.schema_name}")
         functions: ApiFunctions = loaded
         return functions
 
     @property
     def refuse_partitions(self) -> Refusal:
-        """Answers with one error for every partition, also where `refuse` says it once for the whole request."""
+        """A refusal with one error for each partition, even if `refuse` gives one error for the whole request."""
         functions = self.functions
         refusal: Refusal = getattr(functions, "refuse_partitions", functions.refuse)
         return refusal
 
     def max_version_for(self, config: BrokerConfig) -> int:
-        """Newest version that a broker with `config` serves."""
+        """Return the newest version that a broker with `config` serves."""
         stable = self.newest.get(config.profile, self.max_version)
         return self.newest_unstable.get(config.profile, stable) if config.unstable_api_versions_enable else stable
 
@@ -236,11 +149,11 @@ class Served(NamedTuple):
 
 
 def by_key(*apis: Api) -> Mapping[int, Api]:
-    """The APIs by their keys. Raises ValueError for a key given twice and for versions that the codec does not have."""
+    """Return the APIs by key. Raises ValueError for a duplicate key, and for versions that the codec does not have."""
     found: dict[int, Api] = {}
     for api in apis:
         if api.key in found:
-            raise ValueError(f"API key {api.key} is given twice")
+            raise ValueError(f"API key {api.key} is listed twice")
         for version in (api.min_version, api.max_version):
             if version not in schema_name_map[api.schema_name]:
                 raise ValueError(f"{api.schema_name} has no version {version}")
@@ -248,8 +161,80 @@ def by_key(*apis: Api) -> Mapping[int, Api]:
     return found
 
 
-def producer_fenced_below(version: int, requested: int, error: ErrorCode) -> ErrorCode:
-    """90 PRODUCER_FENCED as clients older than KIP-588 know it: below `version` it goes out as 47."""
-    if error is ErrorCode.producer_fenced and requested < version:
-        return ErrorCode.invalid_producer_epoch
-    return error
+PRODUCE: Final = 0
+SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
+SASL_AUTHENTICATE: Final = 36
+
+APIS = by_key(
+    Api(
+        key=0,
+        schema_name="produce",
+        min_version=3,
+        max_version=13,
+        newest={Profile.KAFKA_3_9: 11},
+        advertised_min_version=0,
+    ),
+    Api(key=1, schema_name="fetch", min_version=4, max_version=18, newest={Profile.KAFKA_3_9: 17}, is_abandonable=True),
+    Api(key=2, schema_name="list_offsets", min_version=1, max_version=11, newest={Profile.KAFKA_3_9: 9}),
+    Api(key=3, schema_name="metadata", min_version=0, max_version=13, newest={Profile.KAFKA_3_9: 12}),
+    Api(key=8, schema_name="offset_commit", min_version=2, max_version=10, newest={Profile.KAFKA_3_9: 9}),
+    Api(key=9, schema_name="offset_fetch", min_version=1, max_version=10, newest={Profile.KAFKA_3_9: 9}),
+    Api(key=10, schema_name="find_coordinator", min_version=0, max_version=6),
+    Api(key=11, schema_name="join_group", min_version=0, max_version=9),
+    Api(key=12, schema_name="heartbeat", min_version=0, max_version=4),
+    Api(key=13, schema_name="leave_group", min_version=0, max_version=5),
+    Api(key=14, schema_name="sync_group", min_version=0, max_version=5),
+    Api(key=15, schema_name="describe_groups", min_version=0, max_version=6, newest={Profile.KAFKA_3_9: 5}),
+    Api(key=16, schema_name="list_groups", min_version=0, max_version=5),
+    Api(key=17, schema_name="sasl_handshake", min_version=0, max_version=1),
+    Api(key=18, schema_name="api_versions", min_version=0, max_version=4),
+    Api(key=19, schema_name="create_topics", min_version=2, max_version=7),
+    Api(key=20, schema_name="delete_topics", min_version=1, max_version=6),
+    Api(key=21, schema_name="delete_records", min_version=0, max_version=2),
+    Api(
+        key=22,
+        schema_name="init_producer_id",
+        min_version=0,
+        max_version=6,
+        newest={Profile.KAFKA_4_3: 5, Profile.KAFKA_3_9: 5},
+        newest_unstable={Profile.KAFKA_4_3: 6},
+    ),
+    Api(key=23, schema_name="offset_for_leader_epoch", min_version=2, max_version=4),
+    Api(key=24, schema_name="add_partitions_to_txn", min_version=0, max_version=5),
+    Api(key=25, schema_name="add_offsets_to_txn", min_version=0, max_version=4),
+    Api(key=26, schema_name="end_txn", min_version=0, max_version=5, newest={Profile.KAFKA_3_9: 4}),
+    Api(key=27, schema_name="write_txn_markers", min_version=1, max_version=2, newest={Profile.KAFKA_3_9: 1}),
+    Api(key=28, schema_name="txn_offset_commit", min_version=0, max_version=5, newest={Profile.KAFKA_3_9: 4}),
+    Api(key=29, schema_name="describe_acls", min_version=1, max_version=3),
+    Api(key=30, schema_name="create_acls", min_version=1, max_version=3),
+    Api(key=31, schema_name="delete_acls", min_version=1, max_version=3),
+    Api(key=32, schema_name="describe_configs", min_version=1, max_version=4),
+    Api(key=33, schema_name="alter_configs", min_version=0, max_version=2),
+    Api(key=34, schema_name="alter_replica_log_dirs", min_version=1, max_version=2),
+    Api(key=35, schema_name="describe_log_dirs", min_version=1, max_version=5, newest={Profile.KAFKA_3_9: 4}),
+    Api(key=36, schema_name="sasl_authenticate", min_version=0, max_version=2),
+    Api(key=37, schema_name="create_partitions", min_version=0, max_version=3),
+    Api(key=42, schema_name="delete_groups", min_version=0, max_version=2),
+    Api(key=43, schema_name="elect_leaders", min_version=0, max_version=2),
+    Api(key=44, schema_name="incremental_alter_configs", min_version=0, max_version=1),
+    Api(
+        key=45, schema_name="alter_partition_reassignments", min_version=0, max_version=1, newest={Profile.KAFKA_3_9: 0}
+    ),
+    Api(key=46, schema_name="list_partition_reassignments", min_version=0, max_version=0),
+    Api(key=47, schema_name="offset_delete", min_version=0, max_version=0),
+    Api(key=48, schema_name="describe_client_quotas", min_version=0, max_version=1),
+    Api(key=49, schema_name="alter_client_quotas", min_version=0, max_version=1),
+    Api(key=50, schema_name="describe_user_scram_credentials", min_version=0, max_version=0),
+    Api(key=51, schema_name="alter_user_scram_credentials", min_version=0, max_version=0),
+    Api(key=55, schema_name="describe_quorum", min_version=0, max_version=2),
+    Api(key=57, schema_name="update_features", min_version=0, max_version=2, newest={Profile.KAFKA_3_9: 1}),
+    Api(key=60, schema_name="describe_cluster", min_version=0, max_version=2, newest={Profile.KAFKA_3_9: 1}),
+    Api(key=61, schema_name="describe_producers", min_version=0, max_version=0),
+    Api(key=65, schema_name="describe_transactions", min_version=0, max_version=0),
+    Api(key=66, schema_name="list_transactions", min_version=0, max_version=2, newest={Profile.KAFKA_3_9: 1}),
+    Api(key=68, schema_name="consumer_group_heartbeat", min_version=0, max_version=1, newest={Profile.KAFKA_3_9: 0}),
+    Api(key=69, schema_name="consumer_group_describe", min_version=0, max_version=1, newest={Profile.KAFKA_3_9: 0}),
+    Api(key=74, schema_name="list_config_resources", min_version=0, max_version=1, newest={Profile.KAFKA_3_9: 0}),
+    Api(key=75, schema_name="describe_topic_partitions", min_version=0, max_version=0),
+)

@@ -1,9 +1,9 @@
-"""Whether the arrays of a request can be as long as they claim, found out before anything is allocated for them.
+"""Checks of the array lengths in a request, before anything is allocated for them.
 
-The codec reserves memory by the length that an array claims, and where the system refuses that much the whole process
-aborts: fifteen bytes would end the broker. So the bytes of each request that has arrays are walked through first,
-without decoding anything: an array may claim no more elements than there are bytes left for, and all of them together
-no more than the limit.
+The codec allocates memory by the length that an array claims, and if the system refuses that much, the whole process
+aborts: fifteen bytes would end the broker. So the bytes of every request with arrays are walked first, without decoding
+them: an array may not claim more elements than the remaining bytes can hold, and all arrays together not more than the
+limit.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _FIXED_SIZES = {
 }
 
 Check = Callable[[bytes | memoryview, int, int], None]
-"""Called with the frame, the position of the request in it, and how many elements its arrays may have together.
+"""Takes the frame, the offset of the request in it, and the maximum number of elements of all arrays together.
 
-Raises ValueError or IndexError on a request that cannot be what it claims.
+Raises ValueError or IndexError for a request whose lengths are wrong.
 """
 
 _Walk = Callable[[bytes | memoryview, int, int], tuple[int, int]]
-"""Takes a position and the number of elements that may still come, and gives both as they are behind a value."""
+"""Takes the frame, a position and the number of elements still allowed; returns the last two as after a value."""
 
 
 def bounds_check(request_type: Any) -> Check | None:
-    """The check for one version of a request, generated; None where it has no arrays."""
+    """Generate the check for one version of a request; return None if it has no arrays."""
     if not _has_arrays(request_type):
         return None
     source = _WalkSource()
@@ -54,7 +54,7 @@ def bounds_check(request_type: Any) -> Check | None:
         except struct.error as error:
             raise IndexError("the frame ends within the length of a field") from error
         if end > len(frame):
-            raise IndexError("the request ends behind its frame")
+            raise IndexError("the request is longer than its frame")
 
     return check
 
@@ -74,7 +74,8 @@ def _without_none(kind: Any) -> Any:
 
 
 class _WalkSource:
-    """The source of one walk as it grows. Neighbours of fixed size wait in `_fixed_size` to be skipped at once."""
+    """The source of one walk as it grows. The size of adjacent fixed-size fields adds up in `_fixed_size`, to skip them
+    at once."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -90,7 +91,7 @@ class _WalkSource:
         }
 
     def add_entity(self, entity_type: Any) -> None:
-        """All fields of an entity, and its tagged ones if the version has them."""
+        """Add all fields of an entity, including tagged ones if the version has them."""
         flexible: bool = entity_type.__flexible__
         members = fields(entity_type)
         for member in members:
@@ -188,7 +189,7 @@ class _WalkSource:
 
 
 def _walk_of_field(member: Field[Any]) -> _Walk:
-    """Over one field that stands alone, as tagged ones do, which only flexible versions have."""
+    """Return the walk over a single tagged field; only flexible versions have those."""
     source = _WalkSource()
     source.add_field(member, flexible=True)
     return source.compiled()
@@ -204,7 +205,7 @@ def _walk_of_tags(known: dict[int, _Walk]) -> _Walk:
             if tag in known:
                 reached, left = known[tag](frame, position, left)
                 if reached != end:
-                    raise ValueError(f"tagged field {tag} is not of the size {size} that it claims")
+                    raise ValueError(f"tagged field {tag} does not have the size {size} that it claims")
             position = end
         return position, left
 
@@ -220,19 +221,19 @@ def _length_of_nothing(length: int) -> int:
 def _count_of_nothing(count: int, is_nullable: bool) -> int:
     if count < -1:
         raise ValueError(f"an array claims {count} elements")
-    if count == -1 and not is_nullable:  # the codec would let it pass, and the API would meet a null
+    if count == -1 and not is_nullable:  # the codec would accept it, and the handler would get None
         raise ValueError("an array that cannot be null is null")
     return 0
 
 
 def _too_many(count: int, left: int, left_bytes: int) -> ValueError:
     if count > left:
-        return ValueError("its arrays have more elements than max.request.elements allows")
+        return ValueError("the arrays have more elements than max.request.elements allows")
     return ValueError(f"an array claims {count} elements, {left_bytes} bytes are left")
 
 
 def read_unsigned_varint(frame: bytes | memoryview, position: int) -> tuple[int, int]:
-    """The number at `position`, and the position behind it. Raises ValueError, or IndexError at the frame's end."""
+    """Return the number at `position` and the position after it. Raises ValueError; IndexError at the frame's end."""
     value = shift = 0
     while True:
         byte = frame[position]

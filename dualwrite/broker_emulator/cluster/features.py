@@ -1,6 +1,6 @@
-"""Features of the cluster (KIP-584, KIP-1022): which levels of which feature there are, and which may follow.
+"""Features of the cluster (KIP-584, KIP-1022): their levels, and which changes of a level are allowed.
 
-Kafka has other features too; this broker has those that its behaviour depends on.
+Kafka has more features; this broker has those that its behaviour depends on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NEWEST_LEVELS: Mapping[str, int] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
 
 
 class UpgradeType(IntEnum):
-    """What an update may do to a feature's level, by its number in UpdateFeatures."""
+    """The kind of change to a feature's level, by its number in UpdateFeatures."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -24,23 +24,23 @@ class UpgradeType(IntEnum):
 
 
 def supported_levels(feature: str, config: BrokerConfig) -> range | None:
-    """The levels of a feature that a broker with `config` can work at; None when it does not know the feature."""
+    """Return the levels of a feature that a broker with `config` supports, or None for an unknown feature."""
     if feature not in NEWEST_LEVELS or config.profile is Profile.KAFKA_3_9:
         return None
     return range(NEWEST_LEVELS[feature] + 1)
 
 
 def finalized_level(feature: str, config: BrokerConfig) -> int:
-    """The level at which a cluster with `config` works; 0 where it does not know the feature."""
+    """Return the finalized level of a feature in a cluster with `config`; 0 for an unknown feature."""
     if supported_levels(feature, config) is None:
         return 0
     return config.group_version if feature == GROUP_VERSION else config.transaction_version
 
 
 def why_not(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:
-    """Why a feature's finalized level cannot become `level`, checked in Kafka's order; None when it can.
+    """Return why a feature's finalized level cannot become `level`, checked in Kafka's order, or None.
 
-    Level 0 is that of a feature that is not finalized, so that even one that nobody knows can be set to it.
+    Level 0 means that the feature is not finalized, so even an unknown feature can be set to it.
     """
     if upgrade_type not in tuple(UpgradeType):
         return "The controller does not support the given upgrade type."

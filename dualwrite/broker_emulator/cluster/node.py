@@ -1,4 +1,4 @@
-"""One broker: the addresses of its listeners, its two coordinators, and how they reach the cluster's partitions."""
+"""One broker: its listeners' addresses, its two coordinators, and their access to the partitions of the cluster."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
-from dualwrite.broker_emulator.cluster.cluster import (
-    OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    Cluster,
-    NodeGoneError,
-    Partition,
-)
+from dualwrite.broker_emulator.cluster.cluster import Cluster, NodeGoneError
 from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Partition, TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.metrics.counters import NodeCounters
-from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
 from dualwrite.broker_emulator.security.listener import Endpoint
@@ -31,27 +25,27 @@ from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdManage
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 if TYPE_CHECKING:
+    from dualwrite.broker_emulator.api.call import ClientConnection
     from dualwrite.broker_emulator.api.registry import Served
-    from dualwrite.broker_emulator.net.server import Connection
 
 
 T = TypeVar("T")
 
 
 class Node:
-    """One life of one broker: a node that starts again is a new object, so that nothing is left of what it knew."""
+    """One broker from start to end: a node that restarts is a new object, so that it remembers nothing."""
 
     def __init__(self, node_id: int, cluster: Cluster, endpoints: Mapping[str, Endpoint]) -> None:
         self.node_id = node_id
         self.cluster = cluster
-        self.endpoints = endpoints  # what clients are told, by the name of the listener that they came over
+        self.endpoints = endpoints  # the addresses that clients connect to, by listener
         self.is_alive = True
-        self.servers: list[asyncio.AbstractServer] = []  # from the emulator, once it listens
+        self.servers: list[asyncio.AbstractServer] = []  # set by the emulator once the node listens
         self.timers: list[Timer] = []
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self.counters = NodeCounters()
         self.served: dict[tuple[int, int], Served] = {}
-        """What was asked for so far, by API key and version; no setting that says what is served changes in a life."""
+        """The API versions requested so far, by key and version; no setting that affects them can be altered."""
         self.quotas = NodeQuotas(cluster.quotas, cluster.clock, cluster.config)
         self.groups = GroupCoordinator(cluster)
         self.add_partitions_to_txn = AddPartitionsToTxnManager(node_id, cluster)
@@ -68,31 +62,31 @@ class Node:
 
     @property
     def config(self) -> BrokerConfig:
-        """What this node goes by, with what was altered for it alone."""
+        """The settings of this node, including those altered for it alone."""
         return self.cluster.config_of(self.node_id)
 
     # life and death
 
     def crash(self) -> None:
-        """Die at once, as by SIGKILL: what is in work is never finished, and others lead what this node led.
+        """Die at once, as by SIGKILL: requests in progress are never finished; other nodes take over its partitions.
 
-        Must run in the emulator's loop; a request that is served by this very node may call it. Harmless when dead.
+        Must run in the emulator's loop; a request that this very node serves may call it. No effect on a dead node.
         """
         if self.is_alive:
             self.end()
             self.cluster.replace_leader(self)
 
     async def stop(self) -> None:
-        """Leave the cluster in order: others take over first, whoever waits for this node's partitions is told so."""
+        """Shut down in order: other nodes take over its partitions first; requests that wait for them get an error."""
         if not self.is_alive:
             return
         self.cluster.replace_leader(self)
-        await asyncio.sleep(0)  # those who were woken answer
+        await asyncio.sleep(0)  # the requests that were woken send their responses
         await asyncio.sleep(0)
         self.end()
 
     def end(self) -> None:
-        """Stop serving and forget everything, without a word to the others."""
+        """Stop serving and forget everything, without handing anything over to other nodes."""
         self.is_alive = False
         for server in self.servers:
             server.close()
@@ -105,14 +99,14 @@ class Node:
         for task in self._tasks:
             task.cancel()
 
-    async def answer(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work` for another broker: it goes on when that one dies. Raises NodeGoneError when this one does."""
+    async def run_for_peer(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work` for another broker, to the end even if that one dies. Raises NodeGoneError if this one dies."""
         task = self._start(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            asking = asyncio.current_task()
-            if not task.cancelled() or (asking is not None and asking.cancelling()):
+            caller = asyncio.current_task()
+            if not task.cancelled() or (caller is not None and caller.cancelling()):
                 raise
             raise NodeGoneError(f"node {self.node_id} died") from None
 
@@ -125,7 +119,7 @@ class Node:
     # leadership
 
     def lead(self, partition: Partition) -> None:
-        """Become leader, and coordinator of what an internal partition holds. Loading can be held at a pause point."""
+        """Become leader, and of an internal partition the coordinator. A test can hold the loading at a pause point."""
         coordinator = self._coordinator_on(partition)
         if coordinator is None:
             return
@@ -149,7 +143,7 @@ class Node:
             self.groups.load_partition(partition)
 
     def resign(self, partition: Partition) -> None:
-        """Lead a partition no longer: what an internal one holds is forgotten."""
+        """Cease to be leader, and of an internal partition the coordinator, which forgets what it loaded."""
         coordinator = self._coordinator_on(partition)
         if coordinator is not None:
             coordinator.unload_partition(partition.index)
@@ -169,10 +163,10 @@ class Node:
         commit: bool,
         transaction_version: int,
     ) -> ErrorCode:
-        """End a producer's transaction on one partition, as WriteTxnMarkers asks its leader to.
+        """Write a transaction marker to one partition, as its leader does for WriteTxnMarkers.
 
-        Answers when the marker is replicated. On `__consumer_offsets` the pending offsets are settled before this
-        answers (KAFKA-17507).
+        Returns once the marker is replicated. On `__consumer_offsets`, pending offsets are committed or dropped before
+        this returns (KAFKA-17507).
         """
         partition = self.cluster.partition(*topic_partition)
         if partition is None:
@@ -196,7 +190,7 @@ class Node:
 
 
 class _TransactionStateLog:
-    """`__transaction_state` for one node's coordinator: only what the node leads can be written."""
+    """`__transaction_state` for one node's coordinator, which can write only to partitions that the node leads."""
 
     def __init__(self, node_id: int, cluster: Cluster) -> None:
         self._node_id = node_id
@@ -221,7 +215,7 @@ class _TransactionStateLog:
 
 
 class _ClusterMarkers:
-    """Carries markers to whichever node leads the partition."""
+    """Sends markers to the leaders of their partitions."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -243,10 +237,10 @@ class _ClusterMarkers:
         if leader is None:
             return ErrorCode.not_leader_or_follower
         if self._cluster.faults.meets_markers:
-            # the API files know this module, so that it can know them no sooner
+            # the file of the API imports much that a broker without such faults does not need
             from dualwrite.broker_emulator.faults.markers import send_marker_with_faults
 
-            await asyncio.sleep(0)  # whatever befalls the markers, the decision is answered first
+            await asyncio.sleep(0)  # EndTxn is answered before a fault delays its markers
             return await send_marker_with_faults(
                 leader,
                 topic_partition,

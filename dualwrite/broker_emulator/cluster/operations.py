@@ -1,4 +1,4 @@
-"""What a test does to a cluster, from Python (`Emulator`) or over HTTP (`control`); in the emulator's loop."""
+"""What tests do to a cluster, from Python (`Emulator`) or over HTTP (`control`). Runs in the emulator's loop."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dualwrite.broker_emulator.cluster.cluster import OFFSETS_TOPIC, Cluster, Partition, Topic
-from dualwrite.broker_emulator.cluster.node import Node
-from dualwrite.broker_emulator.cluster.reassignment import assignment_of, cancel, reassign
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
+from dualwrite.broker_emulator.cluster.replication import assignment_of
+from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, Partition, Topic, TopicPartition
 from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_topic_configs
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
 from dualwrite.broker_emulator.configs.changes import alter_broker, alter_group, alter_topic
@@ -23,17 +22,17 @@ from dualwrite.broker_emulator.suggestions import did_you_mean
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
 if TYPE_CHECKING:
+    from dualwrite.broker_emulator.api.call import ClientConnection
     from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
-    from dualwrite.broker_emulator.net.server import Connection
 
 
-_NAMED = 10
-"""So many topics are named where none is like the one that was meant."""
+_MAX_LISTED_TOPICS = 10
+"""How many topics an error message lists if no name resembles the unknown one."""
 
 
 @contextmanager
 def _as_value_error() -> Iterator[None]:
-    """Say to Python what a request would be answered."""
+    """Turn the error that a request would get into a ValueError."""
     try:
         yield
     except AlterationError as refused:
@@ -41,55 +40,55 @@ def _as_value_error() -> Iterator[None]:
 
 
 class Operations:
-    """Takes what its caller names, and raises a sentence about what is not there or cannot be."""
+    """Operations on nodes, topics, groups and settings by name or id; the errors are sentences for the caller."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     # nodes
 
-    def node(self, node_id: int) -> Node:
-        """Raises ValueError where there is no such node."""
+    def node(self, node_id: int) -> ClusterNode:
+        """Return the node. Raises ValueError for an unknown id."""
         node = self._cluster.nodes.get(node_id)
         if node is None:
             raise ValueError(f"there is no node {node_id}")
         return node
 
-    def living_node(self, node_id: int) -> Node:
-        """Raises ValueError where no such node runs."""
+    def living_node(self, node_id: int) -> ClusterNode:
+        """Return the node if it runs. Raises ValueError otherwise."""
         node = self.node(node_id)
         if not node.is_alive:
-            raise ValueError(f"node {node_id} does not run")
+            raise ValueError(f"node {node_id} is not running")
         return node
 
-    # partitions and who leads them
+    # topics, partitions and their leaders
 
     def topic(self, name: str) -> Topic:
-        """Raises KeyError where there is no such topic."""
+        """Return the topic. Raises KeyError for an unknown one."""
         topics = self._cluster.topics
         if name not in topics:
             known = sorted(topic.name for topic in topics.values() if not topic.is_internal)
-            hint = did_you_mean(name, known) or f"; there are {', '.join(known[:_NAMED]) or 'none'}"
+            hint = did_you_mean(name, known) or f"; there are {', '.join(known[:_MAX_LISTED_TOPICS]) or 'none'}"
             raise KeyError(f"there is no topic {name!r}{hint}")
         return topics[name]
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Raises KeyError where there is no such partition."""
+        """Return the partition. Raises KeyError for an unknown one."""
         partitions = self.topic(topic).partitions
         if not 0 <= index < len(partitions):
-            raise KeyError(f"{topic} has no partition {index}; it has {len(partitions)}, from 0 on")
+            raise KeyError(f"{topic} has no partition {index}; it has {len(partitions)}, numbered from 0")
         return partitions[index]
 
     def move_leader(self, partition: Partition, node_id: int) -> None:
-        """Let another node lead. Raises ValueError where it does not run or has no copy."""
+        """Make another node the leader. Raises ValueError if it does not run or has no complete replica."""
         if node_id not in partition.complete_replicas:
-            raise ValueError(f"node {node_id} has no copy of {partition.name}")
+            raise ValueError(f"node {node_id} has no complete replica of {partition.name}")
         self.living_node(node_id)
         if partition.leader_id != node_id:
             self._cluster.make_leader(partition, node_id)
 
     def elect_preferred_leaders(self) -> list[TopicPartition]:
-        """Let the first replica of every partition lead again, where it lives; gives those that moved."""
+        """Make the first replica of every partition its leader again, if alive; return the partitions that moved."""
         living = {node.node_id for node in self._cluster.living_nodes}
         moved = []
         for partition in self._cluster.partitions():
@@ -100,7 +99,7 @@ class Operations:
         return moved
 
     def create_partitions(self, topic: str, count: int) -> None:
-        """Let a topic have `count` partitions. Raises KeyError without the topic, ValueError where that is not more."""
+        """Extend a topic to `count` partitions. Raises KeyError for an unknown topic, ValueError if it has as many."""
         known = self.topic(topic)
         additional = count - len(known.partitions)
         if known.is_internal or additional <= 0:
@@ -108,22 +107,22 @@ class Operations:
         self._cluster.create_partitions(known, self._cluster.assign_more(known, additional))
 
     def reassign(self, partition: Partition, replicas: Sequence[int] | None) -> None:
-        """Move the copies to `replicas`, or give that up (None). Raises ValueError where it cannot be."""
+        """Move the replicas to these nodes, or (None) cancel the reassignment under way. Raises ValueError."""
         if replicas is None:
             if not assignment_of(partition).is_changing:
                 raise ValueError(f"no reassignment of {partition.name} is under way")
-            cancel(self._cluster, partition)
+            self._cluster.cancel_reassignment(partition)
             return
         if not replicas or len(set(replicas)) < len(replicas):
-            raise ValueError(f"the copies of {partition.name} are on nodes, each named once, not on {list(replicas)}")
+            raise ValueError(f"the replicas of {partition.name} need distinct nodes, at least one: {list(replicas)}")
         for node_id in replicas:
             self.node(node_id)
-        reassign(self._cluster, partition, replicas)
+        self._cluster.reassign(partition, replicas)
 
-    # quotas
+    # settings
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Create a topic. Raises ValueError where the name, the number or a setting cannot be."""
+        """Create a topic. Raises ValueError for an invalid name, number of partitions or setting."""
         with _as_value_error():
             check_topic_configs(configs, topic_settings(self._cluster.config.profile))
         self._cluster.create_topic(name, partitions, configs=configs)
@@ -131,9 +130,9 @@ class Operations:
     def set_config(
         self, changes: Mapping[str, str | None], *, topic: str | None, group: str | None, node_id: int | None
     ) -> None:
-        """Alter settings (None: forget one) of a topic, a group, a node, or without any of them of all brokers.
+        """Alter settings (None: reset) of a topic, a group or a node, or of all brokers if none of them is given.
 
-        Raises KeyError without the topic, ValueError without the node and for what cannot be.
+        Raises KeyError for an unknown topic, ValueError for an unknown node and for an invalid setting.
         """
         if sum(named is not None for named in (topic, group, node_id)) > 1:
             raise ValueError("name a topic, a group or a node, or none of them for all brokers")
@@ -157,7 +156,7 @@ class Operations:
         self._cluster.quotas.alter(named, changes)
 
     def coordinator_partition(self, transactional_id: str | None, group: str | None) -> Partition:
-        """Where a transactional id or a group belongs to. Raises ValueError unless one of them is named."""
+        """Return the internal partition of a transactional id or a group. Raises ValueError unless one is given."""
         if (transactional_id is None) == (group is None):
             raise ValueError("name a transactional id or a group")
         if transactional_id is not None:
@@ -166,10 +165,10 @@ class Operations:
         return self.partition(OFFSETS_TOPIC, self._cluster.group_partition(group))
 
     def hold_replication(self, topic: str, index: int) -> PartitionLog:
-        """Keep followers from fetching. Raises KeyError where there is nothing to hold, ValueError where it is held."""
+        """Keep followers from fetching. Raises KeyError for an unknown partition, ValueError if it is held already."""
         log = self.partition(topic, index).log
         if log.is_high_watermark_held:
-            raise ValueError(f"the replication of {topic}-{index} is held already")
+            raise ValueError(f"the replication of {topic}-{index} is already held")
         log.hold_high_watermark()
         return log
 
@@ -177,7 +176,7 @@ class Operations:
 
     @property
     def authorizer(self) -> Authorizer:
-        """Who keeps the rules. Raises RuntimeError where access control is off."""
+        """The authorizer. Raises RuntimeError while access control is off."""
         authorizer = self._cluster.authorizer
         if authorizer is None:
             raise RuntimeError(
@@ -187,14 +186,14 @@ class Operations:
         return authorizer
 
     def add_acls(self, acls: Iterable[Acl]) -> None:
-        """Add all of them, in order. Raises what the authorizer raises for the first that it does not take."""
+        """Add ACLs in order. Raises what the authorizer raises for the first one that it rejects."""
         for acl in acls:
             self.authorizer.add(acl)
 
     # clients
 
-    def connections(self, client_id: str | None = None) -> list[Connection]:
-        """Those of a client, or all."""
+    def connections(self, client_id: str | None = None) -> list[ClientConnection]:
+        """Return the connections of a client, or all of them."""
         return [
             connection
             for node in self._cluster.nodes.values()
@@ -203,16 +202,16 @@ class Operations:
         ]
 
     def disconnect(self, client_id: str | None = None) -> int:
-        """Break connections abruptly: those of a client, or all. Gives how many."""
+        """Break the connections of a client, or all of them, abruptly; return their number."""
         connections = self.connections(client_id)
         for connection in connections:
             connection.abort()
         return len(connections)
 
-    # what coordinators know
+    # transactions and groups
 
     def transactions(self) -> list[TransactionDescription]:
-        """Every transactional id, by id."""
+        """Describe every transactional id, ordered by id."""
         return sorted(
             (
                 node.transactions.describe(listing.transactional_id)
@@ -223,7 +222,7 @@ class Operations:
         )
 
     def groups(self) -> list[AnyGroup]:
-        """Every consumer group, by id."""
+        """Return every group, ordered by id."""
         return sorted(self._groups(), key=lambda group: group.group_id)
 
     def _groups(self) -> Iterator[AnyGroup]:

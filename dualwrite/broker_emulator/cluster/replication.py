@@ -1,32 +1,40 @@
-"""Replication as far as clients can see it: acks=all waits for the high watermark, an election answers who waits.
+"""Replication as far as clients can observe it, and the replica assignments of partitions (KIP-455).
 
-Followers are not there as logs of their own. What they have of a partition is what is below its high watermark, so
-a follower that becomes leader begins with exactly that.
+Followers have no logs of their own: what a follower has of a partition is everything below its high watermark, so a
+follower that becomes leader starts with exactly that. A Produce with acks=all waits for the high watermark; an election
+ends the wait with an error.
+
+Because all replicas share one log, a new replica has every record at once, and a reassignment completes as soon as it
+is requested. Only while a test holds the replication of the partition do new replicas lack something: the reassignment
+is then under way until the test releases the replication or the reassignment is cancelled. A restart holds nothing
+back, so a reassignment under way completes there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.partition_log import wait_for_advance
-from dualwrite.broker_emulator.no_error import NO_ERROR
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.cluster import Partition
+    from dualwrite.broker_emulator.cluster.topics import Partition
 
 REQUEST_TIMEOUT_S = 30.0
-"""How long brokers wait for replication of what they write themselves (markers, coordinators' records)."""
+"""How long brokers wait for the replication of what they write themselves (markers, records of coordinators)."""
 
 
 async def wait_until_replicated(
     partition: Partition, offset: int, leader_epoch: int, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> ErrorCode:
-    """Wait until everything below `offset` is replicated; it was appended under `leader_epoch`.
+    """Wait until everything below `offset`, appended under `leader_epoch`, is replicated.
 
-    NONE; 6 when another leader was elected, who may or may not have it; 7 after `timeout_s` of the event loop.
+    Return NONE; 6 if another leader was elected meanwhile, which may or may not have the records; 7 if the event loop's
+    clock has passed `timeout_s`.
     """
     log = partition.log
     deadline_s = asyncio.get_running_loop().time() + timeout_s
@@ -37,3 +45,50 @@ async def wait_until_replicated(
             return ErrorCode.request_timed_out
         await wait_for_advance([log], deadline_s)
     return ErrorCode.not_leader_or_follower
+
+
+# --- assignments of replicas to nodes ---------------------------------------------------------------------------------
+
+
+class Assignment(NamedTuple):
+    """The nodes with a replica of one partition, the preferred leader first."""
+
+    replicas: tuple[int, ...]
+    """All replicas: those of the target first, then those to be removed."""
+    adding: tuple[int, ...] = ()
+    """Replicas that do not have every record yet."""
+    removing: tuple[int, ...] = ()
+    """Replicas to be removed."""
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a reassignment is under way."""
+        return bool(self.adding or self.removing)
+
+
+def started(current: Assignment, target: Sequence[int]) -> Assignment:
+    """Return `current` on its way to `target`; a reassignment to something else may be under way."""
+    complete = [node_id for node_id in current.replicas if node_id not in current.adding]
+    removing = tuple(node_id for node_id in complete if node_id not in target)
+    adding = tuple(node_id for node_id in target if node_id not in complete)
+    return Assignment((*target, *removing), adding, removing)
+
+
+def finished(current: Assignment) -> Assignment:
+    """Return `current` with its reassignment completed: every replica of the target has every record."""
+    return Assignment(tuple(node_id for node_id in current.replicas if node_id not in current.removing))
+
+
+def cancelled(current: Assignment) -> Assignment:
+    """Return `current` without the replicas to be added, and with those to be removed."""
+    return Assignment(tuple(node_id for node_id in current.replicas if node_id not in current.adding))
+
+
+def assignment_of(partition: Partition) -> Assignment:
+    """Return the present replica assignment of a partition."""
+    return Assignment(tuple(partition.replicas), tuple(partition.adding), tuple(partition.removing))
+
+
+def assign(partition: Partition, assignment: Assignment) -> None:
+    """Give a partition a new replica assignment."""
+    partition.replicas, partition.adding, partition.removing = assignment

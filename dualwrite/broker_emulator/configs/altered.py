@@ -33,26 +33,26 @@ class AlteredConfigs:
 
     def of(self, resource: ConfigResource, name: str) -> Mapping[str, str]:
         """Return the altered settings of a resource; empty if it was never altered."""
-        found: Mapping[str, str] = self._storage.kept(_KIND).get(_key(resource, name), {})
+        found: Mapping[str, str] = self._storage.values(_KIND).get(_key(resource, name), {})
         return found
 
     def was_altered(self, resource: ConfigResource, name: str) -> bool:
         """Return whether a resource was ever altered, even if nothing is set now."""
-        return _key(resource, name) in self._storage.kept(_KIND)
+        return _key(resource, name) in self._storage.values(_KIND)
 
     def names(self, resource: ConfigResource) -> list[str]:
         """Return the names of the resources of a type that have altered settings, sorted."""
-        keys = (key.partition(":") for key, configs in self._storage.kept(_KIND).items() if configs)
+        keys = (key.partition(":") for key, configs in self._storage.values(_KIND).items() if configs)
         return sorted(name for kind, _, name in keys if kind == str(int(resource)))
 
     def replace(self, resource: ConfigResource, name: str, configs: Mapping[str, str]) -> None:
         """Replace the settings of a resource. Raises StorageError, and then nothing has changed."""
-        self._storage.keep(_KIND, _key(resource, name), dict(configs))
+        self._storage.store_value(_KIND, _key(resource, name), dict(configs))
 
     def forget(self, resource: ConfigResource, name: str) -> None:
         """Remove a resource, as if it had never been altered. Raises StorageError."""
         if self.was_altered(resource, name):
-            self._storage.keep(_KIND, _key(resource, name), None)
+            self._storage.store_value(_KIND, _key(resource, name), None)
 
 
 def _key(resource: ConfigResource, name: str) -> str:

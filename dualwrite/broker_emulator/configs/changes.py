@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.cluster import Cluster, Topic
+from dualwrite.broker_emulator.cluster.cluster import Cluster
+from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.configs.alteration import (
     AlterationError,
     Change,

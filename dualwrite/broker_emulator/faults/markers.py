@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 from kio.schema.write_txn_markers.v2 import request as write_txn_markers
 
-from dualwrite.broker_emulator.api.registry import Call, schema
-from dualwrite.broker_emulator.api.table import APIS
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.api.call import Call
+from dualwrite.broker_emulator.api.registry import APIS, schema
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.node import Node
+    from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 
 _KEY, _VERSION = 27, 2
 _new: Any = write_txn_markers  # kio's types want its own number types, which are plain numbers at run time
 
 
 async def send_marker_with_faults(
-    leader: Node,
+    leader: ClusterNode,
     topic_partition: TopicPartition,
     *,
     producer_id: int,
@@ -42,7 +42,8 @@ async def send_marker_with_faults(
         transaction_version=transaction_version,
     )
     link = _MarkerLink()
-    call = Call(api, _VERSION, _new.WriteTxnMarkersRequest(markers=(marker,)), message.new, leader, None)
+    request = _new.WriteTxnMarkersRequest(markers=(marker,))
+    call = Call(api, _VERSION, request, message.new, leader, leader.cluster, None)
     await serve_with_faults(leader.cluster.faults, call, api.functions.handle, link)
     if link.delayed_response is not None:
         await link.delayed_response

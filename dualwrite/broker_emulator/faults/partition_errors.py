@@ -21,7 +21,7 @@ from dualwrite.broker_emulator.faults.selectors import (
 )
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.registry import Call
+    from dualwrite.broker_emulator.api.call import Call
 
 _IDENTITIES = (
     "transactional_id",

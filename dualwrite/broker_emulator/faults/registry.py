@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.faults.fault import Fault, check
 from dualwrite.broker_emulator.pause_points import PausePoint
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.registry import Call
+    from dualwrite.broker_emulator.api.call import Call
 
 
 class FaultHandle:
@@ -102,7 +102,7 @@ class FaultHandle:
     def _notify(self) -> None:
         """Wake the threads and tasks that wait for a count."""
         self._changed.notify_all()
-        self._changes.tell()
+        self._changes.notify()
 
     async def until(self, is_reached: Callable[[], bool]) -> None:
         """Wait until `is_reached` returns True; it is called again whenever a count has changed."""

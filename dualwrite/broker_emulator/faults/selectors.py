@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.registry import Call
+    from dualwrite.broker_emulator.api.call import Call
 
 TOPIC_LISTS = ("topics", "topic_data", "v3_and_below_topics", "topic_partitions")
 """Names of the list of topics, in a request or in an element of `OWNER_LISTS`."""

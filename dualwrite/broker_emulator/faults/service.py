@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.faults.partition_errors import answer_with_partit
 from dualwrite.broker_emulator.faults.registry import FaultHandle, Faults, ReorderedPair
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.registry import Call
+    from dualwrite.broker_emulator.api.call import Call
 
 
 class Link(Protocol):

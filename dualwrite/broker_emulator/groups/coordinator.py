@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.records import CommittedOffset
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.cluster import Cluster, Partition
+    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
     from dualwrite.broker_emulator.groups.shard import GroupShard
 
 
 class GroupCoordinator:
     """Finds the shard of a group and keeps the shards in step with the partitions that the node leads."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
         self._shards: dict[int, GroupShard] = {}
         self._unused: dict[int, Partition] = {}

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups import membership
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup, RefusedError
 from dualwrite.broker_emulator.groups.consumer.records import records_between
@@ -54,7 +54,7 @@ from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.cluster import Cluster, Partition
+    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class TransactionOfOffsets:
 class GroupShard:
     """The groups of one partition."""
 
-    def __init__(self, cluster: Cluster, partition: Partition) -> None:
+    def __init__(self, cluster: ClusterView, partition: Partition) -> None:
         """Replay the partition. Must run in the emulator's loop, because members' session timeouts start."""
         self.partition = partition
         self._cluster = cluster

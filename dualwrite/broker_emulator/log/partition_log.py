@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.cleaner import Cleaner
 from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
 from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd, EpochOfBatch, end_of_epoch
@@ -51,7 +52,6 @@ from dualwrite.broker_emulator.log.segments import Segments, retained_from
 from dualwrite.broker_emulator.log.validation import check_batch, has_record_without_key, problem_of_timestamps
 from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard, Verifications
 from dualwrite.broker_emulator.metrics.counters import LogTraffic
-from dualwrite.broker_emulator.no_error import NO_ERROR
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class AppendOrigin(Enum):
     COORDINATOR = "coordinator"
 
 
-_CLIENT: Final = AppendOrigin.CLIENT  # quick to read (see `no_error.py`)
+_CLIENT: Final = AppendOrigin.CLIENT  # quick to read (see `error_codes.py`)
 
 
 class AppendResult(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Final, Union, get_args, get_origin
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 
 BOUNDS_MS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0, 30000.0)
 """Upper bounds of a histogram's buckets; there is one more bucket for longer durations."""

@@ -18,8 +18,8 @@ from dualwrite.broker_emulator.metrics.counters import BOUNDS_MS, Histogram
 from dualwrite.broker_emulator.transactions.states import TransactionState
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.cluster import Cluster, Partition
-    from dualwrite.broker_emulator.cluster.node import Node
+    from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
+    from dualwrite.broker_emulator.cluster.topics import Partition
 
 
 class Durations(NamedTuple):
@@ -145,7 +145,7 @@ def collect(cluster: Cluster) -> MetricsSnapshot:
     )
 
 
-def _node(cluster: Cluster, node: Node, led: Sequence[Partition]) -> NodeMetrics:
+def _node(cluster: Cluster, node: ClusterNode, led: Sequence[Partition]) -> NodeMetrics:
     now_ms, counters = cluster.clock.now_ms(), node.counters
     late_before_ms = now_ms - cluster.config.transaction_max_timeout_ms - LATE_TRANSACTION_BUFFER_MS
     states: Counter[str] = Counter()
@@ -175,7 +175,7 @@ def _is_late(partition: Partition, late_before_ms: int) -> bool:
     return appended_ms is not None and appended_ms < late_before_ms
 
 
-def _groups(node: Node) -> Counter[tuple[str, str]]:
+def _groups(node: ClusterNode) -> Counter[tuple[str, str]]:
     return Counter(
         ("consumer" if isinstance(group, ConsumerGroup) else "classic", str(group.state))
         for shard in node.groups.shards()
@@ -183,7 +183,7 @@ def _groups(node: Node) -> Counter[tuple[str, str]]:
     )
 
 
-def _apis(node: Node) -> Iterator[ApiMetrics]:
+def _apis(node: ClusterNode) -> Iterator[ApiMetrics]:
     for key, requests in sorted(node.counters.by_api.items()):
         yield ApiMetrics(
             node_id=node.node_id,

@@ -1,4 +1,4 @@
 """Listeners and connections: frames in, frames out, TLS and logins.
 
-Open first: `server.py`.
+Imports the registry of the APIs, `security` and the faults. Open first: `server.py`, the connection.
 """

@@ -1,10 +1,10 @@
-"""Response messages made fast: builders and writers generated, per message type, from kio's schemas.
+"""Fast builders and writers of responses, generated for each message type from kio's schemas.
 
-kio's reader is compiled, its writer walks the schema field by field for every message, and its entities are frozen
+kio's reader is compiled, but its writer walks the schema field by field for every message, and its entities are frozen
 dataclasses, whose construction costs a call per field. Together they took more than a quarter of the time of a
-one-record transaction. Here each entity type gets, once, the source of a function that does for it what kio does:
-neighbouring fields of fixed width become one `struct.pack`. The bytes are kio's, which the tests check for every
-API and version that is served.
+transaction with one record. Here, a function is generated once for each entity type that does what kio does; adjacent
+fields of fixed width become one `struct.pack`. The bytes are the same as kio's: the tests check that for every API and
+version that is served.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NULL_LENGTH = -1
 
 @cache
 def builder(entity_type: type[Any]) -> Callable[..., Any]:
-    """A function that makes an `entity_type` of fields by name, and ignores those that this version lacks.
+    """Return a function that builds an `entity_type` from fields by name, ignoring those that this version lacks.
 
-    Not a class with an `__init__`: calling that takes twice as long.
+    It is not a class with an `__init__`, because calling that takes twice as long.
     """
     members = fields(entity_type)
     names: dict[str, Any] = {f"default_{member.name}": member.default for member in members}
@@ -52,7 +52,7 @@ def builder(entity_type: type[Any]) -> Callable[..., Any]:
 
 
 def _mutable(entity_type: type[Any]) -> type[Any]:
-    """A subclass of `entity_type` without the check for frozen, so that assigning costs next to nothing."""
+    """Return a subclass of `entity_type` that is not frozen, so that assigning a field costs next to nothing."""
     return type(
         entity_type.__name__,
         (entity_type,),
@@ -67,7 +67,7 @@ def _mutable(entity_type: type[Any]) -> type[Any]:
 
 
 def _equality(entity_type: type[Any]) -> Callable[[Any, Any], Any]:
-    """Equal by fields to kio's own entities too, whose classes differ."""
+    """Return an `__eq__` that compares by field, so that kio's own entities, of another class, are equal too."""
     names = [member.name for member in fields(entity_type)]
 
     def equal(one: Any, other: Any) -> Any:
@@ -82,7 +82,7 @@ def _equality(entity_type: type[Any]) -> Callable[[Any, Any], Any]:
 
 
 class _Kind(NamedTuple):
-    """What a field holds."""
+    """The type of a field."""
 
     entity_type: Any
     kafka_type: str | None
@@ -105,7 +105,7 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
     return alternatives[0], True
 
 
-_FIXED = {  # Kafka type: struct's letter, and how the number is got from the value
+_FIXED = {  # Kafka type: the letter of `struct`, and the expression that turns the value into a number
     "bool": ("?", "{}"),
     "int8": ("b", "{}"),
     "int16": ("h", "{}"),
@@ -127,17 +127,17 @@ _BYTES = ("bytes", "records")
 
 
 def duration_ms(duration: timedelta) -> int:
-    """Whole milliseconds, rounded as kio rounds."""
+    """Return whole milliseconds, rounded as kio does."""
     return round(duration.total_seconds() * 1000)
 
 
 def timestamp_ms(instant: datetime) -> int:
-    """Milliseconds since the Unix epoch, rounded as kio rounds."""
+    """Return milliseconds since the Unix epoch, rounded as kio does."""
     return round(instant.timestamp() * 1000)
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint (KIP-482)."""
+    """Encode an unsigned varint (KIP-482)."""
     if value < 0x80:
         return _SMALL_VARINTS[value]
     encoded = bytearray()
@@ -152,7 +152,7 @@ _SMALL_VARINTS = [bytes([value]) for value in range(0x80)]
 
 
 def write_tags(emit: Emit, tags: list[tuple[int, list[bytes]]]) -> None:
-    """The tagged fields of one entity, in the order of their numbers."""
+    """Write the tagged fields of one entity, which are ordered by tag."""
     emit(uvarint(len(tags)))
     for tag, parts in tags:
         payload = b"".join(parts)
@@ -161,16 +161,16 @@ def write_tags(emit: Emit, tags: list[tuple[int, list[bytes]]]) -> None:
 
 @cache
 def writer(entity_type: type[Any]) -> Writer:
-    """A function that emits the bytes of an `entity_type`. Raises NotImplementedError for a field it cannot write."""
+    """Return a function that writes an `entity_type`. Raises NotImplementedError for a field that it cannot write."""
     source = _WriterSource(entity_type.__flexible__)
     source.add_members(entity_type, "entity")
     return source.compiled()
 
 
 class _WriterSource:
-    """The source of one writer as it grows. Fixed-width values wait in `_run` to be packed together.
+    """The source of one writer as it grows. Fixed-width values collect in `_run`, to be packed together.
 
-    What is nested is written in place: a row of a large answer costs no call of its own.
+    Nested entities are written inline: a row of a large response costs no call of its own.
     """
 
     def __init__(self, flexible: bool) -> None:
@@ -188,7 +188,7 @@ class _WriterSource:
         }
 
     def add_members(self, entity_type: Any, entity: str) -> None:
-        """All fields of the entity that is called so in the source, and its tagged ones where it has some."""
+        """Add all fields, including tagged ones, of the entity in the variable `entity` of the source."""
         members = fields(entity_type)
         for member in members:
             if "tag" not in member.metadata:
@@ -209,7 +209,7 @@ class _WriterSource:
             self._add_sized(kind, value)
 
     def _add_sized(self, kind: _Kind, value: str) -> None:
-        """A string or bytes behind its length; null where that is not allowed raises, as None has no length."""
+        """Add a string or bytes after its length. A null that is not allowed raises, because None has no length."""
         if kind.kafka_type == _TEXT:
             content = f"{value}.encode()" + (f" if {value} is not None else None" if kind.is_nullable else "")
             letter = "h"
@@ -235,7 +235,7 @@ class _WriterSource:
 
     def _add_array(self, kind: _Kind, value: str) -> None:
         self._line(f"items = {value}")
-        self._add_length("items", "i", is_nullable=True)  # kio writes null wherever it is given
+        self._add_length("items", "i", is_nullable=True)  # kio writes a null in any array field
         self._flush()
         if kind.entity_type is not None:
             item = f"item_{self._depth}"
@@ -274,7 +274,7 @@ class _WriterSource:
         for member in members:
             if member.default is MISSING:
                 raise NotImplementedError(f"the tagged field {member.name} has no default")
-            kind = _kind(member)._replace(is_nullable=False)  # absence is what says null
+            kind = _kind(member)._replace(is_nullable=False)  # a null tagged field is absent
             value, default = f"{entity}.{member.name}", self._name(member.default)
             write = self._name(_value_writer(kind, self._flexible))
             self._line(f"if {value} is not {default} and {value} != {default}:")
@@ -290,7 +290,7 @@ class _WriterSource:
         return made
 
     def _flush(self) -> None:
-        """Pack what has waited."""
+        """Pack the fixed-width values collected so far."""
         if not self._run:
             return
         pack = self._name(struct.Struct(">" + "".join(letter for letter, _ in self._run)).pack)
@@ -308,7 +308,7 @@ class _WriterSource:
 
 
 def _value_writer(kind: _Kind, flexible: bool) -> Writer:
-    """A writer of one value that stands alone."""
+    """Return a writer of a single value."""
     source = _WriterSource(flexible)
     source.add_value(kind, "value")
     return source.compiled("value")

@@ -1,27 +1,30 @@
-"""The listeners of a running emulator: their addresses, kept while a node is down, and what serves who comes there."""
+"""The listeners of a running emulator: their protocols, and their addresses, reserved even while a node is down."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from dualwrite.broker_emulator.cluster.node import Node
-from dualwrite.broker_emulator.net.server import Connection
+from dualwrite.broker_emulator.net.server import ClosingLog, Connection
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Endpoint, Listener, SecurityProtocol, check_listeners
 from dualwrite.broker_emulator.security.settings import listeners_from
 
-_ANYWHERE = "0.0.0.0"
+logger = logging.getLogger(__name__)
+
+_ANY_ADDRESS = "0.0.0.0"
 
 
 def listeners_of(
     listen: str | None, listeners: Sequence[Listener] | None, properties: Mapping[str, str]
 ) -> list[Listener]:
-    """The listeners that an emulator is asked for: by an address, in full, or else by settings. Raises ValueError."""
+    """Return the configured listeners: given in full, by an address, or else by settings. Raises ValueError."""
     if listeners is not None:
         if listen is not None:
-            raise ValueError("listen and listeners exclude each other")
+            raise ValueError("listen and listeners are mutually exclusive")
         return list(listeners)
     listen_or_default = listen or "127.0.0.1:0"
     host, _, port = listen_or_default.rpartition(":")
@@ -35,7 +38,7 @@ def listeners_of(
 
 
 class Listeners:
-    """All listeners of all nodes. Raises ValueError where they cannot be together, or a certificate cannot be used."""
+    """All listeners of all nodes. Raises ValueError for listeners in conflict and for unusable certificates."""
 
     def __init__(self, listeners: Sequence[Listener], nodes: int, first_node_id: int = 0) -> None:
         check_listeners(list(listeners), nodes)
@@ -43,49 +46,50 @@ class Listeners:
         self._listeners = {listener.name: listener for listener in listeners}
         self._tls_contexts = {name: each.tls.server_context() for name, each in self._listeners.items() if each.tls}
         self._reserved: dict[int, dict[str, socket.socket]] = {}
+        self._closing_log = ClosingLog(logger)
 
     @property
     def names(self) -> list[str]:
-        """Of all listeners, in their order."""
+        """The names of all listeners, in the order in which they were given."""
         return list(self._listeners)
 
     def reserve(self, node_id: int) -> None:
-        """Take the addresses of a node. Raises OSError when somebody else has one of them."""
+        """Reserve the addresses of a node. Raises OSError if one of them is in use."""
         taken = self._reserved.setdefault(node_id, {})
         for name, listener in self._listeners.items():
             taken[name] = _reserve(listener.host, listener.port_of(node_id - self._first_node_id))
 
     def release(self) -> None:
-        """Let go of all addresses."""
+        """Release all addresses."""
         for taken in self._reserved.values():
             for address in taken.values():
                 address.close()
         self._reserved.clear()
 
     def endpoints(self, node_id: int) -> dict[str, Endpoint]:
-        """What clients are told of a node, by listener."""
+        """Return the addresses that clients get for a node, by listener."""
         return {
             name: listener.advertised(node_id - self._first_node_id, self._port(node_id, name))
             for name, listener in self._listeners.items()
         }
 
     def bootstrap(self, listener: str | None) -> str:
-        """The addresses of all nodes, as clients are told them."""
+        """Return the addresses of all nodes at a listener (None: the first), as clients get them."""
         name = next(iter(self._listeners)) if listener is None else listener
         if name not in self._listeners:
             raise ValueError(f"there is no listener {name}; there are {', '.join(self._listeners)}")
         if not self._reserved:
-            raise RuntimeError("the emulator does not run")
+            raise RuntimeError("the emulator is not running")
         endpoints = (self.endpoints(node_id)[name] for node_id in self._reserved)
         return ",".join(endpoint.address for endpoint in endpoints)
 
     async def listen(self, node: Node) -> list[asyncio.AbstractServer]:
-        """Listen for a node, without letting anybody in yet."""
+        """Create the servers of a node; they do not accept connections yet."""
         loop = asyncio.get_running_loop()
         return [
             await loop.create_server(
                 self._protocol(node, listener),
-                listener.host or _ANYWHERE,
+                listener.host or _ANY_ADDRESS,
                 self._port(node.node_id, name),
                 start_serving=False,
             )
@@ -93,13 +97,13 @@ class Listeners:
         ]
 
     def _protocol(self, node: Node, listener: Listener) -> Callable[[], asyncio.Protocol]:
-        """What makes the protocol of one connection. What no listener asks for takes no time to load."""
+        """Return the factory of one connection's protocol. SASL and TLS are imported only if a listener needs them."""
         name, tls, sasl = listener.name, listener.tls, listener.sasl
-        connection: Callable[[], Connection] = partial(Connection, node, name)
+        connection: Callable[[], Connection] = partial(Connection, node, name, self._closing_log)
         if sasl is not None:
             from dualwrite.broker_emulator.net.sasl import SaslConnection
 
-            connection = partial(SaslConnection, node, name, sasl)
+            connection = partial(SaslConnection, node, name, self._closing_log, sasl)
         if tls is None:
             return connection
         from dualwrite.broker_emulator.net.tls import TlsTransport
@@ -113,11 +117,11 @@ class Listeners:
 
 
 def _reserve(host: str, port: int) -> socket.socket:
-    """Bind an address without listening there, so that nobody else gets it while its node is down.
+    """Bind an address without listening there, so that no other process gets it while its node is down.
 
-    Raises OSError when it is taken.
+    Raises OSError if it is in use.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(host or _ANYWHERE, port, type=socket.SOCK_STREAM)[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(host or _ANY_ADDRESS, port, type=socket.SOCK_STREAM)[0]
     reserved = socket.socket(family, kind, protocol)
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

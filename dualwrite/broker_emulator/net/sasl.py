@@ -1,4 +1,4 @@
-"""A connection at a listener where clients log in: what may be asked when is said by `security/login_states.py`."""
+"""A connection at a listener with SASL; `security/login_states.py` says which requests it allows at which time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.registry import Call, CloseConnectionError, Schema
-from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from dualwrite.broker_emulator.api.call import Call, CloseConnectionError
+from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Schema
 from dualwrite.broker_emulator.cluster.node import Node
-from dualwrite.broker_emulator.net.server import Connection
+from dualwrite.broker_emulator.net.server import ClosingLog, Connection
 from dualwrite.broker_emulator.security.login import Login, LoginFailedError
 from dualwrite.broker_emulator.security.login_states import Reaction, RequestKind, State
 from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
 
-_KINDS = {
+_REQUESTS = {
     API_VERSIONS: RequestKind.VERSIONS,
     SASL_HANDSHAKE: RequestKind.HANDSHAKE,
     SASL_AUTHENTICATE: RequestKind.AUTHENTICATE,
@@ -26,10 +26,10 @@ _KEY = struct.Struct(">h")
 
 
 class SaslConnection(Connection):
-    """One client's connection, which has to log in before it is served."""
+    """The connection of one client, which must log in before its requests are served."""
 
-    def __init__(self, node: Node, listener: str, settings: Sasl) -> None:
-        super().__init__(node, listener)
+    def __init__(self, node: Node, listener: str, closing_log: ClosingLog, settings: Sasl) -> None:
+        super().__init__(node, listener, closing_log)
         cluster = node.cluster
         self._delay_s = cluster.config.connection_failed_authentication_delay_ms / 1000
         self._max_frame_size = cluster.config.sasl_server_max_receive_size  # until it has logged in
@@ -41,28 +41,28 @@ class SaslConnection(Connection):
         if login.state is State.EXPECTS_TOKENS:
             self._run(self._answer_token(bytes(frame[_SIZE.size :])), APIS[SASL_AUTHENTICATE])
             return
-        asked = _asked(frame)
+        kind = _kind_of(frame)
         before = login.state
-        self._verdict = login.admit(asked)
+        self._verdict = login.admit(kind)
         match self._verdict:
             case Reaction.CLOSE if before is State.AUTHENTICATED:
-                raise CloseConnectionError("its login has expired, and it asks without a new one")
+                raise CloseConnectionError("its login has expired, and it did not log in again")
             case Reaction.CLOSE:
-                raise CloseConnectionError(f"{asked.value} came where the login expects {before.value}")
+                raise CloseConnectionError(f"received {kind.value} where the login expects {before.value}")
             case Reaction.FAIL:
                 self._run(self._fail(), APIS[SASL_HANDSHAKE])
             case Reaction.SERVE | Reaction.REFUSE:
                 super()._serve(frame)
 
-    def _answer(self, message: Schema | None, correlation_id: int, response: Any) -> None:
-        super()._answer(message, correlation_id, response)
+    def _send_response(self, message: Schema | None, correlation_id: int, response: Any) -> None:
+        super()._send_response(message, correlation_id, response)
         if self._login.state is State.FAILED:
             raise CloseConnectionError(self._login.why_failed)
 
     async def _handle(self, call: Call) -> Any:
         login = self._login
         if self._verdict is Reaction.REFUSE:
-            login.fail(f"{call.api.schema_name} came where the login expects {login.state.value}")
+            login.fail(f"received {call.api.schema_name} where the login expects {login.state.value}")
             response = call.api.functions.refuse(call, ErrorCode.illegal_sasl_state)
         else:
             response = await super()._handle(call)
@@ -71,16 +71,16 @@ class SaslConnection(Connection):
         return response
 
     async def _follow(self, call: Call, response: Any) -> None:
-        """Do what a step of the login entails besides its answer."""
+        """Do what a step of the login entails besides its response."""
         login = self._login
         if call.api.key == API_VERSIONS and response.error_code == ErrorCode.none:
             login.versions_sent()
         elif login.state is State.FAILED:
             await asyncio.sleep(self._delay_s)  # so that guessing takes time
-        self._take_over()
+        self._apply_login()
 
-    def _take_over(self) -> None:
-        """What the login has come to is what the connection is from now on."""
+    def _apply_login(self) -> None:
+        """Give the connection the principal and the frame limit that follow from the state of its login."""
         config, login = self.node.cluster.config, self._login
         if login.state is State.AUTHENTICATED and login.principal is not None:
             self.principal = login.principal
@@ -89,24 +89,24 @@ class SaslConnection(Connection):
             self._max_frame_size = config.sasl_server_max_receive_size
 
     async def _answer_token(self, token: bytes) -> None:
-        """The login of a client that knows SaslHandshake v0 only."""
+        """Respond to a bare token, which clients send that know SaslHandshake v0 only."""
         try:
-            answer, _ = self._login.respond(token)
+            response, _ = self._login.respond(token)
         except LoginFailedError:
             await self._fail()
-        self._take_over()
-        self._write(_SIZE.pack(len(answer)) + answer)
+        self._apply_login()
+        self.write(_SIZE.pack(len(response)) + response)
 
     async def _fail(self) -> None:
-        """Close without an answer, after the delay."""
+        """Close without a response, after the delay."""
         login = self._login
         login.fail(login.why_failed)
         await asyncio.sleep(self._delay_s)
         raise CloseConnectionError(login.why_failed)
 
 
-def _asked(frame: bytes | memoryview) -> RequestKind:
+def _kind_of(frame: bytes | memoryview) -> RequestKind:
     if len(frame) < _SIZE.size + _KEY.size:
         return RequestKind.OTHER
     (key,) = _KEY.unpack_from(frame, _SIZE.size)
-    return _KINDS.get(key, RequestKind.OTHER)
+    return _REQUESTS.get(key, RequestKind.OTHER)

@@ -1,12 +1,12 @@
-"""asyncio listeners: frames in, frames out.
+"""The connection of a client: frames in, frames out.
 
-One request at a time per connection, answered in order, as Kafka does (it mutes the channel while a request is
-in work). A request that need not wait is answered within the call that delivered its bytes: its coroutine is
-stepped once in place, and only what is left of one that really waits becomes a task.
+A connection serves one request at a time and sends responses in order, as Kafka does (it mutes the channel while a
+request is in progress). A request that does not have to wait is answered within the call that delivered its bytes: its
+coroutine is stepped once in place, and a task is created only for the rest of a coroutine that really waits.
 
-Whatever a client sends or leaves undone ends its own connection at worst, with the reason in the log. What one
-connection can make the broker keep is bounded: one frame of at most `socket.request.max.bytes`, held as it arrives and
-not as it claims, what it sends on while a request waits, and one answer that it does not read.
+Whatever a client sends or fails to send, the worst result is that its own connection is closed, with the reason in the
+log. The memory that one connection can occupy is bounded: one frame of at most `socket.request.max.bytes`, allocated as
+it arrives and not by the size that it claims; what the client sends while a request waits; and one unread response.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.call import Call, CloseConnectionError
 from dualwrite.broker_emulator.api.k18_api_versions import unsupported_version_body
-from dualwrite.broker_emulator.api.registry import Api, Call, CloseConnectionError, Schema, Served, schema
+from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, PRODUCE, Api, Schema, Served, schema
 from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
-from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS, PRODUCE
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.net.suspended_coroutine import SuspendedCoroutine, begin
 from dualwrite.broker_emulator.quotas.client_quotas import Quota
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
+from dualwrite.broker_emulator.suspended_coroutine import SuspendedCoroutine, begin
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.clock import Timer
@@ -41,32 +42,62 @@ _SIZE = struct.Struct(">i")
 _SIZE_BYTES = _SIZE.size
 _unpack_size = _SIZE.unpack_from
 _MAX_BUFFERED_WHILE_BUSY = 1 << 20
-"""Bytes taken from a client that sends on while one of its requests waits; beyond that, it has to wait too."""
+"""Bytes to buffer from a client that keeps sending while one of its requests waits; beyond that, reading pauses."""
 _MAX_UNREAD = 1 << 20
-"""Bytes of answers kept for a client that does not read them; beyond that, no more of its requests are served."""
+"""Bytes of responses to buffer for a client that does not read them; beyond that, none of its requests is served."""
 
 _HEADER = struct.Struct(">ihhih")  # frame size, api key, api version, correlation id, length of the client id
 _HEADER_BYTES = _HEADER.size
 _unpack_header = _HEADER.unpack_from
 
 
+LINES_PER_INTERVAL = 50
+INTERVAL_S = 10.0
+
+
 class MalformedFrameError(Exception):
-    """Bytes that are no request this broker serves; the message says what is wrong with them."""
+    """Bytes that are not a request this broker serves; the message says what is wrong with them."""
 
 
 class ConnectionLimitError(Exception):
-    """One connection more than the broker takes; the message names the setting."""
+    """One connection more than the broker accepts; the message names the setting."""
+
+
+class ClosingLog:
+    """Logs why connections are closed: at most `LINES_PER_INTERVAL` lines per `INTERVAL_S`, then how many more."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._interval_began_s = float("-inf")
+        self._lines = 0
+        self._suppressed = 0
+
+    def log(self, now_s: float, message: str, error: BaseException | None = None) -> None:
+        """Log one reason; an unexpected `error` is always logged, with its traceback."""
+        if error is not None:
+            self._logger.error(message, exc_info=error)
+            return
+        if now_s - self._interval_began_s >= INTERVAL_S:
+            if self._suppressed:
+                self._logger.warning("%d more connections were closed for similar reasons", self._suppressed)
+            self._interval_began_s, self._lines, self._suppressed = now_s, 0, 0
+        self._lines += 1
+        if self._lines <= LINES_PER_INTERVAL:
+            self._logger.warning(message)
+        else:
+            self._suppressed += 1
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection to one node, over the listener of this name."""
+    """The connection of one client to one node, over the listener of this name."""
 
     login: Login | None = None
-    """Of a listener with SASL (`sasl_connection.py`)."""
+    """Set at a listener with SASL (`sasl.py`)."""
 
-    def __init__(self, node: Node, listener: str) -> None:
+    def __init__(self, node: Node, listener: str, closing_log: ClosingLog) -> None:
         self.node = node
         self.listener = listener
+        self._closing_log = closing_log
         self.client_id: str | None = None
         self.peer_host = ""
         self.principal = ANONYMOUS
@@ -77,14 +108,14 @@ class Connection(asyncio.Protocol):
         self._silent = False
         self._unread = False
         self._muted: Timer | None = None
-        """Until when a client that used up a quota is not served."""
+        """Runs while the client is not served because it exceeded a quota."""
         self._is_paused = False
-        """Unread or muted."""
+        """Whether it is unread or muted."""
         self._request_bytes = 0
-        self._eager_ns = 0
-        """How long the request in work took before it had to wait."""
-        self._behind: list[bytes] | None = None
-        """Answers that are ready and wait for one before them."""
+        self._ran_before_wait_ns = 0
+        """How long the request in progress ran before it had to wait."""
+        self._held_frames: list[bytes] | None = None
+        """Responses that are ready and wait for an earlier one."""
         self._loop = asyncio.get_running_loop()
         self._last_active_s = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -93,7 +124,7 @@ class Connection(asyncio.Protocol):
         self._max_elements = config.max_request_elements
         self._max_idle_s = config.connections_max_idle_ms / 1000
 
-    # what asyncio calls
+    # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream's transport is a Transport
@@ -113,10 +144,10 @@ class Connection(asyncio.Protocol):
         if self.node.cluster.quotas.is_active:
             too_early_ms = self.node.quotas.connected(self.peer_host)
             if too_early_ms:
-                self._keep_waiting(too_early_ms)
+                self._delay_closing(too_early_ms)
 
     def _excess(self) -> str | None:
-        """The limit that one more connection breaks."""
+        """Return the limit that one more connection exceeds, or None."""
         config, others = self.node.config, self.node.connections
         if len(others) >= config.max_connections:
             return f"max.connections={config.max_connections}"
@@ -126,7 +157,7 @@ class Connection(asyncio.Protocol):
         return None
 
     def _close_if_idle(self) -> None:
-        """Close a connection on which nothing came for too long; a request in work is no idleness."""
+        """Close the connection if nothing came for too long; it is not idle while a request is in progress."""
         now_s = self._loop.time()
         if self._work is not None:
             self._last_active_s = now_s
@@ -134,12 +165,12 @@ class Connection(asyncio.Protocol):
         if left_s > 0:
             self._idle_timer = self._loop.call_later(left_s, self._close_if_idle)
         else:
-            self._say(f"nothing came for connections.max.idle.ms={self._max_idle_s * 1000:.0f}")
-            self.abort()  # who does not read would never see an orderly end either
+            self._log_closing(f"nothing came for connections.max.idle.ms={self._max_idle_s * 1000:.0f}")
+            self.abort()  # a client that does not read would not see an orderly close either
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.node.connections.discard(self)
-        self._transport = None  # what was begun is finished all the same, as by a broker whose client is gone
+        self._transport = None  # a request in progress is finished all the same, as in Kafka
         self._buffer.clear()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -153,7 +184,7 @@ class Connection(asyncio.Protocol):
             return
         self._last_active_s = self._loop.time()
         if self._work is None and not self._is_paused and not self._buffer:
-            served = self._serve_frames(data)  # mostly all of it: one frame, which then is not copied
+            served = self._serve_frames(data)  # usually all of it: one frame, which is then not copied
             if served < len(data):
                 self._buffer += data[served:]
             return
@@ -173,12 +204,12 @@ class Connection(asyncio.Protocol):
     def _resume(self) -> None:
         self._is_paused = self._unread or self._muted is not None
         if self._work is None:
-            self._go_on()
+            self._resume_serving()
 
     # quotas
 
     def _mute(self, duration_ms: int) -> None:
-        """Serve nothing more for a while, as Kafka does with a client that used up a quota (KIP-219)."""
+        """Serve nothing for a while, as Kafka does when a client has exceeded a quota (KIP-219)."""
         if self._muted is not None:
             self._muted.cancel()
         self._is_paused = True
@@ -189,22 +220,22 @@ class Connection(asyncio.Protocol):
         self._resume()
 
     def _throttled(self, call: Call, response: Any, duration_ns: int) -> Any:
-        """What a client is answered whose quotas were looked at; it may be muted from now on."""
+        """Apply the quotas to a response and return it; mute the client if it has exceeded one."""
         message = schema(call.api.key, call.version)
         response, throttle_ms = self.node.quotas.throttled(
             call,
             response,
             request_bytes=self._request_bytes,
-            request_ns=duration_ns if self._work is None else self._eager_ns,
-            size_of=lambda answer: len(message.frame(0, answer)) - _SIZE.size,
+            request_ns=duration_ns if self._work is None else self._ran_before_wait_ns,
+            size_of=lambda sized: len(message.frame(0, sized)) - _SIZE.size,
         )
         if throttle_ms:
             self.node.counters.of(call.api.key).throttle_ms += throttle_ms
             self._mute(throttle_ms)
         return response
 
-    def _keep_waiting(self, duration_ms: int) -> None:
-        """Take nothing from a connection that was one too many for its address, and close it later (KIP-612)."""
+    def _delay_closing(self, duration_ms: int) -> None:
+        """Ignore a connection that exceeds the rate of its address, and close it later (KIP-612)."""
         self.silence()
         reason = ConnectionLimitError(f"{Quota.CONNECTION_CREATION_RATE} of {self.peer_host}")
         self._muted = self.node.cluster.clock.call_later(duration_ms, lambda: self._close(reason))
@@ -218,7 +249,7 @@ class Connection(asyncio.Protocol):
             self._buffer = buffer[served:] if served else buffer
 
     def _serve_frames(self, buffer: bytes | bytearray) -> int:
-        """Serve whole frames until there is none, or one has to wait; how many bytes they were."""
+        """Serve complete frames until none is left or a request has to wait; return the number of bytes served."""
         start, length = 0, len(buffer)
         try:
             while length - start >= _SIZE_BYTES:
@@ -230,7 +261,7 @@ class Connection(asyncio.Protocol):
                     break
                 frame = buffer if end - start == length else bytes(memoryview(buffer)[start:end])
                 start = end
-                # mostly a frame is all that there is, and to copy one of a megabyte takes longer than to serve it
+                # usually the frame is the whole buffer, and copying a megabyte would take longer than serving it
                 self._serve(frame if isinstance(frame, bytes) else memoryview(frame).toreadonly())
                 if start == length or not self._may_serve_another:
                     break
@@ -243,7 +274,7 @@ class Connection(asyncio.Protocol):
         return self._work is None and not self._silent and not self._is_paused and self._is_open
 
     def _serve(self, frame: bytes | memoryview) -> None:
-        """Serve one frame, which begins with its size."""
+        """Serve one frame, including its size field."""
         if len(frame) < _HEADER_BYTES:
             raise MalformedFrameError(f"{len(frame) - _SIZE_BYTES} bytes are too few for a request header")
         _, key, version, correlation_id, client_id_length = _unpack_header(frame)
@@ -258,20 +289,31 @@ class Connection(asyncio.Protocol):
             if message.check_bounds is not None:
                 message.check_bounds(frame, offset, self._max_elements)
             request, _ = message.read(frame, offset)
-        except Exception as error:  # the codec raises many kinds, none of which means anything else
+        except Exception as error:  # the codec raises many types, all of which mean this
             raise MalformedFrameError(f"{api.schema_name} v{version} does not decode: {error!r}") from error
-        call = Call(api, version, request, message.new, node, self.client_id, self.peer_host, self.principal, self)
+        call = NodeCall(
+            api,
+            version,
+            request,
+            message.new,
+            node,
+            node.cluster,
+            self.client_id,
+            self.peer_host,
+            self.principal,
+            self,
+        )
         self._request_bytes = len(frame) - _SIZE_BYTES
         node.counters.bytes_in += len(frame)
         faults = node.cluster.faults
-        if faults.active:  # which answer for themselves
+        if faults.active:  # faults send the response themselves
             work = serve_with_faults(faults, call, self._handle, _Reply(self, message, correlation_id))
         else:
             work = self._handle(call)
         self._run(work, api, message, correlation_id)
 
     def _look_up(self, key: int, version: int) -> Served | None:
-        """What serves this version, which the node remembers; None where the API exists and the version does not."""
+        """Return what serves this version, and remember it in the node; None for a version that is not served."""
         api = APIS.get(key)
         if api is None:
             raise MalformedFrameError(f"API key {key} is not served")
@@ -281,21 +323,21 @@ class Connection(asyncio.Protocol):
         return served
 
     def _refuse_version(self, key: int, version: int, correlation_id: int) -> None:
-        """ApiVersions is answered from the header alone (KIP-511); everything else ends the connection, as in Kafka."""
+        """Answer ApiVersions from the header alone (KIP-511); close the connection for any other API, as Kafka does."""
         if key != API_VERSIONS:
             raise MalformedFrameError(f"{APIS[key].schema_name} v{version} is not served")
         oldest = schema(API_VERSIONS, 0)
-        self._write(oldest.frame(correlation_id, unsupported_version_body(oldest.new, self.node.cluster.config)))
+        self.write(oldest.frame(correlation_id, unsupported_version_body(oldest.new, self.node.cluster.config)))
 
-    # answers out
+    # responses out
 
-    def _answer(self, message: Schema | None, correlation_id: int, response: Any) -> None:
-        """Send what a request came to, unless it is None: then nothing is to be answered, or was already."""
+    def _send_response(self, message: Schema | None, correlation_id: int, response: Any) -> None:
+        """Send the response of a request; None if it has none, or if it was already sent."""
         if message is not None and response is not None:
-            self._write(self._encode(message, correlation_id, response))
+            self.write(self.encode(message, correlation_id, response))
 
-    def _encode(self, message: Schema, correlation_id: int, response: Any) -> bytes:
-        """The frame of a response, which is counted."""
+    def encode(self, message: Schema, correlation_id: int, response: Any) -> bytes:
+        """Return the frame of a response, and count it."""
         frame = message.frame(correlation_id, response)
         counters = self.node.counters
         counters.bytes_out += len(frame)
@@ -311,13 +353,13 @@ class Connection(asyncio.Protocol):
             storage = cluster.storage
             writes = storage.writes
             response = await call.api.functions.handle(call)
-            # the retry of a Produce writes nothing, but what it says is stored may not be on the disk yet
+            # a retried Produce writes nothing, but the records that it acknowledges may not be on disk yet
             if storage.is_behind and (storage.writes != writes or call.api.key == PRODUCE):
                 await storage.flushed()
         except CloseConnectionError:
             raise
         except StorageError as error:
-            logger.error("node %d cannot do %s: %s", self.node.node_id, call.api.schema_name, error)
+            logger.error("node %d failed at %s: %s", self.node.node_id, call.api.schema_name, error)
             response = call.api.functions.refuse(call, ErrorCode.kafka_storage_error)
         except Exception:
             logger.exception("node %d failed at %s v%d", self.node.node_id, call.api.schema_name, call.version)
@@ -329,33 +371,33 @@ class Connection(asyncio.Protocol):
     def _run(
         self, work: Coroutine[Any, Any, Any], api: Api, message: Schema | None = None, correlation_id: int = 0
     ) -> None:
-        """Do `work` as far as it goes without waiting and answer what it gives; the rest of one that waits becomes
-        this connection's work."""
+        """Run `work` until it ends or waits, and send its response; if it waits, its rest becomes this connection's
+        task."""
         began_ns = perf_counter_ns() if self.node.cluster.quotas.is_active else 0
-        begun = begin(work)
-        if not isinstance(begun, SuspendedCoroutine):
-            self._answer(message, correlation_id, begun)
+        outcome = begin(work)
+        if not isinstance(outcome, SuspendedCoroutine):
+            self._send_response(message, correlation_id, outcome)
             return
-        self._eager_ns = perf_counter_ns() - began_ns if began_ns else 0
-        if not self.node.is_alive:  # it died of this very request
-            begun.close()
+        self._ran_before_wait_ns = perf_counter_ns() - began_ns if began_ns else 0
+        if not self.node.is_alive:  # this very request crashed it
+            outcome.close()
             return
         self._work_api = api
-        self._work = asyncio.ensure_future(self._finish(begun, message, correlation_id))
+        self._work = asyncio.ensure_future(self._finish(outcome, message, correlation_id))
         self._work.add_done_callback(self._work_done)
 
     async def _finish(self, rest: SuspendedCoroutine[Any], message: Schema | None, correlation_id: int) -> None:
-        self._answer(message, correlation_id, await rest)
+        self._send_response(message, correlation_id, await rest)
 
     def _work_done(self, work: asyncio.Task[None]) -> None:
         self._work = None
         error = None if work.cancelled() else work.exception()
         if error is not None:
             self._close(error)
-        self._go_on()
+        self._resume_serving()
 
-    def _go_on(self) -> None:
-        """Serve what came while that had to wait."""
+    def _resume_serving(self) -> None:
+        """Serve what arrived while a request was waiting."""
         if self._transport is not None and self._is_open and not self._is_paused:
             self._transport.resume_reading()
             self._serve_buffered()
@@ -364,36 +406,37 @@ class Connection(asyncio.Protocol):
     def _is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def _write(self, frame: bytes) -> None:
-        if self._behind is not None:
-            self._behind.append(frame)
+    def write(self, frame: bytes) -> None:
+        """Send a frame, or keep it until a delayed response before it is sent."""
+        if self._held_frames is not None:
+            self._held_frames.append(frame)
         elif self._transport is not None:
             self._transport.write(frame)
 
-    # what only faults do
+    # used by faults only
 
     def silence(self) -> None:
-        """Take and answer nothing any more, and stay open."""
+        """Stop reading requests and sending responses, but stay open."""
         self._silent = True
         self._buffer.clear()
 
     def close_orderly(self) -> None:
-        """Close after what was written is sent."""
+        """Close once the frames written so far are sent."""
         if self._transport is not None:
             self._transport.close()
 
-    def hold_back_answers(self) -> None:
-        """Keep the answers of what is served from now on, until `release_answers`."""
-        self._behind = []
+    def hold_back_responses(self) -> None:
+        """Keep the responses of the following requests until `release_responses`."""
+        self._held_frames = []
 
-    def release_answers(self, first: bytes | None) -> None:
-        """Send `first`, and behind it what was kept."""
-        behind, self._behind = self._behind or [], None
-        for frame in (first, *behind):
+    def release_responses(self, first: bytes | None) -> None:
+        """Send `first`, then the responses that were kept."""
+        held, self._held_frames = self._held_frames or [], None
+        for frame in (first, *held):
             if frame is not None:
-                self._write(frame)
+                self.write(frame)
 
-    # endings
+    # closing
 
     def abort(self) -> None:
         """Close at once, as a broken network does."""
@@ -401,29 +444,29 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def kill(self) -> None:
-        """End with the node: close at once, and never finish what is in work."""
+        """Close because the node has died: a request in progress is never finished."""
         self.abort()
         if self._work is not None:
             self._work.cancel()
 
     def close_because(self, reason: CloseConnectionError) -> None:
-        """Close after what was written is sent, with the reason in the log."""
+        """Close once the frames written so far are sent, and log the reason."""
         self._close(reason)
 
     def _close(self, reason: BaseException) -> None:
         expected = isinstance(reason, MalformedFrameError | CloseConnectionError | ConnectionLimitError)
-        self._say(str(reason), None if expected else reason)
+        self._log_closing(str(reason), None if expected else reason)
         if self._transport is not None:
             self._transport.close()
 
-    def _say(self, reason: str, error: BaseException | None = None) -> None:
-        who = f"{self.peer_host} (client id {self.client_id!r})"
-        message = f"node {self.node.node_id} closes the connection of {who}: {reason}"
-        self.node.cluster.closings.say(self._loop.time(), message, error)
+    def _log_closing(self, reason: str, error: BaseException | None = None) -> None:
+        client = f"{self.peer_host} (client id {self.client_id!r})"
+        message = f"node {self.node.node_id} closes the connection of {client}: {reason}"
+        self._closing_log.log(self._loop.time(), message, error)
 
 
 class _Reply:
-    """The way back for one request that a fault may have to do with."""
+    """Sends the response of one request that a fault may affect."""
 
     def __init__(self, connection: Connection, message: Schema, correlation_id: int) -> None:
         self._connection = connection
@@ -433,11 +476,11 @@ class _Reply:
 
     def answer(self, response: Any) -> None:
         connection = self._connection
-        frame = None if response is None else connection._encode(self._message, self._correlation_id, response)
+        frame = None if response is None else connection.encode(self._message, self._correlation_id, response)
         if self._is_first:
-            connection.release_answers(frame)
+            connection.release_responses(frame)
         elif frame is not None:
-            connection._write(frame)
+            connection.write(frame)
 
     def abort(self) -> None:
         self._connection.abort()
@@ -450,12 +493,12 @@ class _Reply:
 
     def overtake(self, answering: Coroutine[Any, Any, None]) -> None:
         self._is_first = True
-        self._connection.hold_back_answers()
+        self._connection.hold_back_responses()
         self._connection.node.cluster.faults.run(answering)
 
 
 def _rest_of_header(frame: bytes | memoryview, client_id_length: int, flexible: bool) -> tuple[str | None, int]:
-    """The client id, and where the request begins. Raises ValueError or IndexError on a header that does not decode."""
+    """Return the client id and the offset of the request. Raises ValueError or IndexError for an invalid header."""
     offset = _HEADER_BYTES
     client_id = None
     if client_id_length >= 0:

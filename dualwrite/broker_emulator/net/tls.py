@@ -1,7 +1,7 @@
-"""TLS between a socket and a connection: for the socket a protocol, for the connection the transport it writes to.
+"""TLS between a socket and a connection: a protocol for the socket, and the transport that the connection writes to.
 
-asyncio's own would do but for what is missing in it: a client that is refused is told why (the alert), the broker's log
-says who failed at what, and a connection counts and can be broken while it still shakes hands.
+It does what asyncio's own TLS does not: it sends a rejected client the alert that says why, logs which client failed at
+what, and lets a connection count, and be broken, while its handshake is under way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ssl
 from contextlib import suppress
 from typing import Any
 
-from dualwrite.broker_emulator.api.registry import CloseConnectionError
+from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.net.server import Connection
 from dualwrite.broker_emulator.security.principal import (
     ANONYMOUS,
@@ -27,7 +27,7 @@ _CHUNK = 1 << 18
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """One connection with TLS. `mapping`: how a certificate names its holder; None: who comes is asked otherwise."""
+    """One connection with TLS. `mapping` maps a certificate to a principal; None if clients authenticate by SASL."""
 
     def __init__(self, context: ssl.SSLContext, connection: Connection, mapping: PrincipalMapping | None) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    # what asyncio calls
+    # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = transport  # type: ignore[assignment]  # a stream's transport is a Transport
@@ -83,7 +83,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def _read(self) -> None:
         while not self.is_closing():
             data = self._tls.read(_CHUNK)
-            if not data:  # an orderly end
+            if not data:  # the client has closed in order
                 self.close()
                 return
             self._connection.data_received(data)
@@ -94,7 +94,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def resume_writing(self) -> None:
         self._connection.resume_writing()
 
-    # what the connection calls
+    # called by the connection
 
     def write(self, data: Any) -> None:
         left = memoryview(data)
@@ -107,7 +107,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             return
         self._is_ended = True
         if self._is_secure:
-            with suppress(ssl.SSLError):  # the client's part of the farewell is not waited for
+            with suppress(ssl.SSLError):  # without waiting for the client's close_notify
                 self._tls.unwrap()
             self._flush()
         self._socket.close()
@@ -145,7 +145,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
 
 def _principal(certificate: bytes | None, mapping: PrincipalMapping) -> Principal:
-    """Who shows a certificate is its subject; who need not show one, and does not, is nobody."""
+    """Return the principal of the client certificate, or ANONYMOUS if none was required or sent."""
     if certificate is None:
         return ANONYMOUS
     return Principal(USER, mapping.name_of(subject_of(certificate)))

@@ -1,4 +1,4 @@
-"""The emulator as a process of its own: command line, settings files, notifications of its state.
+"""The emulator as a process of its own: its command line, and what such a process tunes before it starts.
 
-Open first: `command_line.py`.
+Imports the emulator; nothing imports this but the two commands. Open first: `command_line.py`.
 """

@@ -1,52 +1,57 @@
-"""`dualwrite broker`, or `python -m dualwrite.broker_emulator`: a cluster of its own process.
+"""`dualwrite broker`, or `python -m dualwrite.broker_emulator`: a cluster in a process of its own.
 
-Prints the bootstrap address alone on one line once it serves, and with --control the URL of that on a second one, logs
-to standard error, and stops at SIGINT or SIGTERM with exit status 0. What keeps it from starting is one line on
-standard error: exit status 2, or 1 where it is the data directory.
+Once it serves, it prints the bootstrap address alone on the first line and, with --control, the URL of the control
+endpoints on the second. It logs to standard error, and stops at SIGINT or SIGTERM with exit status 0. If it cannot
+start, it prints one line to standard error; the exit status is then 1 for the data directory, 2 for everything else.
+
+It reports its state to the service manager that started it, if that asks for notifications (sd_notify(3)).
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
-from dualwrite.broker_emulator.cluster.topic_names import why_not_a_topic_name
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.cluster.topics import why_not_a_topic_name
+from dualwrite.broker_emulator.config import BrokerConfig, Profile, read_properties
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.process.properties import read_properties
-from dualwrite.broker_emulator.process.service_notification import READY, STOPPING, notify
 from dualwrite.broker_emulator.process.tuning import take_all_descriptors
 from dualwrite.broker_emulator.security.listener import UNROUTABLE
 
 logger = logging.getLogger(__name__)
 
+READY: Final = "READY=1"
+STOPPING: Final = "STOPPING=1"
+
+_SERVICE_MANAGER: Final = "NOTIFY_SOCKET"
 _HOST = "127.0.0.1"
 _MAX_PORT = 65535
 
 _CLOCKS: Mapping[str, Callable[[], Clock]] = {
     "system": SystemClock,
-    # clients have no virtual clock, and producer ids go on from where an earlier process left them
+    # starts at the present: clients have no virtual clock, and producer ids continue from those of an earlier process
     "virtual": lambda: VirtualClock(SystemClock().now_ms()),
 }
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, without the usage, which --help shows."""
+    """Reports an error in one line, without the usage, which --help shows."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualwrite.broker_emulator") -> int:
-    """Serve until told to stop. `prog`: what the command is called."""
+    """Serve until SIGINT or SIGTERM. `prog`: the name of the command in messages."""
     parser = _parser(prog)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -58,7 +63,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
     try:
         _start(emulator, parser, f"argument --listen: {options.listen[0]}" if options.listen else "listeners")
         try:
-            _say_where(emulator, options)
+            _print_addresses(emulator, options)
             notify(READY)
             stopped.wait()
         finally:
@@ -73,7 +78,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
 def _emulator(options: argparse.Namespace, parser: _Parser) -> Emulator:
     host, port = options.listen or (_HOST, 0)
     if options.clock == "virtual" and options.control is None:
-        parser.error("argument --clock: nothing could move a virtual clock without --control")
+        parser.error("argument --clock: without --control, nothing could advance a virtual clock")
     if port and port + options.nodes - 1 > _MAX_PORT:
         parser.error(f"argument --listen: {options.nodes} nodes from port {port} on need ports beyond {_MAX_PORT}")
     try:
@@ -91,10 +96,10 @@ def _emulator(options: argparse.Namespace, parser: _Parser) -> Emulator:
         parser.error(str(error))
 
 
-def _say_where(emulator: Emulator, options: argparse.Namespace) -> None:
-    """On standard output: the first listener, then control, then the other listeners."""
+def _print_addresses(emulator: Emulator, options: argparse.Namespace) -> None:
+    """Print the first listener, then the control URL, then the other listeners."""
     host, _ = options.listen or (_HOST, 0)
-    _warn_of_unroutable(host, emulator.bootstrap_servers)
+    _warn_if_unroutable(host, emulator.bootstrap_servers)
     print(emulator.bootstrap_servers, flush=True)
     if emulator.control_url:
         print(emulator.control_url, flush=True)
@@ -102,14 +107,29 @@ def _say_where(emulator: Emulator, options: argparse.Namespace) -> None:
         print(f"{name}://{emulator.bootstrap(name)}", flush=True)
 
 
-def _warn_of_unroutable(host: str, told: str) -> None:
-    """Say it where clients are told an address that only this machine understands."""
-    if host.strip("[]") in UNROUTABLE and told.startswith(f"{host}:"):
+def _warn_if_unroutable(host: str, advertised: str) -> None:
+    """Log a warning if clients get an address that means something only on this machine."""
+    if host.strip("[]") in UNROUTABLE and advertised.startswith(f"{host}:"):
         logger.warning(
-            "clients are told to connect to %s, which leads them to their own machine: say how this one is reached "
-            "with --config advertised.listeners=PLAINTEXT://HOST:PORT",
-            told,
+            "the advertised address %s leads clients to their own machine: set one that reaches this machine with "
+            "--config advertised.listeners=PLAINTEXT://HOST:PORT",
+            advertised,
         )
+
+
+def notify(state: str) -> None:
+    """Send `state` to the service manager, if there is one. If it cannot be reached, serve all the same."""
+    address = os.environ.get(_SERVICE_MANAGER)
+    if not address:
+        return
+    if address.startswith("@"):  # Linux's abstract namespace
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+            manager.connect(address)
+            manager.sendall(state.encode())
+    except OSError:
+        return
 
 
 def _start(emulator: Emulator, parser: _Parser, where: str) -> None:
@@ -118,49 +138,49 @@ def _start(emulator: Emulator, parser: _Parser, where: str) -> None:
     except socket.gaierror as error:
         parser.error(f"{where}: {error.strerror}")
     except UnicodeError:
-        parser.error(f"{where} cannot be the name of a host")
+        parser.error(f"{where}: invalid host name")
     except OSError as error:
         parser.error(error.strerror or str(error))
 
 
 def _parser(prog: str) -> _Parser:
-    parser = _Parser(prog=prog, description="A Kafka cluster to test with.")
+    parser = _Parser(prog=prog, description="A Kafka cluster for tests.")
     parser.add_argument(
         "--listen",
         type=_address,
         metavar="HOST:PORT",
-        help="where the first node listens; the others take the following ports; port 0: free ones "
-        "(default: what --config listeners=... says, else 127.0.0.1:0)",
+        help="address of the first node; the others use the following ports; port 0: free ports "
+        "(default: that of --config listeners=..., else 127.0.0.1:0)",
     )
     parser.add_argument(
-        "--nodes", type=_at_least(1), default=1, metavar="N", help="how many brokers (default: %(default)s)"
+        "--nodes", type=_at_least(1), default=1, metavar="N", help="number of brokers (default: %(default)s)"
     )
     parser.add_argument(
         "--profile",
         choices=[str(profile) for profile in Profile],
-        help="whose behaviour is imitated (default: kip-939, everything that the KIPs say)",
+        help="behaviour to imitate (default: kip-939, everything that the KIPs specify)",
     )
     parser.add_argument(
         "--control",
         type=_address,
         metavar="HOST:PORT",
-        help="serve control over HTTP and a page that shows the state there; port 0: a free one (default: no control)",
+        help="serve control over HTTP, and a page that shows the state; port 0: a free port (default: no control)",
     )
     parser.add_argument(
         "--clock",
         choices=list(_CLOCKS),
         default="system",
-        help="where the broker's time comes from; a virtual clock stands still until it is moved by --control "
+        help="source of the broker's time; a virtual clock stands still until it is advanced through --control "
         "(default: %(default)s)",
     )
-    parser.add_argument("--data-dir", metavar="DIR", help="keep everything there; without it, in memory")
+    parser.add_argument("--data-dir", metavar="DIR", help="store everything in this directory (default: in memory)")
     parser.add_argument(
         "--topic",
         type=_topic,
         action="append",
         default=[],
         metavar="NAME:PARTITIONS",
-        help="create this topic; may be given several times (default: topics are created when first used)",
+        help="create this topic; repeatable (default: topics are created on first use)",
     )
     parser.add_argument(
         "--add-scram",
@@ -168,7 +188,7 @@ def _parser(prog: str) -> _Parser:
         action="append",
         default=[],
         metavar="NAME:PASSWORD",
-        help="let this user log in by SCRAM; may be given several times",
+        help="allow this user to log in by SCRAM; repeatable",
     )
     parser.add_argument(
         "--config",
@@ -176,8 +196,8 @@ def _parser(prog: str) -> _Parser:
         action="append",
         default=[],
         metavar="NAME=VALUE|FILE",
-        help="a broker setting by Kafka's name, or (without =) a file of them such as Kafka's server.properties; "
-        "may be given several times, and the last one counts",
+        help="a broker setting by Kafka's name, or (without =) a properties file such as Kafka's server.properties; "
+        "repeatable, the last value of a setting wins",
     )
     return parser
 
@@ -216,12 +236,12 @@ def _topic(text: str) -> tuple[str, int]:
 def _user(text: str) -> tuple[str, str]:
     name, colon, password = text.partition(":")
     if not (colon and name and password):
-        raise argparse.ArgumentTypeError("it takes a user's name and password, with a colon between them")
+        raise argparse.ArgumentTypeError("expected NAME:PASSWORD")
     return name, password
 
 
 def _settings(text: str) -> Mapping[str, str]:
-    """What one --config sets."""
+    """Return the settings of one --config."""
     name, equals, value = text.partition("=")
     if equals:
         return {name: value}
@@ -232,6 +252,6 @@ def _settings(text: str) -> Mapping[str, str]:
 
 
 def _properties(options: argparse.Namespace) -> dict[str, str]:
-    """All settings, a later one in place of one before it."""
+    """Return all settings; a later one overrides an earlier one."""
     properties = {name: value for settings in options.config for name, value in settings.items()}
     return properties if options.profile is None else {**properties, "profile": options.profile}

@@ -1,4 +1,4 @@
-"""For a process that is nothing but a broker."""
+"""Tuning of a process that is nothing but a broker: fast imports, and as many file descriptors as possible."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ _ENOUGH_DESCRIPTORS = 1024
 
 
 def start_lean() -> None:
-    """To be called before the broker is imported.
+    """Avoid slow imports that a broker's own process does not need; call before the broker is imported.
 
-    Where hypothesis is installed, kio imports it to register test strategies for its types: half of a broker's start,
-    for what nobody asks for in its own process.
+    If hypothesis is installed, kio imports it to register test strategies for its types, which takes half of the
+    broker's start-up time.
     """
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     _load_only_the_checksum()
 
 
 def _load_only_the_checksum() -> None:
-    """Load crc32c without what its package loads besides: a command line, and `importlib.metadata` with all of `email`
-    to read its own version, together a tenth of a broker's start.
+    """Load crc32c without the rest of its package: a command line, and `importlib.metadata` with all of `email` to
+    read its own version. Together they take a tenth of the broker's start-up time.
     """
     spec = find_spec("crc32c")
     if spec is None or "crc32c" in sys.modules:
         return
-    package = sys.modules["crc32c"] = module_from_spec(spec)  # never run
+    package = sys.modules["crc32c"] = module_from_spec(spec)  # never executed
     try:
         package.crc32c = import_module("crc32c._crc32c").crc32c  # type: ignore[attr-defined]
-    except (ImportError, AttributeError):  # a release that is made otherwise
+    except (ImportError, AttributeError):  # a release with another structure
         del sys.modules["crc32c"]
 
 
 def take_all_descriptors() -> None:
-    """Let the process have as many files and connections as the system allows it, as a JVM does.
+    """Raise the limit of open files and connections as far as the system allows, as a JVM does.
 
-    Beyond them connections are closed without a word, so a small number is said beforehand.
+    Connections beyond the limit are closed without a message, so a low limit is logged at start.
     """
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         allowed = most
-    except (OSError, ValueError):  # some systems name a limit that they do not grant
+    except (OSError, ValueError):  # some systems report a hard limit that they do not grant
         pass
     if 0 <= allowed < _ENOUGH_DESCRIPTORS:
-        logger.warning("no more than %d files and connections can be open at once: see ulimit -n", allowed)
+        logger.warning("at most %d files and connections can be open at the same time: see ulimit -n", allowed)

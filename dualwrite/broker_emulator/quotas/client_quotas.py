@@ -118,7 +118,7 @@ class ClientQuotas:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._values: dict[Entity, dict[str, float]] = {
-            decoded(key): dict(values) for key, values in storage.kept(_KIND).items()
+            decoded(key): dict(values) for key, values in storage.values(_KIND).items()
         }
         self.is_active = bool(self._values)
         """Whether any quota is set; without one, nothing is measured."""
@@ -133,7 +133,7 @@ class ClientQuotas:
         left = {key: value for key, value in values.items() if value is not None}
         if left == self._values.get(named, {}):
             return
-        self._storage.keep(_KIND, encoded(named), left or None)
+        self._storage.store_value(_KIND, encoded(named), left or None)
         self._values.pop(named, None)
         if left:
             self._values[named] = left

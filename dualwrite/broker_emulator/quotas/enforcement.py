@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.quotas.window import (
 )
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.registry import Call
+    from dualwrite.broker_emulator.api.call import Call
     from dualwrite.broker_emulator.clock import Clock
     from dualwrite.broker_emulator.config import BrokerConfig
 

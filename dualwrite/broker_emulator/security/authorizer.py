@@ -176,7 +176,7 @@ class StandardAuthorizer:
         self._index = AclIndex()
         self._decisions: dict[_Question, bool] = {}
         self._logged: set[tuple[Principal, AclOperation, ResourceType, str]] = set()
-        for fields in storage.kept(KIND).values():
+        for fields in storage.values(KIND).values():
             self._index.add(_from_json(fields))
 
     # decisions
@@ -269,14 +269,14 @@ class StandardAuthorizer:
             raise ValueError(f"{problem} (in the rule: {acl})")
         if acl in self._index:
             return
-        self._storage.keep(KIND, _key(acl), list(acl))
+        self._storage.store_value(KIND, _key(acl), list(acl))
         self._index.add(acl)
         self._forget_decisions()
 
     def remove(self, wanted: AclFilter) -> list[Acl]:
         removed = self.acls(wanted)
         for acl in removed:
-            self._storage.keep(KIND, _key(acl), None)
+            self._storage.store_value(KIND, _key(acl), None)
             self._index.remove(acl)
             self._forget_decisions()  # each time: removing the next one from the disk may fail
         return removed

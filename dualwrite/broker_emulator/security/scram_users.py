@@ -20,7 +20,7 @@ class ScramUsers:
         self._storage = storage
         self._users = {
             name: {mechanism: _from_json(kept) for mechanism, kept in by_mechanism.items()}
-            for name, by_mechanism in storage.kept(_KIND).items()
+            for name, by_mechanism in storage.values(_KIND).items()
         }
 
     def names(self) -> list[str]:
@@ -56,7 +56,7 @@ class ScramUsers:
 
     def _keep(self, name: str, credentials: dict[str, ScramCredential]) -> None:
         value = {mechanism: _to_json(credential) for mechanism, credential in credentials.items()}
-        self._storage.keep(_KIND, name, value or None)
+        self._storage.store_value(_KIND, name, value or None)
         if credentials:
             self._users[name] = credentials
         else:

@@ -1,4 +1,4 @@
-"""Where a cluster keeps what it has: memory, or a data directory that survives crashes.
+"""Storage of a cluster: memory, or a data directory that survives crashes.
 
-Open first: `storage.py`.
+Imports the log and the settings. Open first: `storage.py`, the protocol and the storage in memory.
 """

@@ -1,10 +1,10 @@
-"""A data directory: what a cluster keeps over restarts and crashes.
+"""A data directory: the storage of a cluster that survives restarts and crashes.
 
 ```
-metadata.journal                     cluster id, features, topics, leader epochs, producer ids handed out, kept values
-<topic>-<partition>/<offset>.log     record batches, as Kafka lays them out (`log/disk_log.py`)
-.lock                                held by the process that uses the directory
-.clean-shutdown                      there while nobody does, if the last one left in order
+metadata.journal                     cluster id, features, topics, leader epochs, allocated producer ids, other values
+<topic>-<partition>/<offset>.log     record batches, in Kafka's layout (`log/disk_log.py`)
+.lock                                locked by the process that uses the directory
+.clean-shutdown                      exists while no process uses the directory, if the last one stopped in order
 ```
 """
 
@@ -37,7 +37,7 @@ _JOURNAL = "metadata.journal"
 
 @dataclass(slots=True)
 class DataDirectory:
-    """Storage in a folder that only one process uses at a time."""
+    """Storage in a directory that only one process uses at a time."""
 
     path: Path
     _lock: int
@@ -49,7 +49,7 @@ class DataDirectory:
 
     @classmethod
     def open(cls, path: Path, *, fsync: Fsync, loop: asyncio.AbstractEventLoop | None) -> DataDirectory:
-        """Take a directory into use; it is created where there is none. Raises StorageError with a plain sentence."""
+        """Open a directory, and create it if it does not exist. Raises StorageError with a sentence for the user."""
         lock = _lock(path)
         try:
             metadata = journal.MetadataJournal(path / _JOURNAL, sync=fsync is not Fsync.NEVER)
@@ -68,7 +68,7 @@ class DataDirectory:
             os.close(lock)
             raise
         if stored and not stopped_cleanly:
-            logger.warning("%s was not left in order: what was written last is checked", path)
+            logger.warning("%s was not closed cleanly: checking what was written last", path)
         return cls(path, lock, Flusher(fsync, loop), metadata, stopped_cleanly, stored)
 
     @property
@@ -127,11 +127,11 @@ class DataDirectory:
     def features_finalized(self, features: FinalizedFeatures) -> None:
         self._journal.record(journal.features_finalized(features))
 
-    def kept(self, kind: str) -> Mapping[str, Any]:
-        return self._journal.kept.get(kind, {})
+    def values(self, kind: str) -> Mapping[str, Any]:
+        return self._journal.values.get(kind, {})
 
-    def keep(self, kind: str, key: str, value: Any) -> None:
-        self._journal.record(journal.kept(kind, key, value))
+    def store_value(self, kind: str, key: str, value: Any) -> None:
+        self._journal.record(journal.value_stored(kind, key, value))
 
     def begin_flush(self) -> None:
         self._flusher.begin_round()
@@ -174,10 +174,10 @@ def _partition_folders(path: Path) -> list[Path]:
 
 
 def _remove_deleted(folders: Sequence[Path], stored: Sequence[StoredTopic]) -> None:
-    """Delete what a crash left of deleted topics: they are not in the journal any more."""
+    """Delete what a crash left of deleted topics, which are no longer in the journal."""
     known = {f"{topic.name}-{partition}" for topic in stored for partition in range(len(topic.leader_epochs))}
     for folder in folders:
         is_partition = folder.name.rpartition("-")[2].isdecimal()
         if folder.name.endswith(DELETED_SUFFIX) or (is_partition and folder.name not in known):
-            logger.info("%s belongs to a topic that was deleted", folder)
+            logger.info("removing %s: it belongs to a deleted topic", folder)
             shutil.rmtree(folder)

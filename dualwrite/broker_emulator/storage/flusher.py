@@ -1,14 +1,14 @@
-"""Brings to the disk what the operating system still holds, and says when it is there.
+"""Flushes writes from the operating system's cache to the disk, and says when they are there.
 
-Three promises (`fsync`), all of them for what was acknowledged:
+Acknowledged records have one of three guarantees (`fsync`):
 
-* always: survives a power failure. Nothing is acknowledged, and nothing is shown to consumers, before the disk has
-  it. What is appended while the disk is busy goes with the next round, so that many producers share one fsync.
-* interval: survives the process being killed at any moment; a power failure may take what was written within the
-  last `log.flush.interval.ms`.
-* never: survives the process being killed at any moment; the operating system decides when the disk gets it.
+* always: they survive a power failure. Nothing is acknowledged, or visible to consumers, before the disk has it.
+  Appends while the disk is busy go with the next round, so that many producers share one fsync.
+* interval: they survive a kill of the process at any moment; a power failure may lose what was written within the last
+  `log.flush.interval.ms`.
+* never: they survive a kill of the process at any moment; the operating system decides when to write to the disk.
 
-The disk is waited for in a thread, never in the event loop.
+A thread waits for the disk, never the event loop.
 """
 
 from __future__ import annotations
@@ -31,53 +31,53 @@ _DESCRIPTOR_PAUSE_S = 0.05
 
 
 class FlushJob(NamedTuple):
-    """What one log has to bring to the disk at one moment."""
+    """What one log has to flush at one moment."""
 
     run: Callable[[], None]
-    """Does it, or does it again; runs in a thread. Raises OSError."""
+    """Flushes, possibly again; runs in a thread. Raises OSError."""
     finished: Callable[[], None]
-    """Runs in the event loop when it is done."""
+    """Runs in the event loop after the flush."""
 
 
 class Flushable(Protocol):
-    """Something that writes to files."""
+    """A writer of files."""
 
     def begin_flush(self) -> FlushJob:
-        """What is to be done for everything written so far."""
+        """Return the job that flushes everything written so far."""
 
 
 class Flusher:
-    """All logs of one data directory that have something to flush.
+    """Flushes the logs of one data directory.
 
-    Without an event loop everything is done at once by the caller, which is what tests of a single log want.
+    Without an event loop, the caller flushes at once, which is what tests of a single log want.
     """
 
     def __init__(self, fsync: Fsync, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.fsync = fsync
         self.writes = 0
-        """How often something was marked."""
+        """How often a log was marked."""
         self._loop = loop
         self._executor = None if loop is None else ThreadPoolExecutor(1, "fsync")
         self._dirty: dict[Flushable, None] = {}
         self._round: asyncio.Future[None] | None = None
-        self._running: Future[None] | None = None  # the same round, as its thread knows it
+        self._running: Future[None] | None = None  # the same round, in its thread
         self._failure: StorageError | None = None
         self._is_scheduled = False
 
     @property
     def delays_acknowledgement(self) -> bool:
-        """Whether nothing may be acknowledged before it is flushed."""
+        """Whether appends must be flushed before they are acknowledged."""
         return self.fsync is Fsync.ALWAYS
 
     @property
     def is_behind(self) -> bool:
-        """Whether something must not be acknowledged yet."""
+        """Whether there are appends that must not be acknowledged yet."""
         return self.delays_acknowledgement and (bool(self._dirty) or self._round is not None)
 
     def mark(self, written: Flushable, *, now: bool) -> None:
-        """`written` has something to flush: in the next round that takes place anyway, or in one that starts `now`.
+        """Mark a log for the next round, or start a round `now`.
 
-        A round begins when the event loop has finished its present turn, so that what is appended in it goes along.
+        A round starts at the end of the event loop's present iteration, so that appends within it are included.
         """
         self._dirty[written] = None
         self.writes += 1
@@ -90,7 +90,7 @@ class Flusher:
             self._loop.call_soon(self._begin_round)
 
     def begin_round(self) -> None:
-        """Begin a round unless one is under way: what the timer of `interval` calls."""
+        """Start a round unless one is under way; called by the timer of fsync=interval."""
         if self._round is None and self._dirty and not self._is_scheduled:
             self._begin_round()
 
@@ -101,9 +101,9 @@ class Flusher:
             return
         jobs = self._take()
         self._round = self._loop.create_future()
-        self._round.add_done_callback(lambda done: done.exception())  # nobody may be waiting
+        self._round.add_done_callback(lambda done: done.exception())  # retrieved, because possibly nothing awaits it
         assert self._executor is not None
-        self._running = self._executor.submit(_run_all_patiently, jobs)
+        self._running = self._executor.submit(_run_all_with_retries, jobs)
         work = asyncio.wrap_future(self._running, loop=self._loop)
         work.add_done_callback(lambda done: self._end_round(jobs, done))
 
@@ -129,17 +129,17 @@ class Flusher:
                 self._begin_round()
 
     def _fail(self, error: BaseException) -> None:
-        problem = f"the disk does not take what was written: {error}; nothing more is acknowledged until a restart"
+        problem = f"flushing to the disk failed: {error}; nothing more is acknowledged until a restart"
         logger.critical(problem)
         self._failure = StorageError(problem)
 
     def check(self) -> None:
-        """Raises StorageError once a flush has failed: nobody knows then what the disk has."""
+        """Raise StorageError if a flush has failed: from then on it is unknown what the disk has."""
         if self._failure is not None:
             raise self._failure
 
     async def flushed(self) -> None:
-        """Return when everything marked so far may be acknowledged. Raises StorageError when the disk fails."""
+        """Wait until all appends marked so far may be acknowledged. Raises StorageError if the disk fails."""
         goes_with_the_next = bool(self._dirty)
         if self._round is not None:
             await asyncio.shield(self._round)
@@ -150,16 +150,16 @@ class Flusher:
         self.check()
 
     def forget(self, written: Flushable) -> None:
-        """Nothing of `written` has to be flushed any more."""
+        """Drop a log from the next round: it no longer has to be flushed."""
         self._dirty.pop(written, None)
 
     def settle(self) -> None:
-        """Wait, blocking, until the thread writes nothing any more; what it wrote may be changed then."""
+        """Block until the thread has finished its round; its files may then be changed."""
         if self._running is not None:
             wait([self._running])
 
     def flush(self) -> None:
-        """Flush everything now, in this thread. Raises StorageError."""
+        """Flush all marked logs now, in this thread. Raises StorageError."""
         jobs = self._take()
         try:
             _run_all(jobs)
@@ -170,7 +170,7 @@ class Flusher:
             job.finished()
 
     async def close(self) -> None:
-        """Wait for a round that is under way, and flush what is left. Raises StorageError."""
+        """Wait for the round under way, and flush the rest. Raises StorageError."""
         if self._round is not None:
             await asyncio.shield(self._round)
         if self._executor is not None:
@@ -184,8 +184,8 @@ def _run_all(jobs: list[FlushJob]) -> None:
         job.run()
 
 
-def _run_all_patiently(jobs: list[FlushJob]) -> None:
-    """As `_run_all`; where clients' connections have taken all descriptors, that waits a while for one."""
+def _run_all_with_retries(jobs: list[FlushJob]) -> None:
+    """Run all jobs; if connections of clients use up all file descriptors, wait a while for one."""
     deadline = time.monotonic() + _DESCRIPTOR_TIMEOUT_S
     for job in jobs:
         while True:

@@ -1,8 +1,8 @@
-"""What a data directory knows of its cluster: one line per change, each with its checksum.
+"""The metadata journal of a data directory: one line per change of the cluster, each with a checksum.
 
-At every start the file is written anew with what is still true. A line that was cut short by a crash is the last one
-and was never acted upon, because every change is in the file before it takes effect; damage before the last line is
-an error.
+At every start the file is rewritten with the present state only. A line that was cut short by a crash is the last one
+and never took effect, because every change is in the file before it takes effect; damage before the last line is an
+error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from dualwrite.broker_emulator.log.files import write_atomically
 from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, Kept, StoredTopic, keep_in
+from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, StoredTopic, StoredValues, put_value
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _FORMAT = 1
 
 
 class MetadataJournal:
-    """Topics with ids, settings and leader epochs, the cluster's id and features, producer ids, kept values."""
+    """The id of the cluster, its features, topics (ids, settings, leader epochs), producer ids, and values by kind."""
 
     def __init__(self, path: Path, *, sync: bool) -> None:
         self._path = path
@@ -38,10 +38,10 @@ class MetadataJournal:
         self.next_producer_id: int | None = None
         self.finalized_features = FinalizedFeatures()
         self.topics: dict[str, StoredTopic] = {}
-        self.kept: Kept = {}
+        self.values: StoredValues = {}
 
     def open(self) -> None:
-        """Read what is there, and begin the file anew with it. Raises StorageError."""
+        """Read the file, and rewrite it with the present state. Raises StorageError."""
         try:
             if self._path.exists():
                 for change in _changes(self._path, self._path.read_bytes()):
@@ -55,13 +55,13 @@ class MetadataJournal:
             raise StorageError(f"{self._path} cannot be used: {error.strerror}") from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def record(self, change: dict[str, Any]) -> None:
-        """Keep a change. Raises StorageError, and then nothing has changed."""
+        """Write a change, then apply it. Raises StorageError, and then nothing has changed."""
         line = _line(change)
         try:
             if os.pwrite(self._file, line, self._size) < len(line):
@@ -82,15 +82,15 @@ class MetadataJournal:
             yield features_finalized(self.finalized_features)
         for topic in self.topics.values():
             yield topic_created(topic)
-        for kind, values in self.kept.items():
+        for kind, values in self.values.items():
             for key, value in values.items():
-                yield kept(kind, key, value)
+                yield value_stored(kind, key, value)
 
     def _apply(self, change: dict[str, Any]) -> None:
         match change:
             case {"format": format_version, "cluster_id": cluster_id}:
                 if format_version != _FORMAT:
-                    raise StorageError(f"{self._path} has the format {format_version}; this broker reads {_FORMAT}")
+                    raise StorageError(f"{self._path} has format {format_version}; this broker reads format {_FORMAT}")
                 self.cluster_id = cluster_id
             case {"next_producer_id": next_producer_id}:
                 self.next_producer_id = next_producer_id
@@ -110,13 +110,13 @@ class MetadataJournal:
                 epochs[partition] = leader_epoch
                 self.topics[name] = self.topics[name]._replace(leader_epochs=epochs)
             case {"kept": kind, "key": key, "value": value}:
-                keep_in(self.kept, kind, key, value)
+                put_value(self.values, kind, key, value)
             case _:
-                raise StorageError(f"{self._path} holds a change that this broker does not know: {change}")
+                raise StorageError(f"{self._path} has an unknown change: {change}")
 
 
 def topic_created(topic: StoredTopic) -> dict[str, Any]:
-    """A topic was created."""
+    """Return the change for a new topic."""
     return {
         "created": topic.name,
         "id": str(topic.topic_id),
@@ -127,37 +127,37 @@ def topic_created(topic: StoredTopic) -> dict[str, Any]:
 
 
 def topic_deleted(name: str) -> dict[str, Any]:
-    """A topic was deleted."""
+    """Return the change for a deleted topic."""
     return {"deleted": name}
 
 
 def partitions_created(topic: str, replicas: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """A topic has more partitions, with copies on these nodes."""
+    """Return the change for new partitions of a topic, with replicas on these nodes."""
     return {"extended": topic, "replicas": [list(nodes) for nodes in replicas]}
 
 
 def replicas_assigned(topic: str, partition: int, replicas: Sequence[int]) -> dict[str, Any]:
-    """The copies of a partition are on these nodes."""
+    """Return the change for a new replica assignment of a partition."""
     return {"assigned": topic, "partition": partition, "replicas": list(replicas)}
 
 
 def leader_elected(topic: str, partition: int, leader_epoch: int) -> dict[str, Any]:
-    """A partition has a leader of a new epoch."""
+    """Return the change for a new leader epoch of a partition."""
     return {"elected": topic, "partition": partition, "leader_epoch": leader_epoch}
 
 
 def producer_ids_allocated(next_producer_id: int) -> dict[str, Any]:
-    """Every producer id below was handed out."""
+    """Return the change for allocated producer ids: all below `next_producer_id`."""
     return {"next_producer_id": next_producer_id}
 
 
-def kept(kind: str, key: str, value: Any) -> dict[str, Any]:
-    """A value of `kind` is another one; None: there is none any more."""
+def value_stored(kind: str, key: str, value: Any) -> dict[str, Any]:
+    """Return the change for a value of one kind; None removes it."""
     return {"kept": kind, "key": key, "value": value}
 
 
 def features_finalized(features: FinalizedFeatures) -> dict[str, Any]:
-    """The cluster's features were updated."""
+    """Return the change for an update of the cluster's features."""
     return {
         "features_epoch": features.epoch,
         "transaction_version": features.transaction_version,
@@ -166,7 +166,7 @@ def features_finalized(features: FinalizedFeatures) -> dict[str, Any]:
 
 
 def _after_restart(topic: StoredTopic) -> StoredTopic:
-    """A start is an election: nobody may take what is said from now on for something said before."""
+    """Increment the leader epochs: a start is an election, so that nothing from before it passes for current."""
     return topic._replace(leader_epochs=[epoch + 1 for epoch in topic.leader_epochs])
 
 
@@ -182,7 +182,7 @@ def _with_replicas(topic: StoredTopic, partition: int, replicas: Sequence[int]) 
 
 
 def _replicas_of_each(topic: StoredTopic) -> list[Sequence[int]]:
-    """One entry for each partition, empty where the journal is from before copies were written down."""
+    """Return the replicas of each partition; empty ones if the journal is from before replicas were stored."""
     return list(topic.replicas) or [() for _ in topic.leader_epochs]
 
 
@@ -200,4 +200,4 @@ def _changes(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
         change: dict[str, Any] = json.loads(text)
         yield change
     if rest:
-        logger.warning("%s ends with a line cut short, which never took effect", path)
+        logger.warning("%s ends with an incomplete line, which never took effect", path)

@@ -1,4 +1,4 @@
-"""Where a cluster keeps what it has: in memory, or in a data directory (`data_directory.py`)."""
+"""The storage of a cluster: in memory, or in a data directory (`data_directory.py`)."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.segment import LogStorage
 
-Kept: TypeAlias = dict[str, dict[str, Any]]
+StoredValues: TypeAlias = dict[str, dict[str, Any]]
 """JSON values by kind and key."""
 
 
-def keep_in(kept: Kept, kind: str, key: str, value: Any) -> None:
-    """Put a value in place of the one before; None removes it."""
+def put_value(values: StoredValues, kind: str, key: str, value: Any) -> None:
+    """Replace a value; None removes it."""
     if value is None:
-        kept.get(kind, {}).pop(key, None)
+        values.get(kind, {}).pop(key, None)
     else:
-        kept.setdefault(kind, {})[key] = value
+        values.setdefault(kind, {})[key] = value
 
 
 class StoredTopic(NamedTuple):
-    """A topic as it was kept."""
+    """A topic as it is stored."""
 
     name: str
     topic_id: uuid.UUID
     configs: Mapping[str, str | None]
     leader_epochs: Sequence[int]
-    """Of each partition, from now on: a start is an election."""
+    """The leader epoch of each partition from now on: a start is an election."""
     replicas: Sequence[Sequence[int]] = ()
-    """The nodes with a copy of each partition; nothing in journals of before they could change."""
+    """The nodes with a replica of each partition; empty in journals from before replicas could be reassigned."""
 
 
 class FinalizedFeatures(NamedTuple):
-    """What updates of the cluster's features have set."""
+    """The levels of the cluster's features as updates have set them."""
 
     epoch: int = 0
-    """Grows with every update."""
+    """Incremented by every update."""
     transaction_version: int | None = None
-    """None: it was never updated, and is what the settings say."""
+    """None if it was never updated: then the settings determine it."""
     group_version: int | None = None
 
 
 class Space(NamedTuple):
-    """How much there is room for."""
+    """The capacity of a storage."""
 
     total_bytes: int
     usable_bytes: int
 
 
 class Storage(Protocol):
-    """What outlives a cluster, or does not. Everything that can fail raises StorageError."""
+    """Stores what a cluster has, durably or not. Raises StorageError on failure."""
 
     @property
     def log_dir(self) -> str:
-        """What its folder is called towards clients."""
+        """The name of the directory as clients get it."""
 
     def space(self) -> Space:
-        """How much it could hold, and how much more it can. Raises OSError."""
+        """Return the total and the remaining capacity. Raises OSError."""
 
     @property
     def cluster_id(self) -> str:
@@ -66,65 +66,65 @@ class Storage(Protocol):
 
     @property
     def next_producer_id(self) -> int | None:
-        """The first producer id that was never handed out; None where nothing is known of earlier ones."""
+        """The first producer id that was never allocated; None if earlier allocations are unknown."""
 
     @property
     def finalized_features(self) -> FinalizedFeatures:
-        """As they were last kept."""
+        """The features as they were last stored."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether something was appended that must not be acknowledged yet (`flushed`)."""
+        """Whether there are appends that must not be acknowledged yet (`flushed`)."""
 
     @property
     def writes(self) -> int:
-        """Grows whenever something is appended: an answer need not wait where that did not happen."""
+        """Grows with every append: a response to a request without one does not have to wait."""
 
     def topics(self) -> Sequence[StoredTopic]:
-        """The topics that were kept, in the order of their creation."""
+        """Return the stored topics, in the order of their creation."""
 
     def log(self, topic: str, partition: int) -> LogStorage:
-        """Where a partition keeps its segments."""
+        """Return the storage of a partition's segments."""
 
     def topic_created(self, topic: StoredTopic) -> None:
-        """Keep a new topic."""
+        """Store a new topic."""
 
     def topic_deleted(self, name: str) -> None:
-        """Forget a topic; its logs are destroyed afterwards."""
+        """Remove a topic; its logs are destroyed afterwards."""
 
     def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
-        """Keep that a topic has more partitions, with copies on these nodes."""
+        """Store new partitions of a topic, with replicas on these nodes."""
 
     def replicas_assigned(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
-        """Keep that the copies of a partition are on these nodes."""
+        """Store that the replicas of a partition are on these nodes."""
 
     def leader_elected(self, topic: str, partition: int, leader_epoch: int) -> None:
-        """Keep the epoch of an election."""
+        """Store the leader epoch of an election."""
 
     def producer_ids_allocated(self, next_producer_id: int) -> None:
-        """Keep that every id below was handed out; called before the first of them is."""
+        """Store that every lower id is allocated; called before the first of them is used."""
 
     def features_finalized(self, features: FinalizedFeatures) -> None:
-        """Keep an update of the features."""
+        """Store an update of the features."""
 
-    def kept(self, kind: str) -> Mapping[str, Any]:
-        """What is kept under `kind` (configs, access rules, quotas, users, ...): JSON values by key."""
+    def values(self, kind: str) -> Mapping[str, Any]:
+        """Return the stored values of one kind (configs, ACLs, quotas, users, ...): JSON values by key."""
 
-    def keep(self, kind: str, key: str, value: Any) -> None:
-        """Keep a JSON value in place of the one before; None forgets it."""
+    def store_value(self, kind: str, key: str, value: Any) -> None:
+        """Store a JSON value in place of the previous one; None removes it."""
 
     def begin_flush(self) -> None:
-        """Begin to bring to the disk what was appended; called at intervals."""
+        """Start to flush appends to the disk; called periodically."""
 
     async def flushed(self) -> None:
-        """Wait until everything appended so far may be acknowledged."""
+        """Wait until all appends so far may be acknowledged."""
 
     async def close(self, *, is_complete: bool) -> None:
-        """Let go of everything; `is_complete`: all logs were closed and nothing is left to recover."""
+        """Release all resources; `is_complete`: all logs were closed, so the next start has nothing to recover."""
 
 
 class MemoryOnly:
-    """Nothing is kept: everything is gone when the cluster stops. Takes no more records than fit into a limit."""
+    """Storage in memory, which is gone when the cluster stops. Appends beyond a size limit fail."""
 
     log_dir = "/memory"
     is_behind = False
@@ -135,7 +135,7 @@ class MemoryOnly:
     def __init__(self, limit_bytes: int) -> None:
         self.cluster_id = uuid.uuid4().hex[:22]
         self._budget = MemoryBudget(limit_bytes)
-        self._kept: Kept = {}
+        self._values: StoredValues = {}
 
     def space(self) -> Space:
         limit = self._budget.limit_bytes
@@ -168,11 +168,11 @@ class MemoryOnly:
     def features_finalized(self, features: FinalizedFeatures) -> None:
         pass
 
-    def kept(self, kind: str) -> Mapping[str, Any]:
-        return self._kept.get(kind, {})
+    def values(self, kind: str) -> Mapping[str, Any]:
+        return self._values.get(kind, {})
 
-    def keep(self, kind: str, key: str, value: Any) -> None:
-        keep_in(self._kept, kind, key, value)
+    def store_value(self, kind: str, key: str, value: Any) -> None:
+        put_value(self._values, kind, key, value)
 
     def begin_flush(self) -> None:
         pass

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.cluster import NodeGoneError
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
-from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.pause_points import PausePoint
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.cluster import Cluster
-    from dualwrite.broker_emulator.cluster.node import Node
+    from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
 
 
 def queue_errors(queued_epoch: int, incoming_epoch: int) -> tuple[ErrorCode, ErrorCode]:
@@ -141,11 +140,11 @@ class AddPartitionsToTxnManager:
             producer_epoch=producer_epoch,
         )
 
-    async def _response_of(self, node: Node, work: Coroutine[Any, Any, ErrorCode]) -> ErrorCode:
+    async def _response_of(self, node: ClusterNode, work: Coroutine[Any, Any, ErrorCode]) -> ErrorCode:
         """Return the coordinator's error; NETWORK_EXCEPTION if it is another node, which dies meanwhile."""
         if node.node_id == self._node_id:
             return await work
         try:
-            return await node.answer(work)
+            return await node.run_for_peer(work)
         except NodeGoneError:
             return ErrorCode.network_exception

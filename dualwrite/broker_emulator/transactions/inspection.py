@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
-from dualwrite.broker_emulator.no_error import NO_ERROR
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.transactions.linear_pattern import LinearPattern
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import STATE_BY_LABEL, TransactionState

@@ -6,7 +6,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 
 

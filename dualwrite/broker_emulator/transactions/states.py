@@ -35,7 +35,7 @@ EMPTY: Final = _S.EMPTY
 ONGOING: Final = _S.ONGOING
 PREPARE_COMMIT: Final = _S.PREPARE_COMMIT
 PREPARE_ABORT: Final = _S.PREPARE_ABORT
-"""The states that every transaction is in, under names that are quick to read (see `no_error.py`)."""
+"""The states that every transaction is in, under names that are quick to read (see `error_codes.py`)."""
 
 LABELS: Mapping[TransactionState, str] = {
     state: "".join(word.capitalize() for word in state.name.split("_")) for state in TransactionState

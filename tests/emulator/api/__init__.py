@@ -1,1 +1,1 @@
-"""Tests of the emulator's APIs at the wire."""
+"""Tests of the emulator's APIs over the wire. Open first: `raw_client.py`, then any test."""

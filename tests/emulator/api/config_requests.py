@@ -16,7 +16,7 @@ Operation = tuple[str, int, str | None]
 def describe(
     client: RawClient, resource_type: int, name: str, keys: Sequence[str] | None = None, **values: Any
 ) -> dict[str, Any]:
-    """The settings of a resource by name. Fails where the answer is an error."""
+    """Return the settings of a resource by name. Fails if the response is an error."""
     result = describe_result(client, resource_type, name, keys, **values)
     assert result.error_code == 0, result.error_message
     return {config.name: config for config in result.configs}
@@ -41,7 +41,7 @@ def describe_result(
 
 
 def values_of(client: RawClient, resource_type: int, name: str, *keys: str) -> list[tuple[str | None, int]]:
-    """Value and source of some settings."""
+    """Return the values and sources of some settings."""
     described = describe(client, resource_type, name, keys)
     return [(described[key].value, described[key].config_source) for key in keys]
 
@@ -49,7 +49,7 @@ def values_of(client: RawClient, resource_type: int, name: str, *keys: str) -> l
 def alter(
     client: RawClient, resource_type: int, name: str, *operations: Operation, validate_only: bool = False
 ) -> tuple[int, str | None]:
-    """Alter single settings of a resource: the error and its message."""
+    """Alter single settings of a resource; return the error and its message."""
     (response,) = alter_all(client, {(resource_type, name): operations}, validate_only=validate_only)
     return response
 
@@ -76,7 +76,7 @@ def alter_all(
 def put(
     client: RawClient, resource_type: int, name: str, configs: Mapping[str, str | None], *, validate_only: bool = False
 ) -> tuple[int, str | None]:
-    """Set these settings of a resource and no others (AlterConfigs)."""
+    """Replace the settings of a resource (AlterConfigs)."""
     parts = request_parts("alter_configs", 2)
     rows = tuple(parts.AlterableConfig(name=key, value=value) for key, value in configs.items())
     resource = parts.AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=rows)

@@ -12,7 +12,7 @@ from tests.emulator.api.raw_client import RawClient
 
 @pytest.fixture
 def config() -> BrokerConfig:
-    """Override for other settings."""
+    """Return the settings of the emulator; override it for others."""
     return BrokerConfig(transaction_state_log_num_partitions=5, offsets_topic_num_partitions=5)
 
 

@@ -1,4 +1,4 @@
-"""A blocking client of frames: kio's codec the other way round, one socket, no cleverness."""
+"""A blocking client on one socket, with kio's codec in the client's direction."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def request_type(api: str, version: int) -> Any:
 
 @cache
 def request_parts(api: str, version: int) -> Any:
-    """Builders of the nested types of a request; fields that this version does not have are left out."""
+    """Return builders of the nested types of a request; they ignore fields that the version does not have."""
     module = importlib.import_module(request_type(api, version).__module__)
     return SimpleNamespace(**{name: builder(member) for name, member in vars(module).items() if is_dataclass(member)})
 
@@ -100,7 +100,7 @@ def builder(entity_type: Any) -> Any:
 
 
 def encode(api: str, version: int, correlation_id: int, client_id: str | None, **values: Any) -> bytes:
-    """A whole request frame."""
+    """Return a whole request frame."""
     kind: Any = request_type(api, version)
     buffer = io.BytesIO()
     encoded = b"" if client_id is None else client_id.encode()
@@ -113,7 +113,7 @@ def encode(api: str, version: int, correlation_id: int, client_id: str | None, *
 
 
 def decode(api: str, version: int, frame: bytes) -> tuple[int, Any]:
-    """Correlation id and response; every byte must have been used."""
+    """Return the correlation id and the response; every byte must have been decoded."""
     kind: Any = load_response_schema(KEYS[api], version)
     offset = 5 if kind.__header_schema__.__flexible__ else 4
     response, size = entity_reader(kind)(frame, offset)
@@ -139,11 +139,11 @@ class RawClient:
         self._socket.close()
 
     def be_patient_for(self, duration_s: float) -> None:
-        """Raise TimeoutError where an answer takes longer than that."""
+        """Raise TimeoutError from now on if a response takes longer."""
         self._socket.settimeout(duration_s)
 
     def call(self, api: str, version: int, **values: Any) -> Any:
-        """Send one request and give its response."""
+        """Send one request and return its response."""
         return self.receive(api, version, self.send(api, version, **values))
 
     def send(self, api: str, version: int, **values: Any) -> int:
@@ -173,7 +173,7 @@ class RawClient:
         return data
 
     def is_silent(self, duration_s: float = 0.05) -> bool:
-        """Whether nothing arrives for a while."""
+        """Return whether nothing arrives for a while."""
         self._socket.settimeout(duration_s)
         try:
             return not self._socket.recv(1)
@@ -183,13 +183,13 @@ class RawClient:
             self._socket.settimeout(TIMEOUT_S)
 
     def is_closed(self) -> bool:
-        """Wait until the broker closes the connection; False if it sends something instead."""
+        """Wait until the broker closes the connection; return False if it sends something instead."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionResetError:
             return True
 
-    # the calls that many tests need, in their newest form
+    # the requests that many tests need, in their newest versions
 
     def init_producer_id(self, transactional_id: str | None, **values: Any) -> Any:
         defaults = {"transaction_timeout": milliseconds(60_000), "enable2_pc": False, "keep_prepared_txn": False}
@@ -222,7 +222,7 @@ class RawClient:
         acks: int = -1,
         timeout_ms: int = 1000,
     ) -> Any:
-        """Produce to one partition; gives that partition's part of the response."""
+        """Produce to one partition; return its part of the response."""
         response = self.call(
             "produce", version, **produce_fields(version, topic, records, transactional_id, partition, acks, timeout_ms)
         )
@@ -238,14 +238,14 @@ class RawClient:
         version: int = 12,
         **values: Any,
     ) -> Any:
-        """Fetch from partition 0; gives that partition's part of the response."""
+        """Fetch from partition 0; return its part of the response."""
         response = self.call(
             "fetch", version, **fetch_fields(version, topic, offset, isolation_level, max_wait_ms, **values)
         )
         return response.responses[0].partitions[0]
 
     def offset_fetch(self, group_id: str, topic: str, *, require_stable: bool = True, version: int = 8) -> Any:
-        """The group's offset of partition 0."""
+        """Return the group's offset of partition 0."""
         parts = request_parts("offset_fetch", version)
         topics = (parts.OffsetFetchRequestTopics(name=topic, partition_indexes=(0,)),)
         groups = (parts.OffsetFetchRequestGroup(group_id=group_id, topics=topics),)
@@ -264,7 +264,7 @@ class RawClient:
         metadata: str = "",
         **values: Any,
     ) -> Any:
-        """Commit one offset of partition 0; gives its error code."""
+        """Commit one offset of partition 0; return its error code."""
         parts = request_parts("txn_offset_commit", version)
         partition = parts.TxnOffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
@@ -336,7 +336,7 @@ def fetch_fields(
 
 
 def batch_of(producer: Any, *values: bytes, sequence: int = 0) -> bytes:
-    """A transactional batch of the producer that an InitProducerId or EndTxn response names."""
+    """Return a transactional batch of the producer in an InitProducerId or EndTxn response."""
     return build_batch(
         [(None, value) for value in values],
         timestamp_ms=1_700_000_000_000,
@@ -348,5 +348,5 @@ def batch_of(producer: Any, *values: bytes, sequence: int = 0) -> bytes:
 
 
 def plain_batch(*values: bytes) -> bytes:
-    """A batch of nobody."""
+    """Return a batch without a producer id."""
     return build_batch([(None, value) for value in values], timestamp_ms=1_700_000_000_000)

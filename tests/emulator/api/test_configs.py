@@ -1,4 +1,4 @@
-"""Settings at the wire: described, altered, in effect at once, kept over restarts."""
+"""Settings over the wire: they are described, altered, take effect at once and survive restarts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
-from dualwrite.broker_emulator.cluster.configured_timers import ConfiguredTimers
+from dualwrite.broker_emulator.cluster.cluster import ConfiguredTimers
 from tests.emulator.api.config_requests import (
     APPEND,
     BROKER,
@@ -48,14 +48,14 @@ _names = count(1)
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
-    """Two nodes; every test has topics of its own."""
+    """Start two nodes; every test creates its own topics."""
     with Emulator(nodes=2, config=CONFIG, clock=VirtualClock()) as broker:
         yield broker
 
 
 @pytest.fixture
 def topic(emulator: Emulator) -> str:
-    """A topic that node 0 leads."""
+    """Create a topic that node 0 leads."""
     name = f"topic-{next(_names)}"
     emulator.create_topic(name)
     emulator.move_leader(name, 0, 0)
@@ -64,14 +64,14 @@ def topic(emulator: Emulator) -> str:
 
 @pytest.fixture
 def client(emulator: Emulator) -> Iterator[RawClient]:
-    """A connection to node 0."""
+    """Connect to node 0."""
     with RawClient(emulator.bootstrap_servers) as connection:
         yield connection
 
 
 @pytest.fixture
 def other_client(emulator: Emulator) -> Iterator[RawClient]:
-    """A connection to node 1."""
+    """Connect to node 1."""
     with RawClient(emulator.bootstrap_servers.split(",")[1]) as connection:
         yield connection
 
@@ -154,7 +154,7 @@ def test_timestamps_of_the_append(client: RawClient, emulator: Emulator, topic: 
 
 def test_timestamps_out_of_range(client: RawClient, emulator: Emulator, topic: str) -> None:
     emulator.advance_clock(10_000)
-    age_ms = emulator.clock.now_ms() - 1_700_000_000_000  # which plain_batch says
+    age_ms = emulator.clock.now_ms() - 1_700_000_000_000  # the timestamp of plain_batch
     assert alter(client, TOPIC, topic, ("message.timestamp.before.max.ms", SET, str(age_ms))) == DONE
     assert error_of(client, topic) == 0
     emulator.advance_clock(1)
@@ -353,9 +353,9 @@ def test_everything_altered_is_there_again_after_a_restart(tmp_path: Path) -> No
 
 
 def test_periodic_work_follows_its_interval(client: RawClient, emulator: Emulator) -> None:
-    cluster, runs = emulator._cluster, []  # what compaction does is not seen from outside until much is written
-    timers = emulator._call(lambda: ConfiguredTimers(cluster))
-    emulator._call(lambda: timers.every("log_cleaner_backoff_ms", lambda: runs.append(cluster.clock.now_ms())))
+    cluster, runs = emulator.cluster, []  # compaction becomes visible to clients only after many writes
+    timers = emulator.call_in_loop(lambda: ConfiguredTimers(cluster))
+    emulator.call_in_loop(lambda: timers.every("log_cleaner_backoff_ms", lambda: runs.append(cluster.clock.now_ms())))
     emulator.advance_clock(30_000)
     assert len(runs) == 2
     assert alter(client, BROKER, "", ("log.cleaner.backoff.ms", SET, "1000")) == DONE
@@ -364,7 +364,7 @@ def test_periodic_work_follows_its_interval(client: RawClient, emulator: Emulato
     assert alter(client, BROKER, "", ("log.cleaner.backoff.ms", DELETE, None)) == DONE
     emulator.advance_clock(14_999)
     assert len(runs) == 7
-    emulator._call(timers.cancel)
+    emulator.call_in_loop(timers.cancel)
 
 
 def test_deleting_topics_can_be_forbidden() -> None:

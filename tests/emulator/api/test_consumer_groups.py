@@ -31,7 +31,7 @@ def emulator(config: BrokerConfig) -> Iterator[Emulator]:
 
 
 def heartbeat(client: RawClient, member: str, epoch: int, **values: Any) -> Any:
-    """A heartbeat; joining subscribes to topic "t" unless told otherwise."""
+    """Send a heartbeat; a join subscribes to topic "t" by default."""
     fields: dict[str, Any] = {"subscribed_topic_regex": None, "topic_partitions": None}
     fields["rebalance_timeout"] = milliseconds(MINUTE_MS if epoch == 0 else -1)
     if epoch == 0:
@@ -56,7 +56,7 @@ def group_of(emulator: Emulator) -> ConsumerGroup:
 
 
 def shape(emulator: Emulator) -> dict[str, Any]:
-    """Epochs, and every member's epoch, state and partitions."""
+    """Return the epochs of the group, and the epoch, state and partitions of every member."""
     group = group_of(emulator)
     members = {
         name: (member.member_epoch, member.state.name, sorted(part.partition for part in member.assigned))
@@ -88,7 +88,7 @@ def test_sessions_end_on_the_brokers_clock(emulator: Emulator, client: RawClient
     assert group_of(emulator).state == "Empty"
 
 
-def test_whoever_keeps_partitions_is_fenced_when_its_time_is_over(emulator: Emulator, client: RawClient) -> None:
+def test_a_member_that_does_not_release_partitions_in_time_is_fenced(emulator: Emulator, client: RawClient) -> None:
     heartbeat(client, "m1", 0)
     heartbeat(client, "m2", 0)
     heartbeat(client, "m1", 2)
@@ -139,7 +139,7 @@ def test_another_coordinator_goes_on_in_the_middle_of_a_rebalance(config: Broker
             assert heartbeat(client, "m1", 2, **owned(client, 0, 1)).member_epoch == 3
             told = heartbeat(client, "m2", 3).assignment
             assert [part.partitions for part in told.topic_partitions] == [(2, 3)]
-            emulator.advance_clock(45_000)  # sessions began anew with the coordinator, and end as ever
+            emulator.advance_clock(45_000)  # sessions restarted at the new coordinator, and end as usual
             assert not group_of(emulator).members
 
 
@@ -181,13 +181,13 @@ def test_a_compacted_log_tells_the_same_group(config: BrokerConfig, tmp_path: Pa
                 heartbeat(client, "m1", 0)
                 heartbeat(client, "m1", -1)
             heartbeat(client, "m2", 0)
-            log = emulator._cluster.topics["__consumer_offsets"].partitions[group_partition(emulator)].log
+            log = emulator.cluster.topics["__consumer_offsets"].partitions[group_partition(emulator)].log
             emulator.advance_clock(40_000)
 
             def kept() -> int:
                 return sum(len(list(iter_records(batch))) for batch in log.batches())
 
-            until(lambda: emulator._call(kept) < log.log_end_offset / 2)
+            until(lambda: emulator.call_in_loop(kept) < log.log_end_offset / 2)
         before = shape(emulator)
     with Emulator(config=small, data_dir=tmp_path) as emulator:
         assert shape(emulator) == before
@@ -206,7 +206,7 @@ def test_answers_wait_for_the_record_to_be_replicated(config: BrokerConfig) -> N
 
 
 def group_partition(emulator: Emulator) -> int:
-    return int(emulator._cluster.group_partition("g"))
+    return int(emulator.cluster.group_partition("g"))
 
 
 def test_offsets_of_topics_that_nobody_subscribes_to_expire_and_then_the_group(config: BrokerConfig) -> None:
@@ -293,7 +293,7 @@ def test_access_to_groups_and_topics(config: BrokerConfig) -> None:
         assert heartbeat(client, "m", 0, subscribed_topic_names=("t", "other")).error_code == 29
         assert heartbeat(client, "m", 0, subscribed_topic_regex=".*").error_code == 0
         until(lambda: "m" in group_of(emulator).members and group_of(emulator).group_epoch == 3)
-        assert group_of(emulator).subscribed_topics == {"t"}  # an expression matches what may be described
+        assert group_of(emulator).subscribed_topics == {"t"}  # an expression matches only topics that may be described
         assert described(client) == (0, None, 1)
         emulator.remove_acls()
         emulator.add_acls(rules["read"], rules["other"])
@@ -307,9 +307,7 @@ def described(client: RawClient) -> tuple[int, str | None, int]:
     return int(group.error_code), group.error_message, len(group.members)
 
 
-def test_who_waits_to_join_is_told_to_begin_anew_when_the_group_is_upgraded(
-    emulator: Emulator, client: RawClient
-) -> None:
+def test_a_waiting_join_must_be_repeated_when_the_group_is_upgraded(emulator: Emulator, client: RawClient) -> None:
     stable = join(client)
     with RawClient(emulator.bootstrap_servers) as second:
         fields = join_fields(9)

@@ -1,4 +1,4 @@
-"""DeleteRecords at the wire (KIP-107), by hand and by librdkafka's admin client."""
+"""DeleteRecords over the wire (KIP-107), from raw requests and from librdkafka's admin client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, plain_batch, request_parts
 
-# taken as untyped: what types it has are not what mypy's strict mode asks for
+# imported as untyped: its types do not pass mypy's strict mode
 confluent_kafka: Any = import_module("confluent_kafka")
 confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
 
@@ -36,7 +36,7 @@ def emulator(data_dir: Path | None) -> Iterator[Emulator]:
 
 
 def delete(client: RawClient, offset: int, *, topic: str = "t", partition: int = 0) -> tuple[int, int]:
-    """Error and low watermark of the answer."""
+    """Return the error and the low watermark in the response."""
     parts = request_parts("delete_records", 2)
     rows = (parts.DeleteRecordsPartition(partition_index=partition, offset=offset),)
     topics = (parts.DeleteRecordsTopic(name=topic, partitions=rows),)
@@ -55,7 +55,7 @@ def create_compacted(client: RawClient, name: str) -> None:
 
 def test_the_log_begins_later(emulator: Emulator, client: RawClient) -> None:
     assert delete(client, 4) == (0, 4)
-    assert delete(client, 3) == (0, 4)  # that is done already
+    assert delete(client, 3) == (0, 4)  # already deleted
     assert client.fetch("t", offset=3).error_code == 1
     assert client.fetch("t", offset=4).error_code == 0
     assert emulator.log("t").log_start_offset == 4
@@ -93,7 +93,7 @@ def test_what_is_not_replicated_cannot_be_deleted() -> None:
 
 
 def test_an_open_transaction_goes_on_behind_the_new_start(emulator: Emulator, client: RawClient) -> None:
-    """What is left of it is still undecided, and its abort is not forgotten."""
+    """The rest of the transaction stays undecided, and its abort is not lost."""
     producer = client.init_producer_id("x")
     for sequence in range(3):
         records = batch_of(producer, b"open", sequence=sequence)

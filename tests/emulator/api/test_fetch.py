@@ -1,4 +1,4 @@
-"""Fetch and ListOffsets at the wire: isolation, waiting, limits."""
+"""Fetch and ListOffsets over the wire: isolation, waiting, limits."""
 
 from __future__ import annotations
 

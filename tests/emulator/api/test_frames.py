@@ -1,4 +1,4 @@
-"""Framing: one request at a time, in order; what is broken ends a connection and nothing else."""
+"""Framing: one request at a time, in order; a malformed frame closes its connection and affects nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.api.table import APIS
+from dualwrite.broker_emulator.api.registry import APIS
 from tests.emulator.api.raw_client import (
     RawClient,
     decode,

@@ -1,4 +1,4 @@
-"""Consumer groups at the wire: membership, offsets of members, administration, records and failover."""
+"""Consumer groups over the wire: membership, offsets of members, administration, records and failover."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def join_fields(version: int, group_id: str = "g", member_id: str = "", **values
 
 
 def join(client: RawClient, group_id: str = "g", member_id: str = "", *, version: int = 9, **values: Any) -> Any:
-    """Join, and come again with the id that a newcomer is given."""
+    """Join, and join again with the id that a new member is given."""
     answer = client.call("join_group", version, **join_fields(version, group_id, member_id, **values))
     if answer.error_code == 79:
         return join(client, group_id, answer.member_id, version=version, **values)
@@ -52,7 +52,7 @@ def join(client: RawClient, group_id: str = "g", member_id: str = "", *, version
 
 
 def sync_fields(joined: Any, version: int = 5) -> dict[str, Any]:
-    """A SyncGroup request; where the member leads, everybody is assigned its own name."""
+    """Return the fields of a SyncGroup request; the leader assigns every member its own name."""
     parts = request_parts("sync_group", version)
     assignments = tuple(
         parts.SyncGroupRequestAssignment(member_id=member.member_id, assignment=member.member_id.encode())
@@ -198,7 +198,7 @@ def test_other_refusals(client: RawClient) -> None:
     assert sync(client, joined, protocol_name=None, version=4).error_code == 0
 
 
-def test_who_waits_is_replaced_by_its_own_newer_request(emulator: Emulator, client: RawClient) -> None:
+def test_a_waiting_request_is_replaced_by_a_newer_one_of_its_member(emulator: Emulator, client: RawClient) -> None:
     stable_member(client)
     with RawClient(emulator.bootstrap_servers) as lost, RawClient(emulator.bootstrap_servers) as again:
         asked = lost.call("join_group", 9, **join_fields(9))
@@ -218,9 +218,7 @@ def test_sessions_end_on_the_brokers_clock(emulator: Emulator, client: RawClient
     emulator.advance_clock(SESSION_MS - 1)
     assert heartbeat(client, joined) == 0
     emulator.advance_clock(SESSION_MS - 1)
-    assert (
-        commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1) == 0
-    )  # a sign of life too
+    assert commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1) == 0  # a heartbeat too
     emulator.advance_clock(SESSION_MS - 1)
     assert heartbeat(client, joined) == 0
     emulator.advance_clock(SESSION_MS)
@@ -310,7 +308,7 @@ def test_transactional_commits_of_members(emulator: Emulator, client: RawClient)
     assert client.txn_offset_commit("x", producer, "g", "t", 1, member_id="nobody", generation_id=1) == 25
     assert client.txn_offset_commit("x", producer, "unknown", "t", 1, **member) == 22
     assert client.txn_offset_commit("x", producer, "g", "t", 3, **member) == 0
-    assert client.txn_offset_commit("x", producer, "g", "t", 4) == 0  # nobody in particular
+    assert client.txn_offset_commit("x", producer, "g", "t", 4) == 0  # without a member
     emulator.advance_clock(SESSION_MS)
     assert client.txn_offset_commit("x", producer, "g", "t", 5, **member) == 25
     settle(emulator, client, producer, commit=True)
@@ -399,7 +397,7 @@ def test_deleting_a_group_drops_what_is_pending(emulator: Emulator, client: RawC
 
 @pytest.fixture
 def short_memory() -> Iterator[Emulator]:
-    """Offsets are kept for an hour."""
+    """Start an emulator that keeps offsets for an hour."""
     config = BrokerConfig(offsets_retention_minutes=60, transaction_max_timeout_ms=10 * HOUR_MS)
     with Emulator(config=config, clock=VirtualClock(), topics={"t": 1, "other": 1}) as broker:
         yield broker
@@ -497,7 +495,7 @@ def test_while_the_group_is_loaded(two_nodes: Emulator) -> None:
     two_nodes.move_coordinator(1 - old, group="g")
     held.wait_reached()
     with client_of(two_nodes, 1 - old) as client:
-        assert heartbeat(client, joined) == 0  # whoever asks
+        assert heartbeat(client, joined) == 0  # any heartbeat gets 0
         assert join(client, member_id=joined.member_id).error_code == 14
         assert sync(client, joined).error_code == 14
         assert commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1) == 14

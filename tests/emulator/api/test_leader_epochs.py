@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch at the wire (KIP-320): where epochs end, over elections, losses and restarts."""
+"""OffsetForLeaderEpoch over the wire (KIP-320): the ends of epochs, over elections, losses and restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.emulator.api.raw_client import RawClient, plain_batch, request_parts
 
 
 def end_of_epoch(client: RawClient, leader_epoch: int, *, topic: str = "t", **values: Any) -> tuple[int, int, int]:
-    """Error, epoch and end offset of the answer."""
+    """Return error, epoch and end offset of the response."""
     parts = request_parts("offset_for_leader_epoch", 4)
     partition = parts.OffsetForLeaderPartition(**{"partition": 0, "leader_epoch": leader_epoch, **values})
     topics = (parts.OffsetForLeaderTopic(topic=topic, partitions=(partition,)),)
@@ -21,7 +21,7 @@ def end_of_epoch(client: RawClient, leader_epoch: int, *, topic: str = "t", **va
 
 
 def test_every_start_is_an_election(tmp_path: Path) -> None:
-    """Records of the epochs 0, 1 and 3: that of epoch 2 appended nothing."""
+    """There are records of the epochs 0, 1 and 3: the leader of epoch 2 appended nothing."""
     config = BrokerConfig(log_segment_bytes=200)
     for epoch in range(4):
         with (

@@ -1,4 +1,4 @@
-"""Committed offsets at the wire, inside and outside of transactions (2.5, 2.12, 3.7)."""
+"""Committed offsets over the wire, inside and outside of transactions (2.5, 2.12, 3.7)."""
 
 from __future__ import annotations
 

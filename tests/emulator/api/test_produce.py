@@ -1,4 +1,4 @@
-"""Produce at the wire: who may append what (2.11). Sequence and epoch rules are the log's tests."""
+"""Produce over the wire: which producers may append what (2.11). The tests of the log cover sequences and epochs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def test_acks(emulator: Emulator, client: RawClient) -> None:
     assert client.produce("t", plain_batch(b"1"), acks=2).error_code == 21
     assert client.produce("t", plain_batch(b"1"), acks=1).error_code == 0
     client.send("produce", 12, **produce_fields(12, "t", plain_batch(b"2"), acks=0))
-    assert client.produce("t", plain_batch(b"3")).base_offset == 2  # the one before was applied, and not answered
+    assert (
+        client.produce("t", plain_batch(b"3")).base_offset == 2
+    )  # the previous batch was appended, without a response
 
 
 def test_an_error_with_acks_0_closes_the_connection(client: RawClient) -> None:

@@ -1,4 +1,4 @@
-"""Metadata, FindCoordinator, CreateTopics, DeleteTopics and DescribeCluster at the wire."""
+"""Metadata, FindCoordinator, CreateTopics, DeleteTopics and DescribeCluster over the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transaction APIs at the wire: what each version says of what the coordinator decides."""
+"""The transaction APIs over the wire: the coordinator's decisions as each version returns them."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_describe_producers(client: RawClient) -> None:
 
 
 def test_describe_transactions(client: RawClient) -> None:
-    """Read with kafka-python's codec: kio refuses the start time -1, which is what Kafka sends for none."""
+    """Decode with kafka-python: kio rejects the start time -1, which Kafka sends if there is none."""
     producer = client.init_producer_id("x")
     client.init_producer_id("idle", transaction_timeout=milliseconds(5))
     client.produce("t", batch_of(producer, b"1"), transactional_id="x")

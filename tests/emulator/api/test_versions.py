@@ -1,4 +1,4 @@
-"""Every API in every version: it is advertised, it answers, and it can refuse."""
+"""Every API in every version: it is advertised, it has a response, and it can refuse."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 from kio.schema.index import api_key_map, schema_name_map
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile
-from dualwrite.broker_emulator.api import table
-from dualwrite.broker_emulator.api.registry import Api
-from dualwrite.broker_emulator.api.table import APIS
+from dualwrite.broker_emulator.api import registry
+from dualwrite.broker_emulator.api.registry import APIS, Api
 from tests.emulator.api.raw_client import (
     ALL_VERSIONS,
     KEYS,
@@ -37,7 +36,7 @@ ANY_ACL = {
 
 
 def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
-    """A request that names topic "t", group "g" and transactional id "x" wherever it can."""
+    """Return a request with topic "t", group "g" and transactional id "x" wherever it has such a field."""
     parts = request_parts(api, version)
     producer = {"producer_id": 5, "producer_epoch": 0}
     topic = {"name": "t", "topic": "t", "topic_id": topic_id}
@@ -214,7 +213,7 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
 
 
 def error_codes(message: Any) -> list[int]:
-    """Every error code anywhere in a response."""
+    """Return every error code in a response."""
     found = []
     for name in type(message).__dataclass_fields__:
         value = getattr(message, name)
@@ -237,7 +236,7 @@ SINCE_VERSION = {("join_group", 4): 79, ("describe_groups", 6): 69}
 
 
 def answer_to_sample(api: str, version: int) -> int:
-    """The error that the sample is answered with: its transactional id and its group were never initialised."""
+    """Return the error of the sample: its transactional id and its group were never initialised."""
     errors = {**NOT_BEGUN, **NO_ACCESS_CONTROL, **NO_LOGIN_DUE, **NO_SUCH_GROUP, "elect_leaders": 84}
     errors |= {name: error for (name, since), error in SINCE_VERSION.items() if version >= since}
     return errors.get(api, 0)
@@ -271,7 +270,7 @@ def test_the_whole_range_of_the_codec_is_served_and_the_docstring_says_so(api: A
 
 
 def test_every_file_of_an_api_is_served() -> None:
-    files = {path.stem for path in Path(table.__file__).parent.glob("k*.py")}
+    files = {path.stem for path in Path(registry.__file__).parent.glob("k*.py")}
     assert files == {f"k{api.key:02d}_{api.schema_name}" for api in APIS.values()}
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
-from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.process.properties import read_properties
+from dualwrite.broker_emulator.config import Fsync, read_properties
 
 AS_KAFKA_SHIPS_IT = """\
 # for one process that is broker and controller
@@ -98,7 +97,7 @@ def test_what_a_setting_means(properties: dict[str, Any], field: str, value: obj
         ({"connections.max.idle.ms": "-1"}, "Value must be at least 0"),
         ({"log.retention.ms": "-2"}, "Value must be at least -1"),
         ({"profile": "kafka-2.8"}, "String must be one of: kip-939, kafka-4.3, kafka-3.9"),
-        ({"process.roles": "controller"}, "process.roles has to name broker"),
+        ({"process.roles": "controller"}, "process.roles must include broker"),
         ({"leader.replication.throttled.rate": "1"}, "can only be altered while the broker runs"),
     ],
 )
@@ -135,5 +134,5 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="missing cannot be read: No such file"):
         read_properties(tmp_path / "missing")
     (tmp_path / "broken").write_text("a=\\u12")
-    with pytest.raises(ValueError, match="broken is no file of settings"):
+    with pytest.raises(ValueError, match="broken is not a properties file"):
         read_properties(tmp_path / "broken")

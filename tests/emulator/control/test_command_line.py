@@ -12,7 +12,7 @@ from dualwrite.broker_emulator.process.command_line import main
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--clock", "virtual"), "nothing could move a virtual clock without --control"),
+        (("--clock", "virtual"), "without --control, nothing could advance a virtual clock"),
         (("--clock", "sun"), "invalid choice: 'sun'"),
         (("--control", "8080"), "'8080' is not host:port"),
         (("--control", "127.0.0.1:99999"), "the greatest port is 65535"),
@@ -47,5 +47,5 @@ def test_the_options_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "serve control over HTTP and a page" in shown
-    assert "a virtual clock stands still until it is moved" in shown
+    assert "serve control over HTTP, and a page" in shown
+    assert "a virtual clock stands still until it is advanced through --control" in shown

@@ -77,7 +77,7 @@ def test_the_machines_clock_cannot_be_moved() -> None:
 def test_nodes_crash_stop_and_start(client: Client, controlled: Emulator) -> None:
     assert client.post("/v1/nodes/1/crash")["is_alive"] is False
     assert controlled.living_nodes == [0]
-    assert client.refused(409, "POST", "/v1/nodes/1/stop")["message"] == "node 1 does not run"
+    assert client.refused(409, "POST", "/v1/nodes/1/stop")["message"] == "node 1 is not running"
     started = client.post("/v1/nodes/1/start")
     assert started["is_alive"] is True
     assert next(iter(started["addresses"].values())) in controlled.bootstrap_servers
@@ -189,7 +189,10 @@ def test_a_reassignment_is_under_way_and_given_up(client: Client) -> None:
     client.post(f"{one}/release-replication", {})
     assert client.refused(404, "PUT", f"{one}/replicas", {"replicas": [7]})["known"] == ["0", "1"]
     for wrong in ([], [0, 0]):
-        assert "each named once" in client.refused(400, "PUT", f"{one}/replicas", {"replicas": wrong})["message"]
+        assert (
+            "need distinct nodes, at least one"
+            in client.refused(400, "PUT", f"{one}/replicas", {"replicas": wrong})["message"]
+        )
 
 
 # quotas

@@ -217,7 +217,7 @@ def test_what_cannot_be_done_is_said(browser: Browser, controlled: Emulator) -> 
     until(lambda: browser.texts("#connection") == ["paused"])
     controlled.crash_node(1)
     browser.find(button("Stop node 1")).click()
-    until(lambda: browser.texts("[role=alert]") == ["node 1 does not run"])
+    until(lambda: browser.texts("[role=alert]") == ["node 1 is not running"])
     assert any("409" in complaint for complaint in browser.complaints)  # the browser's own note of the status
     controlled.start_node(1)
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.cluster.cluster import Cluster, Partition
+from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.node import Node
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.groups.offset_rules import Committer

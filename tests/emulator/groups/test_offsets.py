@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.offsets import OffsetTable
 from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey
 

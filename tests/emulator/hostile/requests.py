@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema
 from kio.serial import entity_writer
 
-from dualwrite.broker_emulator.api.table import APIS
+from dualwrite.broker_emulator.api.registry import APIS
 from dualwrite.broker_emulator.log.record_batch import build_batch
 
 SERVED = [(api.key, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]

@@ -13,8 +13,8 @@ from crc32c import crc32c
 from kio.index import load_request_schema
 
 from dualwrite.broker_emulator import BrokerConfig
+from dualwrite.broker_emulator.api.registry import APIS
 from dualwrite.broker_emulator.api.request_bounds import bounds_check
-from dualwrite.broker_emulator.api.table import APIS
 from tests.emulator.api.raw_client import KEYS, RawClient, encode, milliseconds, plain_batch, request_parts
 from tests.emulator.hostile.requests import LENGTHS, SERVED, sized
 from tests.emulator.hostile.victim import Victim

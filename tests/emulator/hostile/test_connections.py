@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, DropRequest, Emulator, Fault
-from dualwrite.broker_emulator.net.closing_log import LINES_PER_INTERVAL, ClosingLog
+from dualwrite.broker_emulator.net.server import LINES_PER_INTERVAL, ClosingLog
 from tests.emulator.api.raw_client import RawClient, encode, fetch_fields, plain_batch, produce_fields
 from tests.support.conditions import until
 
@@ -89,7 +89,7 @@ def test_a_client_that_never_reads_is_served_no_more_and_loses_nothing() -> None
 
 def test_a_waiting_fetch_is_given_up_with_its_connection() -> None:
     with Emulator(topics={"t": 1}) as emulator:
-        waiters = emulator._cluster.topics["t"].partitions[0].log.on_advance
+        waiters = emulator.cluster.topics["t"].partitions[0].log.on_advance
         with RawClient(emulator.bootstrap_servers) as client:
             client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=2**31 - 1))
             until(lambda: len(waiters) == 1)
@@ -113,12 +113,12 @@ def test_reasons_are_logged_with_peer_and_api(caplog: pytest.LogCaptureFixture) 
 def test_a_flood_of_reasons_is_counted_instead_of_logged(caplog: pytest.LogCaptureFixture) -> None:
     log = ClosingLog(logging.getLogger("flood"))
     for place in range(LINES_PER_INTERVAL + 7):
-        log.say(100.0, f"reason {place}")
+        log.log(100.0, f"reason {place}")
     assert len(caplog.records) == LINES_PER_INTERVAL
-    log.say(100.0, "a bug", RuntimeError("never kept back"))
-    log.say(200.0, "later")
+    log.log(100.0, "a bug", RuntimeError("never kept back"))
+    log.log(200.0, "later")
     assert [record.getMessage() for record in caplog.records[LINES_PER_INTERVAL:]] == [
         "a bug",
-        "7 more connections were closed for such reasons",
+        "7 more connections were closed for similar reasons",
         "later",
     ]

@@ -229,7 +229,7 @@ def test_a_failed_fsync_is_never_acknowledged(folder: Path, monkeypatch: pytest.
     log = open_log(folder, fsync=Fsync.ALWAYS)
     append(log, b"before")
     monkeypatch.setattr(os, "fdatasync", fail)
-    with pytest.raises(StorageError, match="the disk does not take what was written"):
+    with pytest.raises(StorageError, match="flushing to the disk failed"):
         append(log, b"lost")
     assert log.high_watermark == 1
     monkeypatch.undo()

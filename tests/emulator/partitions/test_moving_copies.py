@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import Emulator, Fault, PartitionError
-from dualwrite.broker_emulator.cluster.reassignment import Assignment, begun, cancelled, finished
+from dualwrite.broker_emulator.cluster.replication import Assignment, cancelled, finished, started
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.partitions.admin_requests import (
     PREFERRED,
@@ -43,7 +43,7 @@ def copies(client: RawClient, partition: int = 0) -> tuple[tuple[int, ...], tupl
 
 
 def test_adding_and_removing() -> None:
-    moving = begun(Assignment((0, 1)), (2, 1))
+    moving = started(Assignment((0, 1)), (2, 1))
     assert moving == Assignment((2, 1, 0), adding=(2,), removing=(0,))
     assert finished(moving) == Assignment((2, 1))
     assert cancelled(moving) == Assignment((1, 0))
@@ -51,9 +51,9 @@ def test_adding_and_removing() -> None:
 
 def test_another_target_meanwhile() -> None:
     """Whoever was being added before is still not there; whoever was being removed still is."""
-    moving = begun(begun(Assignment((0, 1)), (2,)), (2, 0, 3))
+    moving = started(started(Assignment((0, 1)), (2,)), (2, 0, 3))
     assert moving == Assignment((2, 0, 3, 1), adding=(2, 3), removing=(1,))
-    assert not begun(Assignment((0, 1)), (1, 0)).is_changing
+    assert not started(Assignment((0, 1)), (1, 0)).is_changing
 
 
 # reassignments
@@ -84,7 +84,7 @@ def test_while_replication_is_held_it_is_under_way(emulator: Emulator, client: R
     assert reassignments(client, {"t": [1, 0], "nope": [0]}) == [move]
     assert copies(client) == ((1, 2, 0), (0,), 0)
     assert elect(client, PREFERRED, {"t": [0]}) == {("t", 0): Outcome(80, "The preferred leader was not available.")}
-    with pytest.raises(ValueError, match="node 1 has no copy"):
+    with pytest.raises(ValueError, match="node 1 has no complete replica"):
         emulator.move_leader("t", 0, 1)
     held.release()
     assert reassignments(client) == []

@@ -102,7 +102,7 @@ def test_listeners_that_cannot_be(listeners: list[Listener], nodes: int, why: st
 
 
 def test_an_address_and_listeners_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="exclude each other"):
+    with pytest.raises(ValueError, match="mutually exclusive"):
         Emulator(listen="127.0.0.1:0", listeners=[Listener()])
 
 

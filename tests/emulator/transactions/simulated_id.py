@@ -9,7 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import TWO_PHASE_COMMIT_TIMEOUT_MS
 from dualwrite.broker_emulator.transactions import coordinator, transitions
 from dualwrite.broker_emulator.transactions.coordinator import EndTxnResult, InitProducerIdRequest, InitProducerIdResult

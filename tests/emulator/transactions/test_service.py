@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.transactions import service
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator

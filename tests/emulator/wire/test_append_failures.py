@@ -22,7 +22,7 @@ class FailingLog:
     """The state log of a coordinator, whose next appends end with these errors."""
 
     def __init__(self, world: World) -> None:
-        (node,) = world.emulator._cluster.nodes.values()
+        (node,) = world.emulator.cluster.nodes.values()
         self._coordinator = node.transactions
         self._log = self._coordinator._log
         self.errors: list[ErrorCode] = []

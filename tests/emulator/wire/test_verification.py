@@ -193,7 +193,7 @@ def test_guard_ends_with_the_first_batch(world: World) -> None:
 
 
 def verifications(world: World) -> Mapping[int, object]:
-    partition = world.emulator._call(lambda: world.emulator._cluster.partition("t", 0))
+    partition = world.emulator.call_in_loop(lambda: world.emulator.cluster.partition("t", 0))
     assert partition is not None
     entries: Mapping[int, object] = partition.log._verifications._entries
     return entries
@@ -272,11 +272,11 @@ def ask(world: World, threads: ThreadPoolExecutor, identity: Identity, partition
 
 def queued_epoch(world: World) -> int | None:
     def look() -> int | None:
-        (node,) = world.emulator._cluster.nodes.values()
+        (node,) = world.emulator.cluster.nodes.values()
         queued = node.add_partitions_to_txn._in_flight.get("x")
         return None if queued is None else queued.producer_epoch
 
-    return world.emulator._call(look)
+    return world.emulator.call_in_loop(look)
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,12 @@ class World:
         def find() -> TransactionMetadata:
             return next(
                 owned.ids[transactional_id]
-                for node in self.emulator._cluster.nodes.values()
+                for node in self.emulator.cluster.nodes.values()
                 for owned in node.transactions._partitions.values()
                 if transactional_id in owned.ids
             )
 
-        return self.emulator._call(find)
+        return self.emulator.call_in_loop(find)
 
     def time_out(self, transactional_id: str = "x") -> Described:
         """Let time pass until the server aborts the transaction."""

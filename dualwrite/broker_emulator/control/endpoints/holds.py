@@ -12,7 +12,7 @@ from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
-from dualwrite.broker_emulator.pause_points import Hold, PausePoint, everybody
+from dualwrite.broker_emulator.pause_points import Hold, PausePoint, match_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def view(hold: Hold) -> HoldView:
     selectors: dict[str, Any] = {}
     if isinstance(hold.match, ContextMatch):
         selectors = dict(hold.match.wanted)
-    elif hold.match is not everybody:
+    elif hold.match is not match_all:
         selectors = {"predicate": "a Python function"}
     return HoldView(hold_id=hold.hold_id, point=hold.point, selectors=selectors, hits=hold.hits, waiting=hold.waiting)
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
-from dualwrite.broker_emulator.cluster.node import Node
+from dualwrite.broker_emulator.api.call import ClientConnection
+from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, not_found
 from dualwrite.broker_emulator.control.shapes import Limit, first
-from dualwrite.broker_emulator.net.server import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ async def show(controlled: ControlledEmulator, path: NodePath) -> NodeView:
     return next(view for view in views(controlled) if view.node == path.node)
 
 
-def find(controlled: ControlledEmulator, node_id: int) -> Node:
+def find(controlled: ControlledEmulator, node_id: int) -> ClusterNode:
     """Return a node, alive or not. Raises ControlError if it does not exist."""
     nodes = controlled.cluster.nodes
     if node_id not in nodes:
@@ -143,7 +143,7 @@ class Disconnected:
     disconnected: int
 
 
-def _connection_view(connection: Connection) -> ConnectionView:
+def _connection_view(connection: ClientConnection) -> ConnectionView:
     return ConnectionView(
         node=connection.node.node_id,
         client_id=connection.client_id,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
-from dualwrite.broker_emulator.cluster.cluster import NO_LEADER, Partition
+from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.endpoints.topics import find as find_topic

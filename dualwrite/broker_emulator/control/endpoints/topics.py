@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
-from dualwrite.broker_emulator.cluster.cluster import Topic
-from dualwrite.broker_emulator.cluster.topic_names import why_not_a_topic_name
+from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, conflict, not_found

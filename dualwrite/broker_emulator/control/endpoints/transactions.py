@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, TypeAlias
 
-from dualwrite.broker_emulator.cluster.node import Node
+from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import bad_request, not_found
@@ -75,7 +75,7 @@ class TransactionQuery:
 
 _OPEN_STATES = PREPARE_STATES | {TransactionState.ONGOING}
 
-_Known: TypeAlias = tuple[TransactionMetadata, Node]
+_Known: TypeAlias = tuple[TransactionMetadata, ClusterNode]
 
 
 def views(controlled: ControlledEmulator, query: TransactionQuery) -> TransactionList:
@@ -114,7 +114,7 @@ def _order(known: _Known) -> tuple[bool, int, str]:
     return not is_open, metadata.start_timestamp_ms if is_open else 0, metadata.transactional_id
 
 
-def _view(metadata: TransactionMetadata, node: Node, now_ms: int) -> TransactionView:
+def _view(metadata: TransactionMetadata, node: ClusterNode, now_ms: int) -> TransactionView:
     is_open = _is_open(metadata)
     progress = node.transactions.progress(metadata.transactional_id)
 

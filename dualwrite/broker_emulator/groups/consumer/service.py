@@ -40,7 +40,7 @@ from dualwrite.broker_emulator.groups.member_requests import (
 )
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.cluster import Cluster, Topic
+    from dualwrite.broker_emulator.cluster.topics import ClusterView, Topic
 
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Shard(Protocol):
 class ClusterTopics:
     """The current topics of the cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
 
     @property
@@ -105,7 +105,7 @@ def _known(topic: Topic | None) -> KnownTopic | None:
 class ConsumerGroups:
     """Handles the requests of consumer groups' members. Every method may raise RefusedError with the error to send."""
 
-    def __init__(self, shard: Shard, cluster: Cluster) -> None:
+    def __init__(self, shard: Shard, cluster: ClusterView) -> None:
         self._shard = shard
         self._cluster = cluster
         self._topics = ClusterTopics(cluster)
@@ -210,7 +210,7 @@ class ConsumerGroups:
         return ErrorCode.none
 
 
-def settings_of(cluster: Cluster, group_id: str) -> ConsumerGroupSettings:
+def settings_of(cluster: ClusterView, group_id: str) -> ConsumerGroupSettings:
     """Return the settings for one group: its own (GROUP configs), else the brokers'."""
     config = cluster.config
     policy = config.group_consumer_migration_policy.lower()

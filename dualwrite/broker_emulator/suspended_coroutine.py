@@ -1,4 +1,4 @@
-"""Coroutines that are begun in place, so that only what is left of one that really waits costs a task."""
+"""Coroutines that start without a task: only one that really waits needs a task, for the rest of its run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class SuspendedCoroutine(Generic[T]):
-    """What is left of a coroutine that was begun and waits; to be awaited once."""
+    """The rest of a coroutine that was started and waits; await it once."""
 
     __slots__ = ("_coroutine", "_waited_for")
 
@@ -32,15 +32,15 @@ class SuspendedCoroutine(Generic[T]):
             return result
 
     def close(self) -> None:
-        """Give the coroutine up where it waits."""
+        """Abandon the coroutine where it waits."""
         self._coroutine.close()
 
 
 def begin(coroutine: Coroutine[Any, Any, T]) -> SuspendedCoroutine[T] | T:
-    """Run `coroutine` as far as it goes without waiting; what is left of it, or its result. Raises what it raises.
+    """Run `coroutine` until it waits or ends; return its rest or its result. Raises what it raises.
 
-    Until it waits it runs in no task of its own, so nothing in it may need `asyncio.current_task()` (as TaskGroup
-    and `asyncio.timeout` do).
+    Until it waits it runs outside of a task of its own, so it must not need `asyncio.current_task()` before (as
+    TaskGroup and `asyncio.timeout` do).
     """
     try:
         waited_for = coroutine.send(None)
@@ -51,5 +51,5 @@ def begin(coroutine: Coroutine[Any, Any, T]) -> SuspendedCoroutine[T] | T:
 
 
 async def finish(rest: SuspendedCoroutine[T]) -> T:
-    """`rest` as a coroutine, to make a task of."""
+    """Await `rest`; the coroutine to create a task from."""
     return await rest

@@ -1,0 +1,157 @@
+"""`Call`: one request that a broker serves.
+
+Faults and quotas see its broker only through the small protocols here. The files of the APIs take `NodeCall`
+(`node_call.py`), which has the whole node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.security.acl import (
+    CLUSTER_NAME,
+    OPERATIONS_OF_OLD_GROUPS,
+    SUPPORTED_OPERATIONS,
+    AclOperation,
+    Authorizer,
+    ResourceType,
+)
+from dualwrite.broker_emulator.security.listener import Endpoint
+from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    import uuid
+
+    from dualwrite.broker_emulator.api.registry import Api
+    from dualwrite.broker_emulator.cluster.topics import Topic
+    from dualwrite.broker_emulator.security.login import Login
+
+
+class Broker(Protocol):
+    """The broker that serves a request."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def endpoints(self) -> Mapping[str, Endpoint]:
+        """The addresses that clients connect to, by listener."""
+
+
+class BrokerCluster(Protocol):
+    """The cluster of that broker."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """None while access control is off."""
+
+    def topic_by_id(self, topic_id: uuid.UUID | None) -> Topic | None:
+        """Return the topic with this id, or None."""
+
+
+class ClientConnection(Protocol):
+    """The connection that a request came over."""
+
+    @property
+    def node(self) -> Broker: ...
+
+    @property
+    def listener(self) -> str: ...
+
+    @property
+    def client_id(self) -> str | None:
+        """The client id of the last request."""
+
+    @property
+    def peer_host(self) -> str: ...
+
+    @property
+    def principal(self) -> Principal: ...
+
+    @property
+    def login(self) -> Login | None:
+        """None at a listener without SASL."""
+
+    def abort(self) -> None:
+        """Close at once, as a broken network does."""
+
+    def kill(self) -> None:
+        """Close because the node has died: a request in progress is never finished."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request that a broker serves."""
+
+    api: Api
+    version: int
+    request: Any
+    new: Any
+    """Builders of this version's response types by name; `new.response` builds the response itself."""
+    node: Broker
+    cluster: BrokerCluster
+    client_id: str | None
+    client_host: str = ""
+    principal: Principal = ANONYMOUS
+    connection: ClientConnection | None = None
+    """None for a request of another broker, which comes without a connection here."""
+
+    def is_allowed(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+        *,
+        is_logged: bool = True,
+    ) -> bool:
+        """Return whether the client may do the operation; always true while access control is off.
+
+        `is_logged`: log a denial, because the request names this very resource.
+        """
+        authorizer = self.cluster.authorizer
+        return authorizer is None or authorizer.is_allowed(
+            self.principal, self.client_host, operation, resource_type, name, is_logged=is_logged
+        )
+
+    def may_write_id(self, transactional_id: str) -> bool:
+        """Return whether the client may use the transactional id to write."""
+        return self.cluster.authorizer is None or self.is_allowed(
+            AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        )
+
+    def may_write_topic(self, name: str) -> bool:
+        """Return whether the client may write to the topic."""
+        return self.cluster.authorizer is None or self.is_allowed(AclOperation.WRITE, ResourceType.TOPIC, name)
+
+    def is_allowed_on_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Return whether the client may do the operation on at least one possible resource of the type (KIP-679)."""
+        authorizer = self.cluster.authorizer
+        return authorizer is None or authorizer.is_allowed_on_any(
+            self.principal, self.client_host, operation, resource_type
+        )
+
+    def authorized_operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """Return the operations that the client may do on a resource, one bit for each (KIP-430)."""
+        operations = SUPPORTED_OPERATIONS[resource_type]
+        if resource_type is ResourceType.GROUP and self.cluster.config.profile is Profile.KAFKA_3_9:
+            operations = OPERATIONS_OF_OLD_GROUPS
+        return sum(
+            1 << operation
+            for operation in operations
+            if self.is_allowed(operation, resource_type, name, is_logged=False)
+        )
+
+    def endpoint(self, node: Broker) -> Endpoint:
+        """Return the address of `node` at the listener that this request came over (KIP-103)."""
+        listener = next(iter(node.endpoints)) if self.connection is None else self.connection.listener
+        return node.endpoints[listener]
+
+
+class CloseConnectionError(Exception):
+    """The request ends its connection, as it does in Kafka; the message says why."""

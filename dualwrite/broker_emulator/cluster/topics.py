@@ -1,0 +1,136 @@
+"""Topics and partitions: their names, where the replicas of a partition are, and which node leads it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dualwrite.broker_emulator.clock import Clock
+    from dualwrite.broker_emulator.config import BrokerConfig
+    from dualwrite.broker_emulator.configs.altered import AlteredConfigs
+    from dualwrite.broker_emulator.log.partition_log import PartitionLog
+
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+NO_LEADER: Final = -1
+
+_MAX_NAME_LENGTH = 249
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class TopicPartition(NamedTuple):
+    """The name of a partition: a topic and the index of one of its partitions."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    """One partition, the nodes that have a replica of it, and the node that leads it.
+
+    All replicas share one log. What a follower lacks of it is everything above the high watermark.
+    """
+
+    topic: Topic
+    index: int
+    leader_id: int
+    """NO_LEADER while no node with a replica is alive."""
+    log: PartitionLog
+    replicas: Sequence[int]
+    """Nodes that have a replica or are about to, the preferred leader first."""
+    last_leader_id: int = NO_LEADER
+    """While the partition has no leader: the node that has the records that were not replicated."""
+    adding: Sequence[int] = ()
+    """Replicas of a reassignment under way that do not have every record yet."""
+    removing: Sequence[int] = ()
+    """Replicas that a reassignment under way will remove."""
+    name: TopicPartition = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = TopicPartition(self.topic.name, self.index)
+
+    @property
+    def complete_replicas(self) -> list[int]:
+        """The replicas that have every record, and so may lead."""
+        return [node_id for node_id in self.replicas if node_id not in self.adding]
+
+    def is_led_by(self, node_id: int, leader_epoch: int) -> bool:
+        """Return whether `node_id` is still the leader that was elected with `leader_epoch`."""
+        return self.leader_id == node_id and self.log.leader_epoch == leader_epoch
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """One topic."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: list[Partition] = field(default_factory=list)
+    configs: dict[str, str | None] = field(default_factory=dict)
+    """The settings of the topic itself. Those that concern logs (`LogConfig`) are passed on to its logs."""
+    is_internal: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_internal = self.name in (TRANSACTION_STATE_TOPIC, OFFSETS_TOPIC)
+
+
+class ClusterView(Protocol):
+    """What the group coordinators read of the cluster (`cluster.py`)."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def config(self) -> BrokerConfig: ...
+
+    @property
+    def altered_configs(self) -> AlteredConfigs: ...
+
+    @property
+    def topics(self) -> Mapping[str, Topic]: ...
+
+    @property
+    def topics_version(self) -> int:
+        """Grows whenever a topic is created, deleted or extended."""
+
+    def topic_by_id(self, topic_id: uuid.UUID | None) -> Topic | None:
+        """Return the topic with this id, or None."""
+
+    def group_partition(self, group_id: str) -> int:
+        """Return the index of the partition of `__consumer_offsets` that a group belongs to."""
+
+
+# --- topic names ------------------------------------------------------------------------------------------------------
+
+
+def is_legal_topic_name(name: str) -> bool:
+    """Return whether Kafka allows the name: 1 to 249 ASCII letters, digits, '.', '_' and '-', but not "." or ".."."""
+    return _LEGAL_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def why_not_a_topic_name(name: str) -> str | None:
+    """Return Kafka's message about an illegal topic name, or None for a legal one."""
+    if is_legal_topic_name(name):
+        return None
+    return f"Topic name is invalid: {_problem_with(name)}"
+
+
+def _problem_with(name: str) -> str:
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > _MAX_NAME_LENGTH:
+        return f"the length of '{name}' is longer than the max allowed length {_MAX_NAME_LENGTH}"
+    return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
